@@ -1,0 +1,91 @@
+# Each target works from a fresh clone. They share one environment, .venv, and redo only what a change made stale.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# The commands of this environment come first, for whatever is started below.
+RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
+PYTEST_ARGS ?=
+# The compilers that `make warnings` asks, those which are here.
+COMPILERS ?= $(foreach compiler,g++ clang++,$(if $(shell command -v $(compiler)),$(compiler)))
+# What `make dist` and everybody's build needs: [build-system] of pyproject.toml, and CMake and Ninja from wheels.
+BUILD_TOOLS := "scikit-build-core>=0.11" "pybind11>=2.13" cmake ninja
+SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE models/catalog.toml \
+	$(shell find cpp specllama -name '*.?pp' -o -name '*.py' -o -name '*.pyi' -o -name py.typed)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint types format-check format check warnings sanitize dist clean
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
+		|| grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed ## Create .venv and install specllama into it
+
+demo: $(VENV)/.installed ## Fetch the default models; decode a prompt plainly and speculatively
+	$(BIN)/specllama demo
+
+test: $(VENV)/.test ## Run the tests (PYTEST_ARGS="-k name" chooses; missing models are skipped)
+	$(RUN) pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev ## ruff and clang-tidy
+	$(RUN) pre-commit run --all-files ruff-check
+	$(RUN) pre-commit run --all-files clang-tidy
+
+types: $(VENV)/.dev ## mypy, strict
+	$(RUN) pre-commit run --all-files mypy
+
+format-check: $(VENV)/.dev ## Is everything formatted?
+	$(RUN) pre-commit run --all-files ruff-format
+	$(RUN) pre-commit run --all-files clang-format
+
+format: $(VENV)/.dev ## Format everything, and mend what ruff can mend
+	$(RUN) ruff check --fix-only .
+	$(RUN) ruff format .
+	$(RUN) clang-format -i $(shell find cpp tests -name '*.?pp')
+
+check: lint types format-check ## All of the three above
+
+warnings: $(VENV)/.venv ## Build with -Wall -Wextra -Werror on GCC and Clang
+	@test -n "$(strip $(COMPILERS))" || { echo "make warnings: neither g++ nor clang++ is here" >&2; exit 1; }
+	@set -e; for compiler in $(COMPILERS); do \
+		echo "== $$compiler, warnings are errors"; \
+		$(RUN) cmake -S . -B build/warnings-$$compiler -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=$$compiler \
+			-DSPECLLAMA_WERROR=ON -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" \
+			-Dpybind11_DIR="$$($(BIN)/python -m pybind11 --cmakedir)"; \
+		$(RUN) cmake --build build/warnings-$$compiler; \
+	done
+
+sanitize: $(VENV)/.test ## Run the tests on a build with AddressSanitizer and UBSan (Linux)
+	$(RUN) bash scripts/sanitize.sh $(PYTEST_ARGS)
+
+dist: $(VENV)/.dev ## Build the sdist and a wheel into dist/
+	$(RUN) python -m build
+
+clean: ## Remove .venv and everything built
+	rm -rf $(VENV) build dist
+
+$(VENV)/.venv: scripts/preflight.py
+	$(PYTHON) scripts/preflight.py
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade pip
+	$(PIP) install $(BUILD_TOOLS)
+	@touch $@
+
+# Without build isolation, so that CMake recompiles only what changed. The dependencies come second: an error in our own
+# sources shows within a minute, before llama.cpp is compiled.
+$(VENV)/.installed: $(VENV)/.venv $(SOURCES)
+	$(PIP) install --no-build-isolation --no-deps .
+	@$(BIN)/python -c "import importlib.util as u, sys; sys.exit(u.find_spec('llama_cpp') is None)" || printf '%s\n' "" \
+		"Next: llama-cpp-python, which is compiled from source the first time: about 8 minutes on two cores." \
+		"pip says 'still running...' meanwhile. Build it for a GPU as its own documentation says (CMAKE_ARGS)." ""
+	$(PIP) install specllama
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.installed
+	$(PIP) install "specllama[test]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	$(PIP) install "specllama[dev]"
+	@touch $@

@@ -1,0 +1,157 @@
+// Contexts and the loop. Every call that decodes runs without the GIL.
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+
+#include "bindings.hpp"
+#include "context.hpp"
+#include "speculator.hpp"
+#include "vocabulary.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+namespace {
+
+using Tokens = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
+using ReleaseGil = py::call_guard<py::gil_scoped_release>;
+
+std::vector<int32_t> to_vector(const Tokens & tokens) { return {tokens.data(), tokens.data() + tokens.size()}; }
+
+Tokens to_array(const std::vector<int32_t> & tokens) {
+    return Tokens(static_cast<py::ssize_t>(tokens.size()), tokens.data());
+}
+
+template <typename Pointer>
+Pointer * at_address(std::uintptr_t address) {
+    return reinterpret_cast<Pointer *>(address);
+}
+
+void bind_api(py::module_ & module) {
+    module.def("required_functions", &LlamaApi::required_functions);
+    module.def("batch_layout", &LlamaApi::batch_layout);
+    py::class_<LlamaApi, std::shared_ptr<LlamaApi>>(module, "LlamaApi")
+        .def(py::init<const std::unordered_map<std::string, std::uintptr_t> &>(), py::arg("addresses"));
+    module.def(
+        "first_vocabulary_difference",
+        [](const LlamaApi & api, std::uintptr_t target_vocab, std::uintptr_t draft_vocab) -> py::object {
+            const auto difference = first_difference(api, at_address<const llama_vocab>(target_vocab),
+                                                     at_address<const llama_vocab>(draft_vocab));
+            if (!difference) {
+                return py::none();
+            }
+            return py::make_tuple(difference->token, py::bytes(difference->target_text),
+                                  py::bytes(difference->draft_text));
+        },
+        py::arg("api"), py::arg("target_vocab"), py::arg("draft_vocab"));
+}
+
+void decode(Context & self, const Tokens & tokens, std::size_t first_output) {
+    const std::vector<int32_t> batch = to_vector(tokens);
+    const py::gil_scoped_release release;
+    const Context::Use in_use(self);
+    self.decode(batch.data(), batch.size(), first_output);
+}
+
+void bind_context(py::module_ & module) {
+    py::class_<Context, std::shared_ptr<Context>>(module, "Context")
+        .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name) {
+                 return std::make_shared<Context>(std::move(api), at_address<llama_context>(context), std::move(name));
+             }),
+             py::arg("api"), py::arg("context"), py::arg("name"))
+        .def_property_readonly("n_ctx", &Context::n_ctx)
+        .def_property_readonly("n_vocab", &Context::n_vocab)
+        .def_property_readonly("num_tokens", [](const Context & self) { return self.tokens().size(); })
+        .def_property_readonly("num_decoded", &Context::num_decoded)
+        .def_property_readonly("rollback_failed", &Context::rollback_failed)
+        .def("tokens", [](const Context & self) { return to_array(self.tokens()); })
+        .def("assume", [](Context & self, const Tokens & tokens) {
+                const Context::Use in_use(self);
+                self.assume(to_vector(tokens));
+            }, py::arg("tokens"))
+        .def("keep", [](Context & self, std::size_t count) {
+                const Context::Use in_use(self);
+                self.keep(count);
+            }, py::arg("count"))
+        .def("decode", &decode, py::arg("tokens"), py::arg("first_output"))
+        .def("logits", [](Context & self, std::size_t i) {
+                return py::array_t<float>(static_cast<py::ssize_t>(self.n_vocab()), self.logits(i));
+            }, py::arg("i"))
+        .def("close", [](Context & self) {
+            const Context::Use in_use(self);
+            self.close();
+        });
+}
+
+void bind_counters(py::module_ & module) {
+    py::class_<Counters>(module, "Counters")
+        .def_readonly("num_prompt_tokens", &Counters::num_prompt_tokens)
+        .def_readonly("num_prompt_tokens_reused", &Counters::num_prompt_tokens_reused)
+        .def_readonly("num_drafts", &Counters::num_drafts)
+        .def_readonly("num_draft_tokens", &Counters::num_draft_tokens)
+        .def_readonly("num_accepted_tokens", &Counters::num_accepted_tokens)
+        .def_readonly("num_accepted_tokens_per_pos", &Counters::num_accepted_tokens_per_pos)
+        .def_readonly("num_reached_tokens", &Counters::num_reached_tokens)
+        .def_readonly("sum_overlap", &Counters::sum_overlap)
+        .def_readonly("sum_argmax_match", &Counters::sum_argmax_match)
+        .def_readonly("num_target_tokens_decoded", &Counters::num_target_tokens_decoded)
+        .def_readonly("num_draft_tokens_decoded", &Counters::num_draft_tokens_decoded)
+        .def_readonly("prompt_seconds", &Counters::prompt_seconds)
+        .def_readonly("draft_seconds", &Counters::draft_seconds)
+        .def_readonly("verify_seconds", &Counters::verify_seconds)
+        .def_readonly("sample_seconds", &Counters::sample_seconds)
+        .def_readonly("rollback_seconds", &Counters::rollback_seconds);
+}
+
+void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
+           std::size_t num_draft_tokens, std::uint64_t seed) {
+    Settings settings{sampler, rule_from_name(rule), num_draft_tokens, seed};
+    std::vector<int32_t> tokens = to_vector(prompt);
+    const py::gil_scoped_release release;
+    self.begin(std::move(tokens), std::move(settings));
+}
+
+// (tokens, number drafted, number accepted)
+py::tuple step(Speculator & self, std::size_t max_tokens) {
+    Round round;
+    {
+        const py::gil_scoped_release release;
+        round = self.step(max_tokens);
+    }
+    return py::make_tuple(round.tokens, round.num_drafted, round.num_accepted);
+}
+
+void bind_speculator(py::module_ & module) {
+    py::class_<Speculator>(module, "Speculator")
+        .def(py::init<std::shared_ptr<Context>, std::shared_ptr<Context>>(), py::arg("target"),
+             py::arg("draft") = nullptr)
+        .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
+             py::arg("num_draft_tokens"), py::arg("seed"))
+        .def("prefill", &Speculator::prefill, ReleaseGil())
+        .def("step", &step, py::arg("max_tokens"))
+        .def("decode_pending", &Speculator::decode_pending, ReleaseGil())
+        .def("logits", [](Speculator & self, std::size_t i) {
+                return py::array_t<float>(static_cast<py::ssize_t>(self.n_vocab()), self.logits(i));
+            }, py::arg("i"))
+        .def("rewind", &Speculator::rewind, py::arg("count"))
+        .def("extend", [](Speculator & self, const Tokens & tokens) { self.extend(to_vector(tokens)); },
+             py::arg("tokens"))
+        .def("finish", &Speculator::finish, py::arg("count"))
+        .def("history", [](const Speculator & self) { return to_array(self.history()); })
+        .def_property_readonly("num_history", [](const Speculator & self) { return self.history().size(); })
+        .def_property_readonly("counters", [](const Speculator & self) { return self.counters(); })
+        .def_property_readonly("drafting_stopped", &Speculator::drafting_stopped);
+}
+
+}  // namespace
+
+void bind_engine(py::module_ & module) {
+    bind_api(module);
+    bind_context(module);
+    bind_counters(module);
+    bind_speculator(module);
+}
+
+}  // namespace specllama

@@ -1,0 +1,176 @@
+// Distributions, noise and rules: what the tests prove, and what Python sets.
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <map>
+#include <stdexcept>
+
+#include "bindings.hpp"
+#include "distribution.hpp"
+#include "verify.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+namespace {
+
+using Logits = py::array_t<float, py::array::c_style | py::array::forcecast>;
+
+SamplerParams make_params(float temperature, int top_k, float top_p, float min_p, float typical_p, float repeat_penalty,
+                          float frequency_penalty, float presence_penalty, int penalty_last_n,
+                          const std::map<int32_t, float> & logit_bias) {
+    SamplerParams params;
+    params.temperature = temperature;
+    params.top_k = top_k;
+    params.top_p = top_p;
+    params.min_p = min_p;
+    params.typical_p = typical_p;
+    params.repeat_penalty = repeat_penalty;
+    params.frequency_penalty = frequency_penalty;
+    params.presence_penalty = presence_penalty;
+    params.penalty_last_n = penalty_last_n;
+    params.logit_bias.assign(logit_bias.begin(), logit_bias.end());
+    params.validate();
+    return params;
+}
+
+Distribution make_distribution(std::vector<int32_t> ids, std::vector<double> probs) {
+    if (probs.empty() || (!ids.empty() && ids.size() != probs.size())) {
+        throw std::invalid_argument("a distribution needs as many ids as probabilities, or no ids (dense): got " +
+                                    std::to_string(ids.size()) + " and " + std::to_string(probs.size()));
+    }
+    return {std::move(ids), std::move(probs)};
+}
+
+Distribution apply_chain(const Logits & logits, const SamplerParams & params, const std::vector<int32_t> & recent) {
+    if (logits.ndim() != 1 || logits.size() == 0) {
+        throw std::invalid_argument("logits must be a vector [n_vocab], not of " + std::to_string(logits.ndim()) +
+                                    " dimensions and size " + std::to_string(logits.size()));
+    }
+    std::vector<float> copy(logits.data(), logits.data() + logits.size());
+    Distribution out;
+    SamplerChain(params).apply(copy.data(), copy.size(), recent.data(), recent.size(), out);
+    return out;
+}
+
+void require_sizes(const std::vector<Distribution> & p, const std::vector<Distribution> * q,
+                   const std::vector<int32_t> & draft) {
+    if (p.size() != draft.size() + 1 || (q != nullptr && q->size() != draft.size())) {
+        throw std::invalid_argument("gamma drafts need gamma+1 target distributions and gamma draft distributions");
+    }
+}
+
+TargetAt in_list(const std::vector<Distribution> & p) {
+    return [&p](std::size_t i) -> const Distribution & { return p.at(i); };
+}
+
+template <typename VerifyRule>
+auto with_uniforms(VerifyRule rule) {
+    return [rule](const std::vector<Distribution> & p, const std::vector<Distribution> & q,
+                  const std::vector<int32_t> & draft, const std::vector<double> & accept, double next) {
+        require_sizes(p, &q, draft);
+        if (accept.size() != draft.size()) {
+            throw std::invalid_argument("gamma drafts need gamma uniforms");
+        }
+        const Verdict verdict = rule(in_list(p), q, draft, Uniforms{accept, next});
+        return py::make_tuple(verdict.num_accepted, verdict.next);
+    };
+}
+
+void bind_distributions(py::module_ & module) {
+    py::class_<SamplerParams>(module, "SamplerParams")
+        .def(py::init(&make_params), py::kw_only(), py::arg("temperature") = 0.8F, py::arg("top_k") = 40,
+             py::arg("top_p") = 0.95F, py::arg("min_p") = 0.05F, py::arg("typical_p") = 1.0F,
+             py::arg("repeat_penalty") = 1.0F, py::arg("frequency_penalty") = 0.0F, py::arg("presence_penalty") = 0.0F,
+             py::arg("penalty_last_n") = 64, py::arg("logit_bias") = std::map<int32_t, float>());
+    py::class_<Distribution>(module, "Distribution")
+        .def(py::init(&make_distribution), py::arg("ids"), py::arg("probs"))
+        .def_property_readonly("dense", &Distribution::dense)
+        .def_property_readonly(
+            "ids",
+            [](const Distribution & self) {
+                py::array_t<int32_t> ids(static_cast<py::ssize_t>(self.size()));
+                for (std::size_t i = 0; i < self.size(); ++i) {
+                    ids.mutable_at(static_cast<py::ssize_t>(i)) = self.id(i);
+                }
+                return ids;
+            })
+        .def_property_readonly("probs", [](const Distribution & self) {
+            return py::array_t<double>(static_cast<py::ssize_t>(self.size()), self.probs.data());
+        });
+    module.def("distribution", &apply_chain, py::arg("logits"), py::arg("params"),
+               py::arg("recent") = std::vector<int32_t>());
+    module.def("overlap", &overlap, py::arg("p"), py::arg("q"));
+    module.def("sample", [](const Distribution & dist, double u) { return dist.sample(u); }, py::arg("dist"),
+               py::arg("u"));
+}
+
+void bind_noise(py::module_ & module) {
+    module.def(
+        "uniform",
+        [](std::uint64_t seed, std::uint64_t stream, std::uint64_t position, std::uint64_t token) {
+            return Noise(seed, static_cast<Stream>(stream), position).uniform(token);
+        },
+        py::arg("seed"), py::arg("stream"), py::arg("position"), py::arg("token"));
+    module.def(
+        "gumbel",
+        [](std::uint64_t seed, std::uint64_t position, std::uint64_t token) {
+            return Noise(seed, Stream::gumbel, position).gumbel(token);
+        },
+        py::arg("seed"), py::arg("position"), py::arg("token"));
+    module.def(
+        "gumbel_argmax",
+        [](const Distribution & dist, std::uint64_t seed, std::uint64_t position) {
+            return dist.gumbel_argmax(Noise(seed, Stream::gumbel, position));
+        },
+        py::arg("dist"), py::arg("seed"), py::arg("position"));
+}
+
+void bind_rules(py::module_ & module) {
+    module.def("residual", &residual, py::arg("p"), py::arg("q"), py::arg("weight"));
+    module.def(
+        "rejection_acceptance",
+        [](const std::vector<Distribution> & p, const std::vector<Distribution> & q,
+           const std::vector<int32_t> & draft) {
+            require_sizes(p, &q, draft);
+            std::vector<double> acceptance;
+            for (std::size_t i = 0; i < draft.size(); ++i) {
+                acceptance.push_back(rejection_acceptance(p[i], q[i], draft[i]));
+            }
+            return acceptance;
+        },
+        py::arg("p"), py::arg("q"), py::arg("draft"));
+    module.def(
+        "block_acceptance",
+        [](const std::vector<Distribution> & p, const std::vector<Distribution> & q,
+           const std::vector<int32_t> & draft) {
+            require_sizes(p, &q, draft);
+            const BlockAcceptance acceptance = block_acceptance(in_list(p), q, draft);
+            return py::make_tuple(acceptance.h, acceptance.w);
+        },
+        py::arg("p"), py::arg("q"), py::arg("draft"));
+    module.def("verify_rejection", with_uniforms(&verify_rejection), py::arg("p"), py::arg("q"), py::arg("draft"),
+               py::arg("accept"), py::arg("next"));
+    module.def("verify_block", with_uniforms(&verify_block), py::arg("p"), py::arg("q"), py::arg("draft"),
+               py::arg("accept"), py::arg("next"));
+    module.def(
+        "verify_coupled",
+        [](const std::vector<Distribution> & p, const std::vector<int32_t> & draft, std::uint64_t seed,
+           std::uint64_t position) {
+            require_sizes(p, nullptr, draft);
+            const Verdict verdict = verify_coupled(in_list(p), draft, seed, position);
+            return py::make_tuple(verdict.num_accepted, verdict.next);
+        },
+        py::arg("p"), py::arg("draft"), py::arg("seed"), py::arg("position"));
+}
+
+}  // namespace
+
+void bind_mathematics(py::module_ & module) {
+    bind_distributions(module);
+    bind_noise(module);
+    bind_rules(module);
+}
+
+}  // namespace specllama

@@ -1,0 +1,12 @@
+// The parts of the Python module. Only bindings.cpp and bind_*.cpp include pybind11.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace specllama {
+
+void bind_errors(pybind11::module_ & module);       // exception types
+void bind_mathematics(pybind11::module_ & module);  // distributions, noise, rules: no llama.cpp
+void bind_engine(pybind11::module_ & module);       // contexts and the loop
+
+}  // namespace specllama

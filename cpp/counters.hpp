@@ -1,0 +1,33 @@
+// What is counted during one generation. specllama.Stats is made of it.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace specllama {
+
+struct Counters {
+    std::size_t num_prompt_tokens = 0;
+    std::size_t num_prompt_tokens_reused = 0;  // found in the target's KV cache
+    std::size_t num_drafts = 0;                // rounds that drafted
+    std::size_t num_draft_tokens = 0;
+    std::size_t num_accepted_tokens = 0;
+    std::vector<std::size_t> num_accepted_tokens_per_pos;
+
+    // Drafted positions that were reached: every draft before them in the round had been accepted.
+    std::size_t num_reached_tokens = 0;
+    double sum_overlap = 0.0;        // of sum_x min(p(x), q(x)) over those positions
+    double sum_argmax_match = 0.0;   // of p(argmax q) over those positions
+
+    // Tokens that went through llama_decode, prompt included.
+    std::size_t num_target_tokens_decoded = 0;
+    std::size_t num_draft_tokens_decoded = 0;
+
+    double prompt_seconds = 0.0;    // llama_decode of the prompt, both models
+    double draft_seconds = 0.0;     // llama_decode of the draft
+    double verify_seconds = 0.0;    // llama_decode of the target
+    double sample_seconds = 0.0;    // sampler chains, drawing, acceptance rules
+    double rollback_seconds = 0.0;  // both caches
+};
+
+}  // namespace specllama

@@ -1,0 +1,67 @@
+// Logits -> the probabilities one samples from, after the sampler chain. Knows neither llama.cpp nor Python.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "random.hpp"
+#include "sampler_params.hpp"
+
+namespace specllama {
+
+// A probability distribution over token ids. Sparse: `ids[i]` has `probs[i]`, in descending order. Dense (no
+// truncation at all): `ids` is empty and `probs[id]` belongs to id.
+struct Distribution {
+    std::vector<int32_t> ids;
+    std::vector<double> probs;
+
+    bool dense() const { return ids.empty(); }
+    std::size_t size() const { return probs.size(); }
+    int32_t id(std::size_t i) const { return dense() ? static_cast<int32_t>(i) : ids[i]; }
+
+    // The probability of one token; 0 for an id that is not there.
+    double of(int32_t token) const;
+    // The most probable token.
+    int32_t argmax() const;
+    // Inverse-CDF sample for u in [0, 1).
+    int32_t sample(double u) const;
+    // argmax_x log p(x) + G(x), with G the noise of a position (Gumbel-max trick): it has distribution p.
+    int32_t gumbel_argmax(const Noise & noise) const;
+};
+
+// Random access to a distribution's probabilities by token id: O(1) dense, O(log n) sparse.
+class ProbabilityOf {
+public:
+    explicit ProbabilityOf(const Distribution & distribution);
+    double operator()(int32_t token) const;
+
+private:
+    const Distribution & distribution_;
+    std::vector<std::pair<int32_t, double>> by_id_;
+};
+
+// sum_x min(p(x), q(x)): how likely rejection sampling accepts a token drawn from q.
+double overlap(const Distribution & p, const Distribution & q);
+
+// llama_cpp.Llama._init_sampler's chain, in its order and arithmetic: logit bias, penalties, then greedy for
+// temperature 0, else top-k, typical, top-p, min-p, temperature.
+class SamplerChain {
+public:
+    explicit SamplerChain(SamplerParams params);
+
+    // The distribution of the next token.
+    //   logits [n_vocab]: patched in place by bias and penalties, and restored before the return.
+    //   recent [n_recent]: the tokens generated so far in this call, drafted ones included; the penalties see its tail.
+    // Throws std::runtime_error if no token has a finite logit.
+    void apply(float * logits, std::size_t n_vocab, const int32_t * recent, std::size_t n_recent,
+               Distribution & out) const;
+
+    const SamplerParams & params() const { return params_; }
+
+private:
+    SamplerParams params_;
+};
+
+}  // namespace specllama

@@ -1,0 +1,61 @@
+// The interface of everything that proposes tokens.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "distribution.hpp"
+#include "verify.hpp"
+
+namespace specllama {
+
+// d_1..d_gamma and the distributions q_1..q_gamma that they were drawn from. A drafter appends a token and its q
+// together, so that a proposal is whole at any moment: what was drawn is never taken back (design section 8).
+struct Proposal {
+    std::vector<int32_t> tokens;
+    std::vector<Distribution> q;
+
+    void clear() {
+        tokens.clear();
+        q.clear();
+    }
+};
+
+// What a drafter may know of the round.
+struct DraftRequest {
+    const std::vector<int32_t> & history;  // all committed tokens
+    std::size_t prompt_size;               // history[prompt_size..] was generated in this call
+    std::size_t gamma;                     // at most so many tokens
+    std::size_t n_vocab;                   // ids from here on do not exist in the target
+    const SamplerChain & chain;            // p and q go through the same one
+    Rule rule;
+    std::uint64_t seed;
+    std::uint64_t round;
+};
+
+class Drafter {
+public:
+    virtual ~Drafter() = default;
+    Drafter() = default;
+    Drafter(const Drafter &) = delete;
+    Drafter & operator=(const Drafter &) = delete;
+
+    // How many tokens could be proposed behind a history of this size.
+    virtual std::size_t room(std::size_t history_size) const = 0;
+
+    // Decodes one chunk of history that has not been seen. Returns how many tokens are left.
+    virtual std::size_t prefill(const std::vector<int32_t> & history) = 0;
+
+    // Appends up to gamma tokens to an empty proposal. It may stop early, after a token.
+    virtual void propose(const DraftRequest & request, Proposal & out) = 0;
+
+    // The history after verification: forget what was rejected.
+    virtual void commit(const std::vector<int32_t> & history) = 0;
+
+    // Seconds spent decoding, and tokens decoded, since the beginning.
+    virtual double decode_seconds() const = 0;
+    virtual std::size_t num_decoded() const = 0;
+};
+
+}  // namespace specllama

@@ -1,0 +1,68 @@
+// The whole ABI between this extension and libllama: opaque types, struct llama_batch, one X-macro of functions.
+//
+// The extension never links to libllama. Python resolves these names in the library that llama_cpp has
+// already loaded and hands the addresses over, so that one wheel serves every build of it.
+// tests/test_abi_headers.py compiles this file against real llama.h headers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+struct llama_context;
+struct llama_model;
+struct llama_vocab;
+struct llama_memory_i;
+
+// return type, name, argument types. Only functions whose types have been stable since llama-cpp-python 0.3.16,
+// and none that takes a *_params struct by value.
+#define SPECLLAMA_LLAMA_FUNCTIONS(X)                                                                    \
+    X(const llama_model *, llama_get_model, (const llama_context *))                                    \
+    X(const llama_vocab *, llama_model_get_vocab, (const llama_model *))                                \
+    X(int32_t, llama_model_n_swa, (const llama_model *))                                                \
+    X(int32_t, llama_vocab_n_tokens, (const llama_vocab *))                                             \
+    X(bool, llama_vocab_is_eog, (const llama_vocab *, int32_t))                                         \
+    X(const char *, llama_vocab_get_text, (const llama_vocab *, int32_t))                               \
+    X(uint32_t, llama_n_ctx, (const llama_context *))                                                   \
+    X(uint32_t, llama_n_batch, (const llama_context *))                                                 \
+    X(llama_memory_i *, llama_get_memory, (const llama_context *))                                      \
+    X(void, llama_memory_clear, (llama_memory_i *, bool))                                               \
+    X(bool, llama_memory_seq_rm, (llama_memory_i *, int32_t, int32_t, int32_t))                         \
+    X(int32_t, llama_memory_seq_pos_min, (llama_memory_i *, int32_t))                                   \
+    X(int32_t, llama_decode, (llama_context *, llama_batch))                                            \
+    X(void, llama_synchronize, (llama_context *))                                                       \
+    X(float *, llama_get_logits_ith, (llama_context *, int32_t))
+
+namespace specllama {
+
+struct llama_batch {
+    int32_t n_tokens;
+    int32_t * token;     // [n_tokens]
+    float * embd;        // unused: null
+    int32_t * pos;       // [n_tokens]
+    int32_t * n_seq_id;  // [n_tokens]
+    int32_t ** seq_id;   // [n_tokens][n_seq_id]
+    int8_t * logits;     // [n_tokens], non-zero where logits are wanted
+};
+
+struct LlamaApi {
+#define SPECLLAMA_DECLARE(result, name, arguments) result(*name) arguments = nullptr;
+    SPECLLAMA_LLAMA_FUNCTIONS(SPECLLAMA_DECLARE)
+#undef SPECLLAMA_DECLARE
+
+    LlamaApi() = default;
+
+    // Addresses by name; throws AbiError if one is missing or null.
+    explicit LlamaApi(const std::unordered_map<std::string, std::uintptr_t> & addresses);
+
+    // (name, number of arguments) of every function.
+    static std::vector<std::pair<std::string, int>> required_functions();
+
+    // (name, byte offset) of every field of llama_batch, then ("", sizeof).
+    static std::vector<std::pair<std::string, std::size_t>> batch_layout();
+};
+
+}  // namespace specllama

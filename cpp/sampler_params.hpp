@@ -1,0 +1,31 @@
+// The parameters of the sampler chain, checked once.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace specllama {
+
+// Names, defaults and meanings are those of llama_cpp.Llama._init_sampler.
+struct SamplerParams {
+    float temperature = 0.8F;  // 0: greedy; below 0: no truncation and no temperature
+    int top_k = 40;            // <= 0: off
+    float top_p = 0.95F;       // >= 1: off
+    float min_p = 0.05F;       // <= 0: off
+    float typical_p = 1.0F;    // >= 1: off
+    float repeat_penalty = 1.0F;
+    float frequency_penalty = 0.0F;
+    float presence_penalty = 0.0F;
+    int penalty_last_n = 64;                            // how many generated tokens the penalties see; <= 0: off
+    std::vector<std::pair<int32_t, float>> logit_bias;  // added to the logit; -inf bans the token
+
+    // Throws std::invalid_argument that names the parameter, its value and what is allowed.
+    void validate() const;
+
+    bool has_penalties() const {
+        return penalty_last_n > 0 && (repeat_penalty != 1.0F || frequency_penalty != 0.0F || presence_penalty != 0.0F);
+    }
+};
+
+}  // namespace specllama

@@ -1,0 +1,318 @@
+// The loop: draft -> decode -> verify -> roll back; counters.
+#include "speculator.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <stdexcept>
+
+#include "clock.hpp"
+#include "errors.hpp"
+#include "prefill.hpp"
+
+namespace specllama {
+
+// Both contexts, for the length of one call.
+struct Speculator::InUse {
+    explicit InUse(Speculator & speculator) : target(*speculator.target_) {
+        if (speculator.draft_context_) {
+            draft.emplace(*speculator.draft_context_);
+        }
+    }
+    Context::Use target;
+    std::optional<Context::Use> draft;
+};
+
+namespace {
+
+void refuse_bad_prompt(const std::vector<int32_t> & prompt, std::size_t first, const Context & target) {
+    for (std::size_t i = first; i < prompt.size(); ++i) {
+        if (prompt[i] < 0 || static_cast<std::size_t>(prompt[i]) >= target.n_vocab()) {
+            throw std::invalid_argument("token " + std::to_string(prompt[i]) + " at index " + std::to_string(i) +
+                                        " is out of range: the vocabulary has the tokens 0 to " +
+                                        std::to_string(target.n_vocab() - 1));
+        }
+    }
+}
+
+}  // namespace
+
+Speculator::Speculator(std::shared_ptr<Context> target, std::shared_ptr<Context> draft)
+    : target_(std::move(target)), draft_context_(std::move(draft)) {
+    if (draft_context_) {
+        drafter_ = std::make_unique<ModelDrafter>(draft_context_);
+    }
+}
+
+void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
+    const InUse in_use(*this);
+    if (prompt.empty()) {
+        throw std::invalid_argument("the prompt is empty: give at least one token, such as the model's BOS token");
+    }
+    if (prompt.size() > target_->n_ctx()) {
+        throw std::invalid_argument("the prompt of " + std::to_string(prompt.size()) +
+                                    " tokens is longer than the context: n_ctx=" + std::to_string(target_->n_ctx()) +
+                                    "; shorten it, or create the Llama with a larger n_ctx");
+    }
+    for (const auto & entry : settings.sampler.logit_bias) {
+        refuse_bad_prompt({entry.first}, 0, *target_);
+    }
+    SamplerChain chain(settings.sampler);
+    const auto cached = std::mismatch(prompt.begin(), prompt.end(), target_->tokens().begin(),
+                                      target_->tokens().end()).first - prompt.begin();
+    refuse_bad_prompt(prompt, static_cast<std::size_t>(cached), *target_);
+
+    history_ = std::move(prompt);
+    settings_ = std::move(settings);
+    chain_.emplace(std::move(chain));
+    round_number_ = 0;
+    drafting_stopped_.clear();
+    num_rows_ = 0;
+    counters_ = Counters();
+    counters_.num_prompt_tokens = history_.size();
+    counters_.num_prompt_tokens_reused = target_->keep_common(history_);
+    target_decoded_before_ = target_->num_decoded();
+    draft_decoded_before_ = drafter_ ? drafter_->num_decoded() : 0;
+    if (drafter_ && settings_.num_draft_tokens > 0) {
+        drafter_->commit(history_);
+    }
+}
+
+bool Speculator::prefill() {
+    const InUse in_use(*this);
+    require_generation();
+    const Stopwatch stopwatch(counters_.prompt_seconds);
+    bool more = false;
+    if (tokens_to_prefill(*target_, history_) > 0) {
+        prefill_chunk(*target_, history_);
+        more = true;
+    } else if (choose_gamma(2) > 0) {
+        try {
+            more = drafter_->prefill(history_) > 0;
+        } catch (const DecodeError & error) {
+            stop_drafting(error.what());
+        }
+    }
+    count_decoded();
+    return more;
+}
+
+const Round & Speculator::step(std::size_t max_tokens) {
+    if (max_tokens == 0) {
+        throw std::invalid_argument("max_tokens=0: a round emits at least one token");
+    }
+    const InUse in_use(*this);
+    settle();
+    ++round_number_;
+    round_ = Round();
+    proposal_.clear();
+    propose(choose_gamma(max_tokens));
+    try {
+        verify();
+    } catch (...) {
+        commit();
+        throw;
+    }
+    history_.insert(history_.end(), round_.tokens.begin(), round_.tokens.end());
+    commit();
+    count_decoded();
+    return round_;
+}
+
+void Speculator::decode_pending() {
+    const InUse in_use(*this);
+    settle();
+    const Stopwatch stopwatch(counters_.verify_seconds);
+    num_rows_ = 0;
+    target_->decode(&history_.back(), 1, 0);
+    num_rows_ = 1;
+    count_decoded();
+}
+
+const float * Speculator::logits(std::size_t i) {
+    if (i >= num_rows_) {
+        throw std::invalid_argument("no logits row " + std::to_string(i) + ": the last decode left " +
+                                    std::to_string(num_rows_));
+    }
+    return target_->logits(i);
+}
+
+void Speculator::rewind(std::size_t count) {
+    if (count < counters_.num_prompt_tokens || count > history_.size()) {
+        throw std::invalid_argument("cannot rewind to " + std::to_string(count) + " tokens: the prompt has " +
+                                    std::to_string(counters_.num_prompt_tokens) + ", the history " +
+                                    std::to_string(history_.size()));
+    }
+    history_.resize(count);
+}
+
+void Speculator::extend(const std::vector<int32_t> & tokens) {
+    refuse_bad_prompt(tokens, 0, *target_);
+    history_.insert(history_.end(), tokens.begin(), tokens.end());
+}
+
+void Speculator::finish(std::size_t count) {
+    const InUse in_use(*this);
+    require_generation();
+    const Stopwatch stopwatch(counters_.rollback_seconds);
+    rewind(count);
+    num_rows_ = 0;
+    target_->keep(count);
+    if (draft_context_ && draft_context_->is_open()) {
+        draft_context_->keep(count);
+    }
+}
+
+// Brings both caches in step with the history: after a rewind, an extension, or a failure of the last call.
+void Speculator::settle() {
+    require_generation();
+    target_->keep_common(history_);
+    while (tokens_to_prefill(*target_, history_) > 0) {
+        const Stopwatch stopwatch(counters_.prompt_seconds);
+        prefill_chunk(*target_, history_);
+    }
+}
+
+// The design's rule for a fixed gamma: what was asked for, as far as max_tokens and both contexts have room.
+std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
+    if (!drafter_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty() ||
+        history_.size() >= target_->n_ctx()) {
+        return 0;
+    }
+    return std::min({settings_.num_draft_tokens, max_tokens - 1, target_->n_ctx() - history_.size(),
+                     target_->n_batch() - 1, drafter_->room(history_.size())});
+}
+
+// A draft that fails costs speed, never the text: what it has drawn is kept, and the target goes on alone.
+void Speculator::propose(std::size_t gamma) {
+    if (gamma == 0) {
+        if (drafter_ && settings_.num_draft_tokens > 0 && drafter_->room(history_.size()) == 0) {
+            stop_drafting("the draft's context is full: give it a larger n_ctx by draft_kwargs");
+        }
+        return;
+    }
+    const double start = now_seconds();
+    const double decoded_before = drafter_->decode_seconds();
+    try {
+        drafter_->commit(history_);
+        while (drafter_->prefill(history_) > 0) {
+        }
+        drafter_->propose({history_, counters_.num_prompt_tokens, gamma, target_->n_vocab(), *chain_, settings_.rule,
+                           settings_.seed, round_number_},
+                          proposal_);
+    } catch (const std::runtime_error & error) {
+        stop_drafting(error.what());
+    }
+    const double decode = drafter_->decode_seconds() - decoded_before;
+    counters_.draft_seconds += decode;
+    counters_.sample_seconds += now_seconds() - start - decode;
+}
+
+void Speculator::verify() {
+    const auto & draft = proposal_.tokens;
+    batch_.assign(1, history_.back());
+    batch_.insert(batch_.end(), draft.begin(), draft.end());
+    sequence_ = history_;
+    sequence_.insert(sequence_.end(), draft.begin(), draft.end());
+    num_rows_ = 0;
+    {
+        const Stopwatch stopwatch(counters_.verify_seconds);
+        target_->decode(batch_.data(), batch_.size(), 0);
+    }
+    num_rows_ = batch_.size();
+    const Stopwatch stopwatch(counters_.sample_seconds);
+    p_known_ = 0;
+    p_.resize(std::max(p_.size(), batch_.size()));
+    const Verdict verdict = decide();
+    round_.tokens.assign(draft.begin(), draft.begin() + static_cast<std::ptrdiff_t>(verdict.num_accepted));
+    round_.tokens.push_back(verdict.next);
+    count(verdict);
+}
+
+// p_{i+1}, with the history that its position really has.
+const Distribution & Speculator::target_at(std::size_t i) {
+    for (; p_known_ <= i; ++p_known_) {
+        chain_->apply(target_->logits(p_known_), target_->n_vocab(), sequence_.data() + counters_.num_prompt_tokens,
+                      num_generated() + p_known_, p_[p_known_]);
+    }
+    return p_[i];
+}
+
+Verdict Speculator::decide() {
+    const TargetAt p = [this](std::size_t i) -> const Distribution & { return target_at(i); };
+    const auto & draft = proposal_.tokens;
+    if (settings_.rule == Rule::coupled) {
+        return verify_coupled(p, draft, settings_.seed, history_.size());
+    }
+    const Noise accept(settings_.seed, Stream::accept, round_number_);
+    Uniforms uniforms{{}, Noise(settings_.seed, Stream::next, round_number_).uniform(0)};
+    for (std::size_t i = 0; i < draft.size(); ++i) {
+        uniforms.accept.push_back(accept.uniform(i));
+    }
+    return settings_.rule == Rule::block ? verify_block(p, proposal_.q, draft, uniforms)
+                                         : verify_rejection(p, proposal_.q, draft, uniforms);
+}
+
+void Speculator::count(const Verdict & verdict) {
+    const std::size_t drafted = proposal_.tokens.size();
+    round_.num_drafted = drafted;
+    round_.num_accepted = verdict.num_accepted;
+    if (drafted == 0) {
+        return;
+    }
+    counters_.num_drafts += 1;
+    counters_.num_draft_tokens += drafted;
+    counters_.num_accepted_tokens += verdict.num_accepted;
+    auto & per_pos = counters_.num_accepted_tokens_per_pos;
+    per_pos.resize(std::max(per_pos.size(), drafted), 0);
+    for (std::size_t i = 0; i < verdict.num_accepted; ++i) {
+        per_pos[i] += 1;
+    }
+    const std::size_t reached = std::min(verdict.num_accepted + 1, drafted);
+    counters_.num_reached_tokens += reached;
+    for (std::size_t i = 0; i < reached; ++i) {
+        counters_.sum_overlap += overlap(p_[i], proposal_.q[i]);
+        counters_.sum_argmax_match += p_[i].of(proposal_.q[i].argmax());
+    }
+}
+
+void Speculator::commit() {
+    const Stopwatch stopwatch(counters_.rollback_seconds);
+    target_->keep_common(history_);
+    if (!proposal_.tokens.empty()) {
+        roll_back_draft();
+        if (target_->tokens().size() + 1 != history_.size()) {
+            stop_drafting("the target's memory could not be rolled back");
+        }
+    }
+    assert(target_->rollback_failed() || target_->tokens().size() + 1 == history_.size());
+}
+
+// The round's text is safe by now: a draft that cannot follow is left behind.
+void Speculator::roll_back_draft() {
+    try {
+        drafter_->commit(history_);
+    } catch (const std::runtime_error & error) {
+        stop_drafting(error.what());
+    }
+}
+
+void Speculator::require_generation() const {
+    if (history_.empty()) {
+        throw std::invalid_argument("there is no generation: call begin() first");
+    }
+}
+
+void Speculator::stop_drafting(const std::string & why) {
+    if (drafting_stopped_.empty()) {
+        drafting_stopped_ = why;
+    }
+}
+
+void Speculator::count_decoded() {
+    counters_.num_target_tokens_decoded = target_->num_decoded() - target_decoded_before_;
+    if (drafter_) {
+        counters_.num_draft_tokens_decoded = drafter_->num_decoded() - draft_decoded_before_;
+    }
+}
+
+}  // namespace specllama

@@ -1,0 +1,108 @@
+// The loop: draft -> decode -> verify -> roll back; counters.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "context.hpp"
+#include "counters.hpp"
+#include "drafter.hpp"
+#include "drafters/model.hpp"
+
+namespace specllama {
+
+struct Settings {
+    SamplerParams sampler;
+    Rule rule = Rule::block;
+    std::size_t num_draft_tokens = 4;  // gamma; 0 is plain decoding
+    std::uint64_t seed = 0;
+};
+
+// What one round emitted: accepted drafts, then one correction, bonus or (gamma = 0) plain token.
+struct Round {
+    std::vector<int32_t> tokens;
+    std::size_t num_drafted = 0;
+    std::size_t num_accepted = 0;
+};
+
+// Between rounds: target KV = history without its last token (`pending`), draft KV = a prefix of history.
+// An exception leaves the history as it was before the call; the next call brings the caches back in step.
+class Speculator {
+public:
+    // `draft` may be null: plain decoding.
+    Speculator(std::shared_ptr<Context> target, std::shared_ptr<Context> draft);
+
+    // Starts a generation behind `prompt`, keeping what the caches have of it. Throws std::invalid_argument for an
+    // empty or over-long prompt, a token out of range, or bad settings.
+    void begin(std::vector<int32_t> prompt, Settings settings);
+
+    // Decodes one chunk of the prompt, but for its last token, with the target or then the draft. Returns whether to
+    // call it again.
+    bool prefill();
+
+    // One round, of at most max_tokens >= 1 tokens.
+    const Round & step(std::size_t max_tokens);
+
+    // Decodes only the pending token, for a caller who samples on their own and then calls extend().
+    void decode_pending();
+
+    // The target's logits [n_vocab] from which token i of the last round (or pending's successor) was sampled.
+    const float * logits(std::size_t i);
+
+    // Forgets all but the first `count` tokens of history; the prompt stays.
+    void rewind(std::size_t count);
+    // Appends tokens that the caller chose.
+    void extend(const std::vector<int32_t> & tokens);
+    // Ends the generation: leaves in both caches what belongs to the first `count` tokens of history.
+    void finish(std::size_t count);
+
+    std::size_t n_vocab() const { return target_->n_vocab(); }
+    const std::vector<int32_t> & history() const { return history_; }
+    const Counters & counters() const { return counters_; }
+    // Why drafting was given up in this generation; empty if it was not.
+    const std::string & drafting_stopped() const { return drafting_stopped_; }
+
+private:
+    struct InUse;
+
+    std::size_t choose_gamma(std::size_t max_tokens) const;
+    void settle();
+    void propose(std::size_t gamma);
+    void verify();
+    void commit();
+    const Distribution & target_at(std::size_t i);
+    Verdict decide();
+    void count(const Verdict & verdict);
+    void stop_drafting(const std::string & why);
+    void count_decoded();
+    void roll_back_draft();
+    void require_generation() const;
+    std::size_t num_generated() const { return history_.size() - counters_.num_prompt_tokens; }
+
+    std::shared_ptr<Context> target_;
+    std::shared_ptr<Context> draft_context_;
+    std::unique_ptr<Drafter> drafter_;
+
+    std::vector<int32_t> history_;
+    Settings settings_;
+    std::optional<SamplerChain> chain_;
+    std::uint64_t round_number_ = 0;
+    std::string drafting_stopped_;
+
+    Proposal proposal_;
+    std::vector<int32_t> batch_;          // pending, d_1..d_gamma
+    std::vector<int32_t> sequence_;       // history, d_1..d_gamma
+    std::vector<Distribution> p_;         // [gamma+1]; the first p_known_ are those of this round
+    std::size_t p_known_ = 0;
+    std::size_t num_rows_ = 0;            // of logits that the last decode left
+    Round round_;
+    Counters counters_;
+    std::size_t target_decoded_before_ = 0;
+    std::size_t draft_decoded_before_ = 0;
+};
+
+}  // namespace specllama

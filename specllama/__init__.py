@@ -1,0 +1,47 @@
+"""Exact speculative decoding for GGUF models: a drop-in ``llama_cpp.Llama`` with a draft model."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._core import BusyError, ClosedError, ContextFullError, DecodeError
+    from .llama import Llama
+    from .loading import ModelNotFoundError
+    from .options import FallbackWarning
+    from .stats import Stats
+
+__version__ = metadata.version("specllama")
+
+_WHERE = {
+    "BusyError": "._core",
+    "ClosedError": "._core",
+    "ContextFullError": "._core",
+    "DecodeError": "._core",
+    "FallbackWarning": ".options",
+    "Llama": ".llama",
+    "ModelNotFoundError": ".loading",
+    "Stats": ".stats",
+}
+
+__all__ = [
+    "BusyError",
+    "ClosedError",
+    "ContextFullError",
+    "DecodeError",
+    "FallbackWarning",
+    "Llama",
+    "ModelNotFoundError",
+    "Stats",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Loading libllama takes most of a second: `specllama pull --list` need not wait for it.
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_WHERE[name], __name__), name)

@@ -1,0 +1,69 @@
+"""Model files from the Hugging Face hub."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from specllama._transfer import SourceError
+from specllama.catalog import HubSource
+
+_REACH_SECONDS = 5.0
+
+
+def fetch_from_hub(source: HubSource, folder: Path) -> Path:
+    """Download a hub file below `folder`, where a later call resumes it, and return its path.
+
+    The hub's own library draws the progress bar of the download, on stderr.
+
+    Raises:
+        SourceError: offline mode, no connection, or no such file; one line says which.
+    """
+    try:
+        import huggingface_hub
+        from huggingface_hub import constants
+    except ImportError as error:
+        raise SourceError(f"huggingface_hub cannot be imported ({error})") from error
+    if constants.HF_HUB_OFFLINE:
+        raise SourceError("not asked, because HF_HUB_OFFLINE is set")
+    _require_reachable(huggingface_hub.hf_hub_url(source.repo, source.file, revision=source.revision))
+    try:
+        return Path(
+            huggingface_hub.hf_hub_download(
+                source.repo, source.file, revision=source.revision, local_dir=folder, etag_timeout=_REACH_SECONDS
+            )
+        )
+    except Exception as error:  # The hub's library raises its transport's errors too, which differ by version.
+        raise SourceError(_first_line(error)) from error
+
+
+def _require_reachable(url: str) -> None:
+    """Give up on a hub that cannot be reached, at once: its own library retries for half a minute."""
+    try:
+        request = urllib.request.Request(url, method="HEAD", headers={"User-Agent": "specllama"})
+        with urllib.request.urlopen(request, timeout=_REACH_SECONDS):
+            pass
+    except urllib.error.HTTPError:
+        pass  # It answered. What the answer means is for the hub's library to say.
+    except urllib.error.URLError as error:
+        if not isinstance(error.reason, OSError) or _is_certificate_error(error.reason):
+            return
+        raise SourceError(f"cannot be reached ({error.reason})") from error
+    except (TimeoutError, ConnectionError) as error:
+        raise SourceError(f"cannot be reached ({error})") from error
+
+
+def _is_certificate_error(reason: OSError) -> bool:
+    # The hub's library may trust other certificates than urllib does: let it try.
+    import ssl
+
+    return isinstance(reason, ssl.SSLError)
+
+
+def _first_line(error: BaseException) -> str:
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    lines = str(cause).strip().splitlines() or [""]
+    return f"{type(cause).__name__}: {lines[0]}"

@@ -1,0 +1,97 @@
+"""Reaches libllama: resolves addresses in the library that llama_cpp has loaded, and checks its ABI.
+
+The extension links to no llama library (a linked one would map a second copy beside llama_cpp's). Nothing else in
+Python touches addresses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import llama_cpp
+
+from . import _core
+
+_SUPPORTED = "llama-cpp-python >= 0.3.16, < 0.4"
+_REMEDY = f"specllama works with {_SUPPORTED}: pip install --upgrade 'llama-cpp-python>=0.3.16,<0.4' specllama"
+
+
+def load_api(library: types.ModuleType | Any = llama_cpp) -> _core.LlamaApi:
+    """Resolve every libllama function that the extension calls.
+
+    Args:
+        library: the module that holds the ctypes functions and structures: ``llama_cpp``.
+
+    Raises:
+        ImportError: a function is missing or takes another number of arguments, or ``llama_batch`` is laid out
+            differently. Names the installed version and what to do.
+    """
+    _check_batch(library)
+    return _core.LlamaApi(_addresses(library))
+
+
+def _addresses(library: Any) -> Mapping[str, int]:
+    addresses = {}
+    for name, num_arguments in _core.required_functions():
+        function = getattr(library, name, None)
+        if function is None:
+            raise _mismatch(library, f"it has no function {name}")
+        found = len(function.argtypes or ())
+        if found != num_arguments:
+            raise _mismatch(library, f"its {name} takes {found} arguments, and {num_arguments} were expected")
+        addresses[name] = ctypes.cast(function, ctypes.c_void_p).value or 0
+    return addresses
+
+
+def _check_batch(library: Any) -> None:
+    # A size check is not enough: fields have been inserted without a change of size.
+    batch = library.llama_batch
+    found = [(field[0], getattr(batch, field[0]).offset) for field in batch._fields_]
+    expected = _core.batch_layout()
+    if [*found, ("", ctypes.sizeof(batch))] != expected:
+        raise _mismatch(library, f"its llama_batch is laid out as {found}, and {expected[:-1]} was expected")
+
+
+def _mismatch(library: Any, what: str) -> ImportError:
+    version = getattr(library, "__version__", "of unknown version")
+    return ImportError(f"the installed llama-cpp-python {version} does not fit: {what}. {_REMEDY}")
+
+
+API = load_api()
+
+
+def context_of(llama: llama_cpp.Llama, name: str) -> _core.Context:
+    """The native context of a Llama. There is one for each Llama, however many use it as their draft.
+
+    Args:
+        llama: an open Llama.
+        name: ``"target"`` or ``"draft"``, for messages.
+
+    Raises:
+        ValueError: the model keeps no KV cache (an embedding model).
+    """
+    context: _core.Context | None = llama.__dict__.get("_specllama_context")
+    if context is None:
+        context = _core.Context(API, int(llama._ctx.ctx), name)
+        llama.__dict__["_specllama_context"] = context
+    return context
+
+
+def is_open(llama: llama_cpp.Llama) -> bool:
+    """Whether the Llama's context has not been freed."""
+    return getattr(llama._ctx, "ctx", None) is not None
+
+
+def can_roll_back(llama: llama_cpp.Llama) -> bool:
+    """Whether the model's memory can forget its last tokens. That of recurrent and hybrid models cannot."""
+    model = llama._model.model
+    is_hybrid = getattr(llama_cpp, "llama_model_is_hybrid", None)  # newer than the oldest supported release
+    return not (llama_cpp.llama_model_is_recurrent(model) or (is_hybrid is not None and is_hybrid(model)))
+
+
+def uses_sliding_window(llama: llama_cpp.Llama) -> bool:
+    """Whether some layers of the model attend to a window of the last tokens only."""
+    return int(llama_cpp.llama_model_n_swa(llama._model.model)) > 0

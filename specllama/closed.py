@@ -1,0 +1,31 @@
+"""What is left of a Llama that has been closed."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import llama_cpp
+
+from . import _core
+
+# Attributes that hold, or lead to, freed memory.
+_NATIVE = ("_model", "_ctx", "_batch", "tokenizer_", "_sampler", "_candidates")
+
+
+class _Closed:
+    """Stands where native objects were: using it raises instead of reading freed memory."""
+
+    ctx = None
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _core.ClosedError("this Llama is closed: create a new one")
+
+
+def close_for_good(llama: llama_cpp.Llama) -> None:
+    """Make every further use of a Llama raise ClosedError."""
+    closed: Any = _Closed()
+    for name in _NATIVE:
+        if name in llama.__dict__:
+            setattr(llama, name, closed)

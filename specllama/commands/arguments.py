@@ -1,0 +1,82 @@
+"""The arguments that commands share: models, their contexts, and sampling. What is not given is left out."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specllama import Llama
+
+VERIFY_RULES = ("auto", "rejection", "block", "coupled")
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the target, the draft, and how they are loaded."""
+    group = parser.add_argument_group("models (a GGUF file, a catalog name, or a name with a type as in NAME:F16)")
+    group.add_argument("--model", "-m", required=True, metavar="TARGET", help="the model whose text is wanted")
+    group.add_argument("--draft-model", "-md", metavar="DRAFT", help="a smaller model that drafts for it")
+    group.add_argument(
+        "--num-draft-tokens", type=int, metavar="N", help="tokens drafted in a round (0: plain decoding)"
+    )
+    group.add_argument("--verify", choices=VERIFY_RULES, help="the rule that accepts drafted tokens")
+    add_context_arguments(parser)
+
+
+def add_context_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add context size, threads and GPU layers."""
+    group = parser.add_argument_group("context")
+    group.add_argument("--ctx-size", "-c", type=int, default=4096, metavar="N", help="default 4096; 0: the model's own")
+    group.add_argument("--threads", "-t", type=int, metavar="N", help="for prompts and generation alike")
+    group.add_argument("--n-gpu-layers", "-ngl", type=int, metavar="N", help="layers on the GPU (-1: all)")
+
+
+def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the sampler chain and its seed."""
+    group = parser.add_argument_group("sampling (unset values are llama-cpp-python's)")
+    group.add_argument("--temp", type=float, metavar="T", help="0 is greedy")
+    group.add_argument("--top-k", type=int, metavar="K")
+    group.add_argument("--top-p", type=float, metavar="P")
+    group.add_argument("--min-p", type=float, metavar="P")
+    group.add_argument("--repeat-penalty", type=float, metavar="X")
+    group.add_argument(
+        "--seed", type=int, metavar="N", help="the same seed gives the same text, with any draft or none"
+    )
+
+
+def context_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Keyword arguments of `specllama.Llama` for the context."""
+    return _given(
+        n_ctx=arguments.ctx_size,
+        n_threads=arguments.threads,
+        n_threads_batch=arguments.threads,
+        n_gpu_layers=arguments.n_gpu_layers,
+    )
+
+
+def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Keyword arguments of a completion for the sampler chain."""
+    return _given(
+        temperature=arguments.temp,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        min_p=arguments.min_p,
+        repeat_penalty=arguments.repeat_penalty,
+        seed=arguments.seed,
+    )
+
+
+def load_llama(arguments: argparse.Namespace) -> Llama:
+    """Load what `add_model_arguments` describes."""
+    from specllama import Llama
+
+    options = _given(
+        draft_model=arguments.draft_model,
+        num_draft_tokens=arguments.num_draft_tokens,
+        verify=arguments.verify,
+    )
+    return Llama(arguments.model, verbose=False, **options, **context_options(arguments))
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,132 @@
+"""`specllama demo`: plain and speculative decoding of one prompt, side by side."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from specllama.catalog import Model, catalog
+from specllama.commands.pull import fetch
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from specllama.commands import Subparsers
+    from specllama.demo import Pair, Run
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "demo",
+        help="see what a draft model does, on this machine",
+        description="Fetch the default pair of models unless it is here, decode one prompt plainly and "
+        "speculatively, and show both with their tokens per second.",
+    )
+    parser.add_argument("--prompt", "-p", metavar="TEXT", help="a user's message; - reads it from stdin")
+    parser.add_argument("--max-tokens", "-n", type=int, default=128, metavar="N", help="default 128")
+    parser.add_argument("--temp", type=float, default=0.0, metavar="T", help="default 0, greedy")
+    parser.add_argument("--num-draft-tokens", type=int, metavar="N", help="default: what suits the chosen weights")
+    parser.add_argument("--threads", "-t", type=int, metavar="N", help="default: what suits this machine")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fetch, decode twice, compare."""
+    import llama_cpp
+    from rich.console import Console
+
+    from specllama import demo
+    from specllama.commands.generate import read_prompt
+
+    if arguments.max_tokens < 1:
+        raise ValueError(f"--max-tokens is {arguments.max_tokens}: give the number of tokens wanted, at least 1")
+    out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+    target = catalog().find(catalog().default_target)
+    draft = catalog().find(catalog().default_draft)
+    for model in (target, draft):
+        fetch(model)
+    gpu = bool(llama_cpp.llama_supports_gpu_offload())
+    pair = demo.choose_pair(target, draft, gpu=gpu, memory=demo.available_memory())
+    say(err, pair.reason)
+    target_path = variant(target, pair.target_type, err)
+    draft_path = variant(draft, pair.draft_type, err)
+    threads = arguments.threads or demo.default_threads()
+    gamma = pair.num_draft_tokens if arguments.num_draft_tokens is None else arguments.num_draft_tokens
+    prompt = demo.PROMPT if arguments.prompt is None else read_prompt(arguments.prompt)
+    say(err, f"loading {target.title} and its draft {draft.title}, {threads} threads each for prompts and generation")
+
+    with demo.loaded_pair(target_path, draft_path, pair, threads) as llm:
+
+        def decode(num_draft_tokens: int, max_tokens: int, show: bool) -> Run:
+            return demo.decode(
+                llm,
+                prompt,
+                num_draft_tokens=num_draft_tokens,
+                max_tokens=max_tokens,
+                temperature=arguments.temp,
+                show=(lambda text: out.print(text, end="", markup=False, soft_wrap=True))
+                if show
+                else (lambda text: None),
+            )
+
+        say(err, "warming up")
+        decode(gamma, 2, show=False)
+        out.rule("plain decoding")
+        plain = decode(0, arguments.max_tokens, show=True)
+        out.print()
+        out.rule(f"speculative decoding, {gamma} drafted tokens a round")
+        speculative = decode(gamma, arguments.max_tokens, show=True)
+        out.print()
+    report(out, plain, speculative, pair, target, draft)
+    return 0
+
+
+def variant(model: Model, file_type: str | None, err: Console) -> str:
+    """Return the path of a model in the wanted type, made on the first run."""
+    if file_type is None or file_type == model.type:
+        return str(model.path)
+    path = model.variant_path(file_type)
+    if not path.is_file():
+        from specllama.commands.quantize import make
+
+        say(err, f"making {model.name}:{file_type} from {model.file} (once; it is kept in {path.parent})")
+        make(model.name, file_type)
+    return str(path)
+
+
+def report(out: Console, plain: Run, speculative: Run, pair: Pair, target: Model, draft: Model) -> None:
+    """Show both runs, and say what they mean, also when plain decoding won."""
+    from rich.table import Table
+
+    from specllama.demo import first_difference
+
+    out.rule()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("decoding", "tokens", "seconds", "t/s", "speed", "accepted"):
+        table.add_column(title, justify="left" if title == "decoding" else "right", no_wrap=True)
+    base = plain.tokens_per_second
+    ratio = speculative.tokens_per_second / base if base > 0 else 0.0
+    for name, run, speed, accepted in (
+        ("plain", plain, "1.00x", "-"),
+        ("speculative", speculative, f"{ratio:.2f}x", f"{speculative.acceptance_rate:.0%}"),
+    ):
+        rate = f"{run.tokens_per_second:.2f}"
+        table.add_row(name, str(len(run.tokens)), f"{run.decode_seconds:.2f}", rate, speed, accepted)
+    out.print(table)
+    forms = f"{target.title} {pair.target_type or target.type}, draft {draft.title} {pair.draft_type or draft.type}"
+    out.print(f"{forms}; one run each, the prompt's time left out.", markup=False)
+    split = first_difference(plain.tokens, speculative.tokens)
+    if split is None:
+        out.print("Both texts are the same, token for token.")
+    else:
+        out.print(
+            f"The texts part at token {split}: two tokens nearly tied, and batches of other sizes round differently."
+        )
+    if ratio < 1:
+        out.print("Speculation is slower here. It pays where reading the weights takes the time, not computing.")
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line as it is, without wrapping or markup."""
+    console.print(text, markup=False, soft_wrap=True)

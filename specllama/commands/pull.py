@@ -1,0 +1,74 @@
+"""`specllama pull`: download a model of the catalog, or list them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from specllama.catalog import Model, catalog, models_dir
+
+if TYPE_CHECKING:
+    from specllama.commands import Subparsers
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "pull",
+        help="download a model and print its path",
+        description="Download a model of the catalog, check its hash, and print its path. "
+        "An interrupted download goes on where it stopped. Models lie in SPECLLAMA_CACHE, "
+        "else in the user's cache directory.",
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("name", nargs="?", metavar="NAME", help="a name from `specllama pull --list`")
+    what.add_argument("--list", action="store_true", help="show the models there are, and which are here")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Download or list."""
+    if arguments.list:
+        _list()
+        return 0
+    name, separator, file_type = str(arguments.name).partition(":")
+    model = catalog().find(name)
+    if separator:
+        raise ValueError(
+            f"{arguments.name} is not downloaded but made: `specllama pull {model.name}`, "
+            f"then `specllama quantize {model.name} {file_type.upper() or 'TYPE'}`"
+        )
+    print(fetch(model))
+    return 0
+
+
+def fetch(model: Model) -> str:
+    """Download a model with a progress bar on stderr, unless it is here, and return its path."""
+    if model.is_downloaded():
+        return str(model.path)
+    from specllama.commands.terminal import progress_bar
+    from specllama.download import pull
+
+    with progress_bar("bytes") as listener:
+        return str(pull(model, listener))
+
+
+def _list() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from specllama.commands.terminal import gigabytes
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("name", "model", "type", "size", "licence", "here"):
+        table.add_column(title, no_wrap=True, justify="right" if title == "size" else "left")
+    for model in catalog().models.values():
+        here = [model.type] if model.is_downloaded() else []
+        here += model.variants()
+        size = gigabytes(model.size)
+        table.add_row(model.name, model.title, model.type, size, model.licence, ", ".join(here) or "-")
+    # A pipe has no width: whoever reads it wants whole lines.
+    console = Console(highlight=False)
+    console = console if console.is_terminal else Console(highlight=False, width=200)
+    console.print(table)
+    Console(stderr=True, highlight=False).print(f"models lie in {models_dir()}", markup=False, soft_wrap=True)

@@ -1,0 +1,230 @@
+"""create_completion: text, stop strings and log-probabilities out of a generation's tokens.
+
+The base class's version detokenises the growing answer at every token, needs ``logits_all`` for log-probabilities, and
+loses its place in a few corners. The responses here have its form and, but for those corners, its content.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+
+from .generation import Generation, Request
+from .logprobs import LogprobLog, prompt_logprobs
+from .options import Options
+from .prompt import prompt_tokens_of
+from .text import TextAssembler
+
+if TYPE_CHECKING:
+    from .llama import Llama
+
+
+class Completion:
+    """One call of ``create_completion``. The arguments are those of the base class."""
+
+    def __init__(
+        self,
+        llama: Llama,
+        options: Options,
+        prompt: str | list[int],
+        suffix: str | None = None,
+        max_tokens: int | None = 16,
+        temperature: float = 0.8,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        logprobs: int | None = None,
+        echo: bool = False,
+        stop: str | list[str] | None = None,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        repeat_penalty: float = 1.0,
+        top_k: int = 40,
+        stream: bool = False,
+        seed: int | None = None,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        model: str | None = None,
+        stopping_criteria: Any = None,
+        logits_processor: Any = None,
+        grammar: Any = None,
+        logit_bias: dict[int, float] | None = None,
+    ) -> None:
+        self._llama = llama
+        self._prompt = prompt
+        self._echo = echo
+        self._stream = stream
+        self._num_logprobs = logprobs
+        self._id = f"cmpl-{uuid.uuid4()}"
+        self._created = int(time.time())
+        self._model_name = model if model is not None else llama.model_path
+        self._prompt_tokens = prompt_tokens_of(llama, prompt, suffix)
+        self._warn_double_bos()
+        self._max_tokens = self._room_for(max_tokens)
+        self._assembler = TextAssembler(llama, self._prompt_tokens, _stop_sequences(stop))
+        self._log = LogprobLog(llama, logprobs) if logprobs is not None else None
+        seed, seed_given = llama._seed_for_call(seed)
+        request = Request(
+            tokens=self._prompt_tokens,
+            options=options,
+            seed=seed,
+            seed_given=seed_given,
+            sampling={
+                "top_k": top_k,
+                "top_p": top_p,
+                "min_p": min_p,
+                "typical_p": typical_p,
+                "temp": temperature,
+                "repeat_penalty": repeat_penalty,
+                "frequency_penalty": frequency_penalty,
+                "presence_penalty": presence_penalty,
+                "tfs_z": tfs_z,
+                "mirostat_mode": mirostat_mode,
+                "mirostat_tau": mirostat_tau,
+                "mirostat_eta": mirostat_eta,
+                "penalize_nl": True,
+            },
+            logit_bias={int(token): float(bias) for token, bias in (logit_bias or {}).items()},
+            logits_processor=logits_processor,
+            grammar=grammar,
+            stopping_criteria=stopping_criteria,
+            max_tokens=self._max_tokens,
+        )
+        self._generation = Generation(llama, request)
+        self._finish_reason = "length"
+
+    def run(self) -> Iterator[dict[str, Any]]:
+        """The chunks of a stream, or one response."""
+        self._load_cached_state()
+        if self._stream:
+            yield from self._chunks()
+        else:
+            for _ in self._generate():
+                pass
+            yield self._response()
+        self._save_cached_state()
+
+    # The loop
+
+    def _generate(self) -> Iterator[None]:
+        """Feeds tokens to the assembler until something ends the completion; yields after each one."""
+        llama, assembler = self._llama, self._assembler
+        if self._echo and self._log is not None and not self._stream:
+            self._log.add_prompt(self._prompt_tokens, prompt_logprobs(llama, self._prompt_tokens, self._num_logprobs))
+        tokens = self._generation.run()
+        try:
+            for token in tokens:
+                if llama_cpp.llama_vocab_is_eog(llama._model.vocab, token):
+                    self._finish_reason = "stop"
+                    return
+                if self._log is not None:
+                    self._log.add(token, self._generation.logits())
+                if assembler.add(token):
+                    self._finish_reason = "stop"
+                    return
+                yield
+                if assembler.num_tokens >= self._max_tokens:
+                    return
+            if self._generation.stopped_by_criteria:
+                self._finish_reason = "stop"
+        finally:
+            tokens.close()
+
+    def _chunks(self) -> Iterator[dict[str, Any]]:
+        for _ in self._generate():
+            yield from self._text_chunks(final=False)
+        yield from self._text_chunks(final=True)
+        yield self._chunk("", None, self._finish_reason)
+
+    def _text_chunks(self, final: bool) -> Iterator[dict[str, Any]]:
+        for text, first, count in self._assembler.take(final):
+            logprobs = None
+            if self._log is not None:
+                logprobs = self._log.entries(first, first + count, self._text_offset())
+            yield self._chunk(text, logprobs, None)
+
+    # Responses
+
+    def _chunk(self, text: str, logprobs: Any, finish_reason: str | None) -> dict[str, Any]:
+        choice = {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}
+        return {**self._head(), "choices": [choice]}
+
+    def _response(self) -> dict[str, Any]:
+        num_prompt, num_generated = len(self._prompt_tokens), self._assembler.num_tokens
+        text = self._assembler.text()
+        logprobs = None
+        if self._log is not None:
+            logprobs = self._log.all(0 if self._echo else self._text_offset())
+        if self._echo:
+            text = self._prompt_text() + text
+        return {
+            **self._chunk(text, logprobs, self._finish_reason),
+            "usage": {
+                "prompt_tokens": num_prompt,
+                "completion_tokens": num_generated,
+                "total_tokens": num_prompt + num_generated,
+            },
+        }
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": self._id, "object": "text_completion", "created": self._created, "model": self._model_name}
+
+    def _prompt_text(self) -> str:
+        if isinstance(self._prompt, str):
+            return self._prompt
+        return self._llama.detokenize(self._prompt_tokens).decode("utf-8", errors="ignore")
+
+    def _text_offset(self) -> int:
+        return len(self._prompt_text())
+
+    # Limits and caches
+
+    def _room_for(self, max_tokens: int | None) -> int:
+        room = self._llama.n_ctx() - len(self._prompt_tokens)
+        if room <= 0:
+            raise ValueError(
+                f"Requested tokens ({len(self._prompt_tokens)}) exceed context window of {self._llama.n_ctx()}: "
+                "shorten the prompt, or create the Llama with a larger n_ctx"
+            )
+        return room if max_tokens is None or max_tokens <= 0 else min(max_tokens, room)
+
+    def _warn_double_bos(self) -> None:
+        bos = self._llama.token_bos()
+        if self._prompt_tokens[:2] == [bos, bos]:
+            text = self._llama._model.token_get_text(bos)
+            warnings.warn(
+                f'Detected duplicate leading "{text}" in prompt, this will likely reduce response quality, '
+                "consider removing it...",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _load_cached_state(self) -> None:
+        llama = self._llama
+        if not llama.cache:
+            return
+        try:
+            state = llama.cache[self._prompt_tokens]
+        except KeyError:
+            return
+        of_cache = llama.longest_token_prefix(state.input_ids[: state.n_tokens].tolist(), self._prompt_tokens)
+        if of_cache > llama.longest_token_prefix(llama._input_ids.tolist(), self._prompt_tokens):
+            seed = llama._seed  # the state of a text says nothing about the seed of the next
+            llama.load_state(state)
+            llama._seed = seed
+
+    def _save_cached_state(self) -> None:
+        if self._llama.cache:
+            self._llama.cache[self._prompt_tokens + self._assembler.tokens] = self._llama.save_state()
+
+
+def _stop_sequences(stop: str | list[str] | None) -> list[bytes]:
+    texts = [stop] if isinstance(stop, str) else list(stop or ())
+    return [text.encode("utf-8") for text in texts if text]

@@ -1,0 +1,168 @@
+"""The demonstration: one prompt, decoded plainly and speculatively, with what each took."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from specllama.catalog import FILE_TYPES, Model
+
+if TYPE_CHECKING:
+    from specllama import Llama
+
+PROMPT = (
+    "Write a Python function `merge_intervals(intervals)` that merges overlapping intervals, "
+    "with type hints, a docstring and three assertions that test it."
+)
+# Context, compute buffers and Python, beside the weights of both models.
+_MEMORY_ROOM = int(1.2e9)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Which forms of target and draft to run, and why. `None` is the form that the catalog has."""
+
+    target_type: str | None
+    draft_type: str | None
+    num_draft_tokens: int
+    gpu_layers: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What one way of decoding gave. `decode_seconds` leaves out the prompt, which both ways share."""
+
+    text: str
+    tokens: list[int]
+    decode_seconds: float
+    acceptance_rate: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per second of decoding."""
+        return len(self.tokens) / self.decode_seconds if self.decode_seconds > 0 else 0.0
+
+
+def choose_pair(target: Model, draft: Model, *, gpu: bool, memory: int | None) -> Pair:
+    """Choose the forms in which speculation shows what it does on this machine.
+
+    It pays where reading the weights is what takes the time. A GPU is there with 4-bit weights; a CPU computes
+    too long on them, and shows it with a larger form of the same model, which stands for the larger models that
+    people use drafts for.
+
+    Args:
+        target: the catalog's target.
+        draft: its draft.
+        gpu: whether llama.cpp can use one.
+        memory: bytes available, None if unknown.
+    """
+    if gpu:
+        return Pair(None, None, 5, -1, f"llama.cpp can use a GPU here: {target.type} weights, all layers on the GPU")
+    wanted = []
+    for file_type, num_draft_tokens in (("F16", 5), ("Q8_0", 3)):
+        size = int(target.size * FILE_TYPES[file_type] / FILE_TYPES[target.type])
+        needed = size + draft.size + _MEMORY_ROOM
+        wanted.append(f"{file_type} needs {needed / 1e9:.1f} GB")
+        if memory is None or memory >= needed:
+            reason = f"{file_type} weights: on a CPU, a draft pays where reading the weights takes the time"
+            return Pair(file_type, "Q4_0", num_draft_tokens, 0, reason)
+    reason = f"{target.type} weights, on which a CPU gains little: {', '.join(wanted)} of free memory"
+    return Pair(None, "Q4_0", 3, 0, reason)
+
+
+def available_memory() -> int | None:
+    """Bytes of memory that can be used without swapping, as far as this platform says."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    if hasattr(os, "sysconf"):
+        with contextlib.suppress(OSError, ValueError):
+            # No count of what is free: assume that half of it is.
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    if sys.platform == "win32":
+        return _available_memory_windows()
+    return None
+
+
+def default_threads() -> int:
+    """A number of threads for both models and for batches of every size, so that the comparison is fair."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # Two logical cores are often one physical core, and half of them compute as fast as all.
+    return cores if cores <= 4 else max(4, cores // 2)
+
+
+def decode(
+    llm: Llama, prompt: str, *, num_draft_tokens: int, max_tokens: int, temperature: float, show: Callable[[str], None]
+) -> Run:
+    """Answer the prompt in chat form, and measure it.
+
+    Args:
+        llm: target with its draft.
+        prompt: the user's message.
+        num_draft_tokens: 0 decodes plainly.
+        max_tokens: where to stop.
+        temperature: 0 is greedy. Above it a fixed seed is used, with which both ways write the same text.
+        show: gets each piece of text as it comes.
+    """
+    from specllama.commands.generate import Generation
+
+    generation = Generation(llm)
+    for piece in generation.stream(
+        prompt, chat=True, max_tokens=max_tokens, temperature=temperature, seed=1, num_draft_tokens=num_draft_tokens
+    ):
+        show(piece)
+    stats = llm.stats
+    seconds = stats.total_seconds - stats.prompt_seconds
+    return Run(generation.text, generation.tokens, seconds, stats.acceptance_rate)
+
+
+def first_difference(first: list[int], second: list[int]) -> int | None:
+    """Return the index at which two lists of tokens part, None if they are equal."""
+    for index, (a, b) in enumerate(zip(first, second, strict=False)):
+        if a != b:
+            return index
+    return None if len(first) == len(second) else min(len(first), len(second))
+
+
+@contextlib.contextmanager
+def loaded_pair(target: str, draft: str, pair: Pair, threads: int) -> Iterator[Llama]:
+    """Load both models, process a prompt once so that their weights are in memory, and close them afterwards."""
+    from specllama import Llama
+
+    with contextlib.closing(
+        Llama(
+            target,
+            draft_model=draft,
+            num_draft_tokens=pair.num_draft_tokens,
+            n_ctx=2048,
+            n_threads=threads,
+            n_threads_batch=threads,
+            n_gpu_layers=pair.gpu_layers,
+            verbose=False,
+        )
+    ) as llm:
+        yield llm
+
+
+def _available_memory_windows() -> int | None:
+    import ctypes
+
+    class MemoryStatus(ctypes.Structure):
+        _fields_ = (
+            ("length", ctypes.c_uint32),
+            ("load", ctypes.c_uint32),
+            ("total", ctypes.c_uint64),
+            ("available", ctypes.c_uint64),
+            ("others", ctypes.c_uint64 * 5),
+        )
+
+    status = MemoryStatus(length=ctypes.sizeof(MemoryStatus))
+    if ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):  # type: ignore[attr-defined,unused-ignore]
+        return int(status.available)
+    return None

@@ -1,0 +1,281 @@
+"""One generation: tokens out of the native loop, one at a time, and everything that can interrupt them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from ._llama import is_open, uses_sliding_window
+from .options import Options
+from .stats import Tally
+
+if TYPE_CHECKING:
+    from .llama import Llama
+
+_UNLIMITED = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to generate. Sampling parameters have llama_cpp's names and meanings."""
+
+    tokens: Sequence[int]
+    options: Options
+    seed: int
+    seed_given: bool
+    sampling: dict[str, Any]
+    logit_bias: dict[int, float] = dataclasses.field(default_factory=dict)
+    logits_processor: Any = None
+    grammar: Any = None
+    stopping_criteria: Any = None
+    max_tokens: int = _UNLIMITED
+    reset: bool = True
+
+    def fallback_reason(self) -> str | None:
+        """What of this cannot be applied exactly under speculation yet."""
+        if self.grammar is not None:
+            return "a grammar is applied by llama.cpp's sampler"
+        if self.logits_processor:
+            return "a logits processor is applied by llama.cpp's sampler"
+        if self.sampling["mirostat_mode"] in (1, 2) and self.sampling["temp"] > 0:
+            return "mirostat is applied by llama.cpp's sampler"
+        return None
+
+    def native_sampler(self, penalty_last_n: int) -> _core.SamplerParams:
+        """The parameters of the native sampler chain.
+
+        Raises:
+            ValueError: a value that has no meaning, such as NaN.
+        """
+        sampling = self.sampling
+        return _core.SamplerParams(
+            temperature=sampling["temp"],
+            top_k=sampling["top_k"],
+            top_p=sampling["top_p"],
+            min_p=sampling["min_p"],
+            typical_p=sampling["typical_p"],
+            repeat_penalty=sampling["repeat_penalty"],
+            frequency_penalty=sampling["frequency_penalty"],
+            presence_penalty=sampling["presence_penalty"],
+            penalty_last_n=penalty_last_n,
+            logit_bias=self.logit_bias,
+        )
+
+
+class Generation:
+    """Runs one ``Request``. The caches are at a committed position whenever it is not running."""
+
+    def __init__(self, llama: Llama, request: Request) -> None:
+        self._llama = llama
+        self._request = request
+        self._engine = llama._engine
+        self._rule = request.options.rule(request.seed_given)
+        self._waiting: collections.deque[int] = collections.deque()  # tokens of the last round, not yet handed out
+        self._row = -1  # of the logits of the token handed out last
+        self._prompt_size = self._position = len(request.tokens)  # _position: how much history the caller has
+        self._started = 0.0
+        self._last_active = 0.0
+        self._sample_seconds = 0.0
+        self._fallback_reason = request.fallback_reason()
+        self._next_round = self._speculate
+        self._tally: Tally | None = None
+        self._begun = False
+        self._finished = False
+        self.stopped_by_criteria = False
+
+    def run(self) -> Generator[int, Sequence[int] | None, None]:
+        """Yield the tokens. ``send(tokens)`` appends tokens of the caller's own behind the one just yielded."""
+        try:
+            with self._llama._exclusive():
+                self._begin()
+            while (token := self._next()) is not None:
+                own_tokens = yield token
+                if own_tokens is not None:
+                    self._append(own_tokens)
+        finally:
+            self._finish()
+
+    def logits(self) -> npt.NDArray[np.single]:
+        """The target's raw logits [n_vocab] from which the token yielded last was sampled."""
+        return self._engine.logits(self._row)
+
+    def tally(self) -> Tally:
+        """The numbers so far."""
+        if self._tally is not None:
+            return self._tally
+        llama = self._llama
+        return Tally.of(
+            self._engine.counters,
+            num_tokens=self._position - self._prompt_size,
+            total_seconds=self._last_active - self._started,
+            verify=self._rule,
+            rollback=self._rollback(),
+            fallback_reason=self._fallback_reason or self._engine.drafting_stopped or llama._cannot_draft,
+            extra_sample_seconds=self._sample_seconds,
+        )
+
+    def supersede(self) -> None:
+        """Another generation takes over the caches."""
+        if self._begun and not self._finished:
+            self._tally = self.tally()
+        self._finished = True
+
+    def _rollback(self) -> str:
+        if self._llama.draft_model is None or self._fallback_reason or self._llama._cannot_draft:
+            return "none"
+        return "seq_rm (sliding window)" if uses_sliding_window(self._llama) else "seq_rm"
+
+    def _begin(self) -> None:
+        llama, request = self._llama, self._request
+        tokens = np.asarray(request.tokens)
+        if tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
+            raise TypeError(f"the prompt must be a sequence of token ids, not of {tokens.dtype} values")
+        out_of_range = tokens[(tokens > np.iinfo(np.int32).max) | (tokens < np.iinfo(np.int32).min)]
+        if out_of_range.size:
+            raise ValueError(f"token {out_of_range[0]} is out of range: the vocabulary has {llama.n_vocab()} tokens")
+        self._started = self._last_active = time.perf_counter()
+        llama._take_over(self)
+        if not request.reset and llama.n_tokens:
+            # llama_cpp's reset=False: the prompt continues what was evaluated before.
+            tokens = np.concatenate([llama._input_ids, tokens])
+            self._prompt_size = self._position = len(tokens)
+        num_draft_tokens = 0 if self._fallback_reason else llama._claim_draft(request.options.num_draft_tokens)
+        self._engine.begin(
+            tokens.astype(np.int32),
+            sampler=request.native_sampler(llama.last_n_tokens_size),
+            rule=self._rule,
+            num_draft_tokens=num_draft_tokens,
+            seed=request.seed & (2**64 - 1),
+        )
+        self._begun = True
+        llama.input_ids[: len(tokens)] = tokens
+        llama.n_tokens = self._position
+        if self._fallback_reason:
+            self._next_round = self._sampled_by(self._llama_cpp_sampler())
+            if llama.draft_model is not None and request.options.num_draft_tokens > 0:
+                llama._warn_once(f"{self._fallback_reason}: decoding plainly, without the draft")
+
+    def _next(self) -> int | None:
+        """The next token; None if a stopping criterion ended the generation."""
+        llama = self._llama
+        with llama._exclusive():
+            self._require_undisturbed()
+            if not self._waiting:
+                while self._engine.prefill():
+                    pass  # here Python looks at signals
+                self._waiting.extend(self._next_round())
+                self._row = -1
+            token = self._waiting[0]
+            self._row += 1
+            if self._stops():
+                return None
+            self._waiting.popleft()
+            if self._position < len(llama.input_ids):
+                llama.input_ids[self._position] = token
+            llama.n_tokens = self._position
+            self._position += 1
+            self._last_active = time.perf_counter()
+            return token
+
+    def _stops(self) -> bool:
+        criteria = self._request.stopping_criteria
+        if criteria is None:
+            return False
+        self.stopped_by_criteria = bool(criteria(self._llama.input_ids[: self._position], self.logits()))
+        return self.stopped_by_criteria
+
+    def _speculate(self) -> Sequence[int]:
+        request = self._request
+        left = request.max_tokens - (self._position - self._prompt_size)
+        self._llama._check_draft()
+        tokens, _, _ = self._engine.step(max(1, left))
+        if self._engine.drafting_stopped:
+            self._llama._warn_once(f"{self._engine.drafting_stopped}: decoding plainly from here on")
+        return tokens
+
+    def _sampled_by(self, sampler: Any) -> Callable[[], Sequence[int]]:
+        """Plain rounds whose tokens llama.cpp's own sampler chooses."""
+
+        def plain_round() -> Sequence[int]:
+            self._engine.decode_pending()
+            # A logits processor reads the history from the Llama.
+            self._llama.n_tokens = self._position
+            start = time.perf_counter()
+            token = sampler.sample(self._llama._ctx, -1)
+            self._sample_seconds += time.perf_counter() - start
+            self._engine.extend(np.array([token], dtype=np.int32))
+            return [token]
+
+        return plain_round
+
+    def _llama_cpp_sampler(self) -> Any:
+        llama, request = self._llama, self._request
+        processors = list(request.logits_processor or ())
+        if request.logit_bias:
+            processors.append(_bias_processor(request.logit_bias))
+        seed_before, llama._seed = llama._seed, request.seed & 0xFFFFFFFF
+        try:
+            return llama._init_sampler(
+                **request.sampling,
+                logits_processor=llama_cpp.LogitsProcessorList(processors) if processors else None,
+                grammar=request.grammar,
+            )
+        finally:
+            llama._seed = seed_before
+
+    def _append(self, tokens: Sequence[int]) -> None:
+        with self._llama._exclusive():
+            self._require_undisturbed()
+            self._waiting.clear()
+            self._engine.rewind(self._position)
+            self._engine.extend(np.asarray(tokens, dtype=np.int32))
+            end = self._position + len(tokens)
+            self._llama.input_ids[self._position : end] = tokens
+            self._position = end
+            self._llama.n_tokens = end - 1
+
+    def _require_undisturbed(self) -> None:
+        llama = self._llama
+        if self._finished or llama._generation is not self:
+            raise RuntimeError(
+                "this generation was ended by a later one on the same Llama: finish one before starting the next, "
+                "or create one Llama for each"
+            )
+        if llama.n_tokens not in (self._position, self._position - 1):
+            raise RuntimeError(
+                "the state of this Llama was changed during a generation (by eval, reset or load_state): "
+                "finish the generation first"
+            )
+
+    def _finish(self) -> None:
+        """Leaves in the caches what the caller has seen, and nothing else."""
+        if self._finished:
+            return
+        llama = self._llama
+        with llama._exclusive():
+            self.supersede()
+            if self._begun and is_open(llama):
+                self._engine.finish(self._position)
+                llama.n_tokens = llama._target_context.num_tokens
+                llama._requires_eval = True
+            llama._end_generation(self)
+
+
+def _bias_processor(logit_bias: dict[int, float]) -> Callable[..., npt.NDArray[np.single]]:
+    ids = np.fromiter(logit_bias, dtype=np.intp)
+    values = np.fromiter(logit_bias.values(), dtype=np.single)
+
+    def add_bias(input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]) -> npt.NDArray[np.single]:
+        biased = np.copy(scores)
+        biased[ids] += values
+        return biased
+
+    return add_bias

@@ -1,0 +1,98 @@
+"""Log-probabilities of a completion's tokens, in the form of OpenAI's completions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from .llama import Llama
+
+_CHUNK = 32  # prompt positions whose logits are held at once
+
+Entry = tuple[float, dict[int, float]]
+"""A token's log-probability, and those of the most probable tokens by id."""
+
+
+def entry_of(logits: npt.NDArray[np.single], token: int, num_top: int) -> Entry:
+    """Log-probabilities of a token and of the `num_top` most probable ones.
+
+    Args:
+        logits: raw logits [n_vocab] of the token's position.
+    """
+    logprobs = llama_cpp.Llama.logits_to_logprobs(logits)
+    num_top = min(num_top, logprobs.size)
+    top = np.argpartition(-logprobs, num_top - 1)[:num_top] if num_top > 0 else np.empty(0, np.intp)
+    ordered = top[np.argsort(-logprobs[top], kind="stable")]
+    return float(logprobs[token]), {int(i): float(logprobs[i]) for i in ordered}
+
+
+def prompt_logprobs(llama: Llama, tokens: list[int], num_top: int | None) -> list[Entry | None]:
+    """Entries of all prompt tokens; None for the first, which nothing precedes.
+
+    Decodes the prompt anew, in small chunks, because the KV cache keeps no logits.
+    """
+    entries: list[Entry | None] = [None]
+    for position, logits in llama._score(tokens, _CHUNK):
+        entries.append(entry_of(logits, tokens[position + 1], num_top or 0))
+    return entries
+
+
+class LogprobLog:
+    """Collects entries and renders them."""
+
+    def __init__(self, llama: Llama, num_top: int) -> None:
+        if num_top < 0:
+            raise ValueError(f"logprobs={num_top} must be 0 or more: how many alternatives to give for each token")
+        self._llama = llama
+        self._num_top = num_top
+        self._tokens: list[int] = []
+        self._entries: list[Entry | None] = []
+        self._num_prompt = 0
+
+    def add_prompt(self, tokens: list[int], entries: list[Entry | None]) -> None:
+        """The prompt's own tokens, for ``echo``. A leading BOS is left out."""
+        skip = 1 if tokens[0] == self._llama.token_bos() else 0
+        self._tokens += tokens[skip:]
+        self._entries += entries[skip:]
+        if self._entries:
+            self._entries[0] = None  # as OpenAI's API has it
+        self._num_prompt = len(self._tokens)
+
+    def add(self, token: int, logits: npt.NDArray[np.single]) -> None:
+        """A generated token and the logits [n_vocab] it was sampled from."""
+        self._tokens.append(token)
+        self._entries.append(entry_of(logits, token, self._num_top))
+
+    def all(self, text_offset: int) -> dict[str, Any]:
+        """Everything; the first token begins at text_offset."""
+        return self._rendered(0, len(self._tokens), text_offset)
+
+    def entries(self, first: int, end: int, text_offset: int) -> dict[str, Any]:
+        """Generated tokens first to end - 1; text_offset is that of generated token 0."""
+        return self._rendered(first, end, text_offset + sum(len(self._text(t)) for t in self._tokens[:first]))
+
+    def _rendered(self, first: int, end: int, offset: int) -> dict[str, Any]:
+        texts, offsets, logprobs, tops = [], [], [], []
+        for token, entry in zip(self._tokens[first:end], self._entries[first:end], strict=True):
+            text = self._text(token)
+            texts.append(text)
+            offsets.append(offset)
+            offset += len(text)
+            logprobs.append(None if entry is None else entry[0])
+            tops.append(None if entry is None else self._top(entry, text))
+        return {"tokens": texts, "text_offset": offsets, "token_logprobs": logprobs, "top_logprobs": tops}
+
+    def _top(self, entry: Entry, text: str) -> dict[str, float]:
+        logprob, by_id = entry
+        top: dict[str, float] = {}
+        for token, value in by_id.items():
+            top.setdefault(self._text(token), value)  # tokens may share a text: the most probable one stands for it
+        top[text] = logprob
+        return top
+
+    def _text(self, token: int) -> str:
+        return self._llama.detokenize([token]).decode("utf-8", errors="ignore")

@@ -1,0 +1,88 @@
+"""What a caller may choose for one generation, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any, Literal, get_args
+
+import llama_cpp
+
+Verify = Literal["auto", "rejection", "block", "coupled"]
+
+_MAX_DRAFT_TOKENS = 512
+
+
+class FallbackWarning(UserWarning):
+    """Something cannot be applied exactly under speculation yet: the text is decoded plainly instead."""
+
+
+def checked_num_draft_tokens(value: Any) -> int:
+    """An int from 0 (plain decoding) to 512.
+
+    Raises:
+        TypeError: not an integer.
+        ValueError: out of range.
+    """
+    if isinstance(value, bool):
+        raise TypeError(f"num_draft_tokens={value!r} must be an int")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"num_draft_tokens={value!r} must be an int, from 0 (plain decoding) up") from None
+    if not 0 <= number <= _MAX_DRAFT_TOKENS:
+        raise ValueError(f"num_draft_tokens={number} is out of range: 0 (plain decoding) to {_MAX_DRAFT_TOKENS}")
+    return number
+
+
+def checked_verify(value: Any) -> Verify:
+    """One of the names in ``Verify``.
+
+    Raises:
+        ValueError: any other value.
+    """
+    if value not in get_args(Verify):
+        names = ", ".join(repr(name) for name in get_args(Verify))
+        raise ValueError(f"unknown verify={value!r}: use one of {names}")
+    return value  # type: ignore[no-any-return]
+
+
+def checked_seed(seed: Any) -> int | None:
+    """The seed, or None for the values by which llama_cpp means "random": None, -1 and LLAMA_DEFAULT_SEED.
+
+    Raises:
+        TypeError: not an integer.
+    """
+    if seed is None:
+        return None
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed={seed!r} must be an int, or None for a random one") from None
+    return None if number in (-1, llama_cpp.LLAMA_DEFAULT_SEED) else number
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How to speculate: the constructor's values, or one call's."""
+
+    num_draft_tokens: int
+    verify: Verify
+
+    @classmethod
+    def checked(cls, num_draft_tokens: Any, verify: Any) -> Options:
+        """Check both values."""
+        return cls(checked_num_draft_tokens(num_draft_tokens), checked_verify(verify))
+
+    def overridden(self, num_draft_tokens: Any | None, verify: Any | None) -> Options:
+        """These options but for what a call gives."""
+        return Options.checked(
+            self.num_draft_tokens if num_draft_tokens is None else num_draft_tokens,
+            self.verify if verify is None else verify,
+        )
+
+    def rule(self, seed_given: bool) -> str:
+        """The acceptance rule: ``auto`` is ``coupled`` with a seed (so that it means one text), else ``block``."""
+        if self.verify != "auto":
+            return self.verify
+        return "coupled" if seed_given else "block"

@@ -1,0 +1,176 @@
+"""What a generation did, in numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from . import _core
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """Statistics of one generation (``llm.stats``) or of all of a Llama's (``llm.total_stats``).
+
+    Counters follow vLLM's names. All times are wall-clock seconds. Ratios are 0.0 when nothing was drafted.
+    """
+
+    num_prompt_tokens: int = 0
+    """Tokens of the prompt."""
+    num_prompt_tokens_reused: int = 0
+    """Of these, tokens found in the target's KV cache. The last token is always decoded: its logits are needed."""
+    num_tokens: int = 0
+    """Tokens generated, those consumed by the caller."""
+    num_drafts: int = 0
+    """Rounds that drafted."""
+    num_draft_tokens: int = 0
+    """Tokens drafted."""
+    num_accepted_tokens: int = 0
+    """Drafted tokens that the target accepted."""
+    num_accepted_tokens_per_pos: tuple[int, ...] = ()
+    """The same by position in the draft, first to last."""
+    acceptance_rate: float = 0.0
+    """``num_accepted_tokens / num_draft_tokens``."""
+    mean_acceptance_length: float = 1.0
+    """``1 + num_accepted_tokens / num_drafts``: tokens per target decode."""
+    expected_acceptance: float = 0.0
+    """Mean of sum_x min(p(x), q(x)) over ``num_reached_tokens``: what rejection sampling accepts of a token."""
+    argmax_acceptance: float = 0.0
+    """Mean of p(argmax q) over the same: what drafting greedily and matching the target's sample would accept."""
+    prompt_seconds: float = 0.0
+    """Decoding of the prompt, by target and draft."""
+    draft_seconds: float = 0.0
+    """Decoding by the draft."""
+    verify_seconds: float = 0.0
+    """Decoding by the target."""
+    sample_seconds: float = 0.0
+    """Sampler chains, drawing, and acceptance rules, for both."""
+    rollback_seconds: float = 0.0
+    """Rolling back both KV caches."""
+    total_seconds: float = 0.0
+    """From the start of the generation to its last token, whoever used the time."""
+    tokens_per_second: float = 0.0
+    """``num_tokens / (total_seconds - prompt_seconds)``."""
+    verify: str = ""
+    """The acceptance rule: rejection, block or coupled."""
+    rollback: str = "none"
+    """How rejected tokens leave the KV cache."""
+    fallback_reason: str | None = None
+    """Why text was decoded plainly although a draft was asked for; None if it was not."""
+    num_reached_tokens: int = 0
+    """Drafted positions that a decision reached: every draft before them in the round was accepted."""
+    num_target_tokens_decoded: int = 0
+    """Tokens that the target decoded, prompt included."""
+    num_draft_tokens_decoded: int = 0
+    """Tokens that the draft model decoded, prompt included."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, in order, ready for JSON."""
+        fields = dataclasses.asdict(self)
+        fields["num_accepted_tokens_per_pos"] = list(self.num_accepted_tokens_per_pos)
+        return fields
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.num_tokens} tokens in {self.total_seconds:.2f} s, {self.tokens_per_second:.2f} tokens/s "
+            f"after a prompt of {self.num_prompt_tokens} ({self.num_prompt_tokens_reused} reused)"
+        ]
+        if self.num_drafts:
+            per_pos = " ".join(f"{n / self.num_drafts:.2f}" for n in self.num_accepted_tokens_per_pos)
+            lines += [
+                f"accepted {self.num_accepted_tokens} of {self.num_draft_tokens} drafted "
+                f"({self.acceptance_rate:.1%}) in {self.num_drafts} rounds: "
+                f"{self.mean_acceptance_length:.2f} tokens per target decode",
+                f"by position {per_pos}; expected {self.expected_acceptance:.3f} per token reached, "
+                f"argmax match {self.argmax_acceptance:.3f}",
+            ]
+        lines.append(
+            f"seconds: prompt {self.prompt_seconds:.3f}, draft {self.draft_seconds:.3f}, "
+            f"verify {self.verify_seconds:.3f}, sample {self.sample_seconds:.3f}, "
+            f"rollback {self.rollback_seconds:.3f}"
+        )
+        lines.append(f"rule {self.verify or '-'}, rollback {self.rollback}")
+        if self.fallback_reason:
+            lines.append(f"decoded plainly: {self.fallback_reason}")
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass
+class Tally:
+    """Sums over generations, from which ``Stats`` are made."""
+
+    num_tokens: int = 0
+    total_seconds: float = 0.0
+    verify: str = ""
+    rollback: str = "none"
+    fallback_reason: str | None = None
+    extra_sample_seconds: float = 0.0
+    sums: dict[str, float] = dataclasses.field(default_factory=dict)
+    per_pos: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, counters: _core.Counters, **known: Any) -> Tally:
+        """One generation: the native counters, and what only Python has seen."""
+        sums = {name: getattr(counters, name) for name in _SUMMED}
+        tally = cls(sums=sums, per_pos=tuple(counters.num_accepted_tokens_per_pos), **known)
+        sums["sample_seconds"] += tally.extra_sample_seconds
+        return tally
+
+    def __add__(self, other: Tally) -> Tally:
+        """Sums of both; names are those of the later one."""
+        length = max(len(self.per_pos), len(other.per_pos))
+        pad = (0,) * length
+        return Tally(
+            num_tokens=self.num_tokens + other.num_tokens,
+            total_seconds=self.total_seconds + other.total_seconds,
+            verify=other.verify,
+            rollback=other.rollback,
+            fallback_reason=other.fallback_reason or self.fallback_reason,
+            sums={name: self.sums.get(name, 0) + other.sums.get(name, 0) for name in _SUMMED},
+            per_pos=tuple(
+                a + b for a, b in zip((self.per_pos + pad)[:length], (other.per_pos + pad)[:length], strict=True)
+            ),
+        )
+
+    def stats(self) -> Stats:
+        """The statistics of these sums."""
+        sums = {name: self.sums.get(name, 0) for name in _SUMMED}
+        overlap, argmax_match = sums.pop("sum_overlap"), sums.pop("sum_argmax_match")
+        generating = self.total_seconds - sums["prompt_seconds"]
+        return Stats(
+            **sums,  # type: ignore[arg-type]
+            num_tokens=self.num_tokens,
+            num_accepted_tokens_per_pos=self.per_pos,
+            acceptance_rate=_ratio(sums["num_accepted_tokens"], sums["num_draft_tokens"]),
+            mean_acceptance_length=1.0 + _ratio(sums["num_accepted_tokens"], sums["num_drafts"]),
+            expected_acceptance=_ratio(overlap, sums["num_reached_tokens"]),
+            argmax_acceptance=_ratio(argmax_match, sums["num_reached_tokens"]),
+            total_seconds=self.total_seconds,
+            tokens_per_second=_ratio(self.num_tokens, generating),
+            verify=self.verify,
+            rollback=self.rollback,
+            fallback_reason=self.fallback_reason,
+        )
+
+
+_SUMMED = (
+    "num_prompt_tokens",
+    "num_prompt_tokens_reused",
+    "num_drafts",
+    "num_draft_tokens",
+    "num_accepted_tokens",
+    "num_reached_tokens",
+    "sum_overlap",
+    "sum_argmax_match",
+    "num_target_tokens_decoded",
+    "num_draft_tokens_decoded",
+    "prompt_seconds",
+    "draft_seconds",
+    "verify_seconds",
+    "sample_seconds",
+    "rollback_seconds",
+)
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0 else 0.0

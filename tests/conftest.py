@@ -1,0 +1,204 @@
+"""Fixtures: tiny GGUF files written once a session, objects over them, and the real models where they are present."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import platformdirs
+import pytest
+import tiny_models as tiny
+
+if TYPE_CHECKING:
+    import llama_cpp
+
+    import specllama
+
+REAL_TARGET = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
+REAL_DRAFT = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """The versions that decide whether a failure can be reproduced."""
+    names = ("specllama", "llama-cpp-python", "numpy", "gguf", "hypothesis", "scipy")
+    found = []
+    for name in names:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            found.append(f"{name} (not installed)")
+    return ", ".join(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class TinyFiles:
+    """Paths of the tiny models. Drafts are named for how they relate to `target`."""
+
+    target: Path
+    identical: Path
+    good: Path
+    bad: Path
+    adversarial: Path
+    padded: Path
+    larger: Path
+    other_token: Path
+    other_bos: Path
+    other_eos: Path
+    eos_happy: Path
+    letters: Path
+    letters_identical: Path
+    letters_good: Path
+    letters_bad: Path
+    letters_adversarial: Path
+    sliding: Path
+    sliding_draft: Path
+    recurrent: Path
+    recurrent_draft: Path
+    hybrid: Path
+    hybrid_draft: Path
+    embedding: Path
+    lora: Path
+    truncated: Path
+    not_gguf: Path
+
+    def draft(self, name: str) -> Path | None:
+        """The draft of that name for `target`; None for "none"."""
+        return None if name == "none" else getattr(self, name)
+
+    def letters_draft(self, name: str) -> Path:
+        """The draft of that name for `letters`."""
+        return getattr(self, f"letters_{name}")  # type: ignore[no-any-return]
+
+
+OTHER_TOKEN = 280
+"""The id at which `other_token` has another text."""
+
+
+@pytest.fixture(scope="session")
+def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
+    """Writes all tiny models; well under a second in all."""
+    folder = tmp_path_factory.mktemp("tiny")
+    words = tiny.word_vocabulary()
+    weights = tiny.llama_weights(words, seed=1)
+    rows = len(words) + 7
+    eos_happy = dict(weights)
+    eos_happy["output.weight"] = weights["output.weight"].copy()
+    eos_happy["output.weight"][words.eos, 0] = -0.5
+
+    letters = tiny.letter_vocabulary(8)
+    small: dict[str, Any] = {"n_embd": 16, "n_ff": 16, "n_layer": 1, "sharpness": 1.5, "flat_bias": True}
+    letter_weights = tiny.llama_weights(letters, seed=1, **small)
+
+    def llama(name: str, vocabulary: tiny.Vocabulary, tensors: tiny.Weights) -> Path:
+        return tiny.write_llama(folder / f"{name}.gguf", vocabulary, tensors)
+
+    target = llama("target", words, weights)
+    truncated = folder / "truncated.gguf"
+    truncated.write_bytes(target.read_bytes()[: target.stat().st_size // 2])
+    not_gguf = folder / "not_gguf.gguf"
+    not_gguf.write_bytes(b"this is a text file, not a model\n" * 100)
+    return TinyFiles(
+        target=target,
+        identical=llama("identical", words, weights),
+        good=llama("good", words, tiny.noisy(weights, 0.06, seed=2)),
+        bad=llama("bad", words, tiny.llama_weights(words, seed=3, n_layer=1)),
+        adversarial=llama("adversarial", words, tiny.adversarial(weights)),
+        padded=llama("padded", words.padded(7), tiny.with_rows(weights, rows)),
+        larger=llama("larger", words, tiny.llama_weights(words, seed=4, n_layer=6)),
+        other_token=llama("other_token", words.with_token(OTHER_TOKEN, "▁zebra"), weights),
+        other_bos=llama("other_bos", dataclasses.replace(words, bos=5), weights),
+        other_eos=llama("other_eos", dataclasses.replace(words, eos=6), weights),
+        eos_happy=llama("eos_happy", words, eos_happy),
+        letters=llama("letters", letters, letter_weights),
+        letters_identical=llama("letters_identical", letters, letter_weights),
+        letters_good=llama("letters_good", letters, tiny.noisy(letter_weights, 0.15, seed=2)),
+        letters_bad=llama("letters_bad", letters, tiny.llama_weights(letters, seed=3, **small)),
+        letters_adversarial=llama("letters_adversarial", letters, tiny.adversarial(letter_weights)),
+        sliding=tiny.write_sliding_window(folder / "sliding.gguf", words, seed=1),
+        sliding_draft=tiny.write_sliding_window(folder / "sliding_draft.gguf", words, seed=2),
+        recurrent=tiny.write_recurrent(folder / "recurrent.gguf", words, seed=1),
+        recurrent_draft=tiny.write_recurrent(folder / "recurrent_draft.gguf", words, seed=2),
+        hybrid=tiny.write_hybrid(folder / "hybrid.gguf", words, seed=1),
+        hybrid_draft=tiny.write_hybrid(folder / "hybrid_draft.gguf", words, seed=2),
+        embedding=tiny.write_embedding_model(folder / "embedding.gguf", seed=1),
+        lora=tiny.write_lora(folder / "lora.gguf", weights, seed=1),
+        truncated=truncated,
+        not_gguf=not_gguf,
+    )
+
+
+MakeLlama = Callable[..., "specllama.Llama"]
+MakeBase = Callable[..., "llama_cpp.Llama"]
+
+
+@pytest.fixture
+def make_llama(tiny_files: TinyFiles) -> Iterator[MakeLlama]:
+    """Opens `specllama.Llama`: one thread, quiet, `tiny_files.target` unless told otherwise; closes it afterwards."""
+    import specllama
+
+    opened: list[specllama.Llama] = []
+
+    def make(model: Path | str | None = None, draft: object = None, **kwargs: Any) -> specllama.Llama:
+        kwargs = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **kwargs}
+        path = str(tiny_files.target if model is None else model)
+        llm = specllama.Llama(path, draft_model=str(draft) if isinstance(draft, Path) else draft, **kwargs)
+        opened.append(llm)
+        return llm
+
+    yield make
+    for llm in opened:
+        llm.close()
+
+
+@pytest.fixture
+def make_base(tiny_files: TinyFiles) -> Iterator[MakeBase]:
+    """Opens the plain `llama_cpp.Llama` in the same way: what specllama must not differ from."""
+    import llama_cpp
+
+    opened: list[llama_cpp.Llama] = []
+
+    def make(model: Path | str | None = None, **kwargs: Any) -> llama_cpp.Llama:
+        kwargs = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **kwargs}
+        llm = llama_cpp.Llama(str(tiny_files.target if model is None else model), **kwargs)
+        opened.append(llm)
+        return llm
+
+    yield make
+    for llm in opened:
+        llm.close()
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """A generator whose seed is the test's name: every run sees the same numbers."""
+    return np.random.default_rng(list(request.node.name.encode()))
+
+
+def _real_model(file: str) -> Path:
+    cache = os.environ.get("SPECLLAMA_CACHE") or platformdirs.user_cache_dir("specllama")
+    path = Path(cache) / "models" / file
+    if not path.is_file():
+        reason = f"real model {file} is not in the cache; `specllama demo` or `specllama pull` fetches it"
+        if os.environ.get("SPECLLAMA_REQUIRE_MODELS") == "1":
+            pytest.fail(f"{reason} (SPECLLAMA_REQUIRE_MODELS=1)")
+        pytest.skip(reason)
+    return path
+
+
+@dataclasses.dataclass(frozen=True)
+class RealModels:
+    """Paths of the default pair."""
+
+    target: Path
+    draft: Path
+
+
+@pytest.fixture(scope="session")
+def real_models() -> RealModels:
+    """The default pair; skipped by name when it is missing, failed when SPECLLAMA_REQUIRE_MODELS=1."""
+    return RealModels(_real_model(REAL_TARGET), _real_model(REAL_DRAFT))

@@ -1,0 +1,95 @@
+"""Drives `specllama._core.Speculator` directly: the loop without `specllama.Llama` around it."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+
+from specllama import _core
+
+
+@functools.cache
+def api() -> _core.LlamaApi:
+    """The functions of the libllama that llama_cpp has loaded."""
+    names = [name for name, _ in _core.required_functions()]
+    addresses = {name: ctypes.cast(getattr(llama_cpp, name), ctypes.c_void_p).value for name in names}
+    return _core.LlamaApi({name: address for name, address in addresses.items() if address})
+
+
+@dataclasses.dataclass
+class RoundLog:
+    """What one round did."""
+
+    tokens: list[int]
+    num_drafted: int
+    num_accepted: int
+
+
+class Engine:
+    """A target, perhaps a draft, and a loop over both."""
+
+    def __init__(self, target: Path, draft: Path | None = None, *, n_ctx: int = 512, draft_n_ctx: int = 512) -> None:
+        """Opens the models with one thread each."""
+        common = {"n_threads": 1, "n_threads_batch": 1, "verbose": False}
+        self.target_llama = llama_cpp.Llama(str(target), n_ctx=n_ctx, **common)
+        self.draft_llama = None if draft is None else llama_cpp.Llama(str(draft), n_ctx=draft_n_ctx, **common)
+        self.target = self._context(self.target_llama, "target")
+        self.draft = None if self.draft_llama is None else self._context(self.draft_llama, "draft")
+        self.speculator = _core.Speculator(self.target, self.draft)
+        self.rounds: list[RoundLog] = []
+
+    @staticmethod
+    def _context(llama: llama_cpp.Llama, name: str) -> _core.Context:
+        address = ctypes.cast(llama.ctx, ctypes.c_void_p).value
+        assert address is not None
+        return _core.Context(api(), address, name)
+
+    def begin(
+        self, prompt: list[int], *, rule: str = "block", gamma: int = 4, seed: int = 1, **sampler: float
+    ) -> None:
+        """Starts a generation and decodes the prompt."""
+        self.rounds = []
+        self.speculator.begin(
+            prompt,
+            sampler=_core.SamplerParams(**sampler),
+            rule=rule,
+            num_draft_tokens=gamma,
+            seed=seed,
+        )
+        while self.speculator.prefill():
+            pass
+
+    def step(self, max_tokens: int = 100) -> list[int]:
+        """One round."""
+        tokens, drafted, accepted = self.speculator.step(max_tokens)
+        self.rounds.append(RoundLog(list(tokens), drafted, accepted))
+        return list(tokens)
+
+    def take(self, count: int) -> list[int]:
+        """The next `count` tokens."""
+        tokens: list[int] = []
+        while len(tokens) < count:
+            tokens += self.step(count - len(tokens))
+        return tokens
+
+    def generate(self, prompt: list[int], count: int, **settings: float | str) -> list[int]:
+        """Prompt in, tokens out."""
+        self.begin(prompt, **settings)  # type: ignore[arg-type]
+        return self.take(count)
+
+    def history(self) -> list[int]:
+        """All committed tokens."""
+        return np.asarray(self.speculator.history()).tolist()
+
+    def close(self) -> None:
+        """Frees both models."""
+        self.target.close()
+        self.target_llama.close()
+        if self.draft is not None and self.draft_llama is not None:
+            self.draft.close()
+            self.draft_llama.close()

@@ -1,0 +1,449 @@
+"""The command line: what goes to stdout, what to stderr, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import specllama
+from specllama import catalog, cli, demo
+from specllama.commands import demo as demo_command
+from specllama.commands import pull as pull_command
+
+if TYPE_CHECKING:
+    from conftest import TinyFiles
+
+ANSWER = ["Hello", " wor", "ld", "!"]
+
+
+class FakeStats:
+    num_prompt_tokens = 2
+    num_tokens = 4
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"num_tokens": 4}
+
+    def __str__(self) -> str:
+        return "4 tokens, fake"
+
+
+class FakeLlama:
+    """What the command line asks of a Llama, without a model."""
+
+    last: FakeLlama
+
+    def __init__(self, model_path: str, **options: Any) -> None:
+        type(self).last = self
+        self.options = {"model": model_path, **options}
+        self.call: dict[str, Any] = {}
+        self.closed = False
+        self.stats = FakeStats()
+        self.input_ids = [7, 8, 0, 1, 2, 3, 99, 99]
+
+    def create_completion(self, prompt: str, *, stream: bool, **options: Any) -> Iterator[dict[str, Any]]:
+        self.call = {"prompt": prompt, **options}
+        for token in range(len(ANSWER)):
+            self.before(token)
+            yield {"choices": [{"text": ANSWER[token], "finish_reason": None}]}
+        yield {"choices": [{"text": "", "finish_reason": "length"}]}
+
+    def create_chat_completion(
+        self, messages: list[dict[str, str]], *, stream: bool, **options: Any
+    ) -> Iterator[dict[str, Any]]:
+        yield {"choices": [{"delta": {"role": "assistant"}, "finish_reason": None}]}
+        for chunk in self.create_completion("", stream=True, **options):
+            choice = chunk["choices"][0]
+            delta = {"content": choice["text"]} if choice["text"] else {}
+            yield {"choices": [{"delta": delta, "finish_reason": choice["finish_reason"]}]}
+        self.call["messages"] = messages
+
+    def before(self, token: int) -> None:
+        """Overridden to interrupt."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeLlama]:
+    monkeypatch.setitem(vars(specllama), "Llama", FakeLlama)  # Without loading the real one.
+    return FakeLlama
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path / "cache" / "models"
+
+
+def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    line = [sys.executable, "-m", "specllama.cli", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=120, **options)
+
+
+# --- in general ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["pull", "--list"], ["generate", "--help"], ["--version"]])
+def test_light_commands_do_not_load_llama_cpp(arguments: list[str]) -> None:
+    script = f"""
+        import sys
+        from specllama.cli import main
+        try:
+            main({arguments!r})
+        except SystemExit as end:
+            assert end.code == 0, end.code
+        heavy = {{"llama_cpp", "numpy", "huggingface_hub"}} & set(sys.modules)
+        assert not heavy, heavy
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["nonsense"], ["generate"], ["pull"], ["pull", "x", "--list"], ["generate", "-n", "many"]):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(arguments)
+        assert caught.value.code == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_errors_are_one_line(
+    fake: type[FakeLlama], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(self: FakeLlama, model_path: str, **options: Any) -> None:
+        raise KeyError("two\nlines")
+
+    monkeypatch.setattr(FakeLlama, "__init__", fail)
+    assert cli.main(["generate", "-m", "x", "-p", "y"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "specllama: error: KeyError: 'two\\nlines'\n")
+    monkeypatch.setenv("SPECLLAMA_DEBUG", "1")
+    with pytest.raises(KeyError):
+        cli.main(["generate", "-m", "x", "-p", "y"])
+
+
+def test_warnings_are_one_line(
+    fake: type[FakeLlama], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warn(self: FakeLlama, token: int) -> None:
+        if token == 0:
+            warnings.warn("the draft is larger", UserWarning, stacklevel=1)
+
+    monkeypatch.setattr(FakeLlama, "before", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert cli.main(["generate", "-m", "x", "-p", "y"]) == 0
+    assert "specllama: warning: the draft is larger\n" in capsys.readouterr().err
+
+
+# --- generate --------------------------------------------------------------------------------------------------------
+
+
+def test_generate_streams_and_reports(fake: type[FakeLlama], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["generate", "-m", "target", "-md", "draft", "-p", "Hi"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "Hello world!\n"
+    assert err == "4 tokens, fake\n"
+    assert fake.last.closed
+    assert fake.last.options == {"model": "target", "draft_model": "draft", "n_ctx": 4096, "verbose": False}
+    assert fake.last.call == {"prompt": "Hi", "max_tokens": 128}
+
+
+def test_generate_passes_every_option(fake: type[FakeLlama], capsys: pytest.CaptureFixture[str]) -> None:
+    line = "generate --model a --draft-model b --num-draft-tokens 0 --prompt c --max-tokens 7 --temp 0 --top-p 0.5"
+    line += " --min-p 0 --top-k 3 --seed 0 --verify coupled --ctx-size 99 --threads 3 --n-gpu-layers -1"
+    assert cli.main([*line.split(), "--repeat-penalty", "1.1"]) == 0
+    assert fake.last.options == {
+        "model": "a",
+        "draft_model": "b",
+        "num_draft_tokens": 0,
+        "verify": "coupled",
+        "n_ctx": 99,
+        "n_threads": 3,
+        "n_threads_batch": 3,
+        "n_gpu_layers": -1,
+        "verbose": False,
+    }
+    assert fake.last.call == {
+        "prompt": "c",
+        "max_tokens": 7,
+        "temperature": 0.0,
+        "top_p": 0.5,
+        "min_p": 0.0,
+        "top_k": 3,
+        "seed": 0,
+        "repeat_penalty": 1.1,
+    }
+
+
+@pytest.mark.parametrize("chat", [[], ["--chat"]])
+def test_generate_json(fake: type[FakeLlama], capsys: pytest.CaptureFixture[str], chat: list[str]) -> None:
+    assert cli.main(["generate", "-m", "x", "-p", "Hi", "--json", *chat]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out) == {
+        "text": "Hello world!",
+        "tokens": [0, 1, 2, 3],
+        "finish_reason": "length",
+        "stats": {"num_tokens": 4},
+    }
+    if chat:
+        assert fake.last.call["messages"] == [{"role": "user", "content": "Hi"}]
+
+
+def test_generate_reads_stdin(fake: type[FakeLlama], monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("two\nlines\n"))
+    assert cli.main(["generate", "-m", "x", "-p", "-"]) == 0
+    assert fake.last.call["prompt"] == "two\nlines"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_interrupt_keeps_the_text(
+    fake: type[FakeLlama], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    def interrupt(self: FakeLlama, token: int) -> None:
+        if token == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(FakeLlama, "before", interrupt)
+    assert cli.main(["generate", "-m", "x", "-p", "y", *(["--json"] if as_json else [])]) == 130
+    out, err = capsys.readouterr()
+    assert fake.last.closed
+    if as_json:
+        found = json.loads(out)
+        assert (found["text"], found["finish_reason"]) == ("Hello wor", "interrupted")
+    else:
+        assert out == "Hello wor\n"
+        assert "4 tokens, fake" in err
+    assert err.endswith("specllama: interrupted\n")
+
+
+def test_max_tokens_is_checked(fake: type[FakeLlama], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["generate", "-m", "x", "-p", "y", "-n", "0"]) == 1
+    assert "--max-tokens is 0" in capsys.readouterr().err
+
+
+def test_generate_end_to_end(tiny_files: TinyFiles) -> None:
+    models = ["-m", str(tiny_files.target), "-md", str(tiny_files.good), "-t", "1", "-c", "256"]
+    prompt = ["-p", "the cat", "-n", "20", "--temp", "0"]
+    streamed = command("generate", *models, *prompt)
+    assert streamed.returncode == 0, streamed.stderr
+    assert "Traceback" not in streamed.stderr
+    assert "accepted" in streamed.stderr
+    found = json.loads(command("generate", *models, *prompt, "--json").stdout)
+    assert found["text"] + "\n" == streamed.stdout
+    assert set(found) == {"text", "tokens", "finish_reason", "stats"}
+    assert found["stats"]["num_tokens"] == len(found["tokens"])
+    assert found["stats"]["num_draft_tokens"] > 0
+    plain = json.loads(command("generate", *models, *prompt, "--json", "--num-draft-tokens", "0").stdout)
+    assert plain["tokens"] == found["tokens"]
+    assert plain["stats"]["num_drafts"] == 0
+
+
+def test_chat_end_to_end(tiny_files: TinyFiles) -> None:
+    options = ["-p", "the cat", "-n", "8", "--seed", "3", "-t", "1", "-c", "256", "--chat", "--json"]
+    done = command("generate", "-m", str(tiny_files.target), *options)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert 0 < len(found["tokens"]) <= 8
+
+
+@pytest.mark.parametrize("name", ["not_gguf", "truncated", "lora"])
+def test_bad_model_end_to_end(tiny_files: TinyFiles, name: str) -> None:
+    done = command("generate", "-m", str(getattr(tiny_files, name)), "-p", "x")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("specllama: error: ")
+    assert done.stderr.count("\n") == 1
+    assert name in done.stderr
+
+
+def test_missing_model_end_to_end(cache: Path) -> None:
+    for model, message in (("absent.gguf", "absent.gguf"), ("smollm2-135m", "specllama pull smollm2-135m")):
+        done = command("generate", "-m", model, "-p", "x")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("ending", ["interrupt", "closed pipe"])
+def test_stopped_from_outside(tiny_files: TinyFiles, ending: str) -> None:
+    line = [sys.executable, "-m", "specllama.cli", "generate", "-m", str(tiny_files.target), "-md", str(tiny_files.bad)]
+    line += ["-p", "the cat", "-n", "100000", "-t", "1", "-c", "4096", "--temp", "1.5"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1)
+        if ending == "interrupt":
+            process.send_signal(signal.SIGINT)
+            process.stdout.read()
+        else:
+            process.stdout.close()
+        err = process.stderr.read().decode()
+        assert process.wait(timeout=60) == (cli.INTERRUPTED if ending == "interrupt" else cli.BROKEN_PIPE), err
+    assert "Traceback" not in err
+    if ending == "interrupt":
+        assert "tokens/s" in err
+
+
+# --- pull and quantize -----------------------------------------------------------------------------------------------
+
+
+def test_pull_list(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = catalog.catalog().models["smollm2-135m"]
+    cache.mkdir(parents=True)
+    with model.path.open("wb") as file:
+        file.truncate(model.size)
+    model.variant_path("Q8_0").touch()
+    assert cli.main(["pull", "--list"]) == 0
+    out, err = capsys.readouterr()
+    rows = {line.split()[0]: line for line in out.splitlines()}
+    assert set(rows) == {"name", *catalog.catalog().models}
+    assert rows["smollm2-135m"].split()[1:] == "SmolLM2-135M-Instruct Q4_1 98 MB Apache-2.0 Q4_1, Q8_0".split()
+    assert rows["qwen2.5-coder-0.5b"].split()[-1] == "-"
+    assert str(cache) in err
+
+
+def test_pull_prints_the_path_only(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def pull(model: catalog.Model, listener: Any) -> Path:
+        listener.note("from somewhere")
+        listener.progress("package", 1, 2)
+        listener.progress("package", 2, 2)
+        return model.path
+
+    monkeypatch.setattr("specllama.download.pull", pull)
+    assert cli.main(["pull", "SmolLM2-135M"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{catalog.catalog().models['smollm2-135m'].path}\n"
+    assert err.splitlines() == ["from somewhere", "package: 50%", "package: 100%"]
+
+
+def test_pull_errors(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pull", "smollm"]) == 1
+    assert "did you mean smollm2-135m?" in capsys.readouterr().err
+    assert cli.main(["pull", "smollm2-135m:f16"]) == 1
+    assert "then `specllama quantize smollm2-135m F16`" in capsys.readouterr().err
+
+
+def test_quantize(tiny_files: TinyFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out.gguf"
+    line = ["quantize", str(tiny_files.target), "q8_0", "--output", str(output), "--threads", "1"]
+    assert cli.main(line) == 0
+    assert capsys.readouterr().out == f"{output}\n"
+    assert cli.main(line) == 1
+    assert "out.gguf exists" in capsys.readouterr().err
+    assert cli.main([*line, "--force"]) == 0
+    assert cli.main(["quantize", str(tiny_files.not_gguf), "Q8_0"]) == 1
+    assert "is not a GGUF file" in capsys.readouterr().err
+
+
+def test_quantize_uses_what_is_in_the_cache(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = catalog.catalog().models["smollm2-135m"].variant_path("F16")
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert cli.main(["quantize", "smollm2-135m", "f16"]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+
+
+# --- demo ------------------------------------------------------------------------------------------------------------
+
+
+def test_choose_pair() -> None:
+    models = catalog.catalog()
+    target, draft = models.find(models.default_target), models.find(models.default_draft)
+    choose: Callable[..., demo.Pair] = lambda **known: demo.choose_pair(target, draft, **known)  # noqa: E731
+    assert choose(gpu=False, memory=None).target_type == "F16"
+    assert choose(gpu=False, memory=int(8e9)).target_type == "F16"
+    assert choose(gpu=False, memory=int(4.5e9)).target_type == "Q8_0"
+    small = choose(gpu=False, memory=int(2e9))
+    assert small.target_type is None
+    assert "F16 needs" in small.reason
+    with_gpu = choose(gpu=True, memory=int(2e9))
+    assert (with_gpu.target_type, with_gpu.draft_type, with_gpu.gpu_layers) == (None, None, -1)
+
+
+def test_first_difference() -> None:
+    assert demo.first_difference([1, 2], [1, 2]) is None
+    assert demo.first_difference([1, 2], [1, 3]) == 1
+    assert demo.first_difference([1, 2], [1, 2, 3]) == 2
+
+
+def test_machine_is_measured() -> None:
+    assert demo.default_threads() >= 1
+    memory = demo.available_memory()
+    assert memory is None or memory > 1 << 20
+
+
+def report(capsys: pytest.CaptureFixture[str], plain: demo.Run, speculative: demo.Run) -> str:
+    from rich.console import Console
+
+    models = catalog.catalog()
+    target, draft = models.find(models.default_target), models.find(models.default_draft)
+    pair = demo.Pair("F16", "Q4_0", 5, 0, "")
+    demo_command.report(Console(width=200), plain, speculative, pair, target, draft)
+    return capsys.readouterr().out
+
+
+def test_report_is_honest(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = demo.Run("x", [1, 2, 3, 4], 2.0, 0.0)
+    faster = report(capsys, plain, demo.Run("x", [1, 2, 3, 4], 1.0, 0.75))
+    assert "2.00x" in faster
+    assert "75%" in faster
+    assert "Both texts are the same" in faster
+    assert "slower" not in faster
+    slower = report(capsys, plain, demo.Run("y", [1, 2, 9, 4], 4.0, 0.1))
+    assert "0.50x" in slower
+    assert "part at token 2" in slower
+    assert "Speculation is slower here" in slower
+
+
+def test_demo_end_to_end(
+    tiny_files: TinyFiles, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache.mkdir(parents=True)
+    models = {}
+    for name, source in (("t", tiny_files.target), ("d", tiny_files.good)):
+        file = f"{name}-f32.gguf"
+        (cache / file).write_bytes(source.read_bytes())
+        models[name] = catalog.Model(name, name.upper(), file, "F32", source.stat().st_size, "0" * 64, "MIT", ())
+    known = catalog.Catalog(models, "t", "d")
+    for module in (catalog, demo_command, pull_command):
+        monkeypatch.setattr(module, "catalog", lambda: known)
+    monkeypatch.setattr("specllama.quantize.catalog", lambda: known)
+    pair = demo.Pair("F16", None, 3, 0, "tiny")
+    monkeypatch.setattr(demo, "choose_pair", lambda *args, **known: pair)
+    assert cli.main(["demo", "-n", "12", "-t", "1", "--temp", "0.8", "-p", "the cat"]) == 0
+    out, err = capsys.readouterr()
+    assert "making t:F16" in err
+    assert (cache / "t-f16.gguf").is_file()
+    assert "Both texts are the same, token for token." in out
+    assert "plain decoding" in out
+    assert "T F16, draft D F32" in out
+
+
+def test_demo_checks_max_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo", "-n", "0"]) == 1
+    assert "--max-tokens is 0" in capsys.readouterr().err
+
+
+def test_tokens_per_second() -> None:
+    assert demo.Run("", [1, 2], 0.5, 0.0).tokens_per_second == 4.0
+    assert demo.Run("", [], 0.0, 0.0).tokens_per_second == 0.0

@@ -1,0 +1,467 @@
+"""After every kind of interruption the caches are at a committed position: the next call equals a fresh object's."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+import pytest
+
+import specllama
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama, TinyFiles
+
+RULES = ["rejection", "block", "coupled"]
+PROMPT = "the cat sat on the dog and"
+SAMPLING: dict[str, Any] = {"temperature": 0.9, "seed": 5, "max_tokens": 40}
+
+
+@pytest.fixture(params=RULES)
+def llm(request: pytest.FixtureRequest, make_llama: MakeLlama, tiny_files: TinyFiles) -> specllama.Llama:
+    """With an identical draft: nearly every round accepts all six tokens, so interruptions fall into a run."""
+    return make_llama(draft=tiny_files.identical, num_draft_tokens=6, verify=request.param)
+
+
+def text_of(llm: llama_cpp.Llama, prompt: str = PROMPT, **settings: Any) -> str:
+    return str(llm.create_completion(prompt, **{**SAMPLING, **settings})["choices"][0]["text"])
+
+
+def assert_like_fresh(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """The next calls, with the same and with another prompt, say what a fresh object says; nothing is decoded twice."""
+    fresh = make_llama(draft=tiny_files.identical, num_draft_tokens=6, verify=llm.verify)
+    for prompt in (PROMPT, PROMPT + " no fox", "a dog"):
+        assert text_of(llm, prompt) == text_of(fresh, prompt)
+        assert llm.stats.fallback_reason is None
+        assert llm.stats.acceptance_rate > 0.9
+        assert_nothing_decoded_twice(llm)
+
+
+def assert_nothing_decoded_twice(llm: specllama.Llama) -> None:
+    """The target decodes what of the prompt it lacks, and then one token for each that was drafted or emitted."""
+    stats = llm.stats
+    prompt = stats.num_prompt_tokens - stats.num_prompt_tokens_reused
+    rejected = stats.num_draft_tokens - stats.num_accepted_tokens
+    assert stats.num_target_tokens_decoded <= prompt + stats.num_tokens + rejected + llm.num_draft_tokens
+
+
+def test_stop_string_inside_an_accepted_run(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    whole = text_of(llm)
+    for begin in range(4, 16, 3):
+        stop = whole[begin : begin + 2]
+        text = text_of(llm, stop=[stop])
+        assert text == whole[: whole.index(stop)]
+        assert stop not in text
+        assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_stop_string_inside_a_streamed_run(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    whole = text_of(llm)
+    stop = whole[9:12]
+    chunks = llm.create_completion(PROMPT, stop=[stop], stream=True, **SAMPLING)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole[: whole.index(stop)]
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 5, 8, 11])
+def test_max_tokens_inside_a_run(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles, max_tokens: int
+) -> None:
+    out = llm.create_completion(PROMPT, **{**SAMPLING, "max_tokens": max_tokens})
+    assert out["usage"]["completion_tokens"] == max_tokens
+    assert out["choices"][0]["finish_reason"] == "length"
+    assert llm.stats.num_tokens == max_tokens
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+@pytest.mark.parametrize("taken", [1, 2, 4, 9])
+def test_abandoned_generator(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles, taken: int
+) -> None:
+    llm.set_seed(5)
+    tokens = llm.generate(llm.tokenize(PROMPT.encode()), temp=0.9)
+    for _ in range(taken):
+        next(tokens)
+    assert llm.stats.num_tokens == taken
+    tokens.close()
+    assert llm.stats.num_tokens == taken
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_abandoned_stream(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    chunks = llm.create_completion(PROMPT, stream=True, **SAMPLING)
+    next(chunks)
+    next(chunks)
+    del chunks
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_a_generator_that_was_never_started_does_nothing(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    tokens = llm.generate(llm.tokenize(b"a dog"))
+    expected = text_of(llm)
+    assert expected == text_of(make_llama(draft=tiny_files.identical, num_draft_tokens=6, verify=llm.verify))
+    tokens.close()
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_an_older_generator_cannot_go_on_behind_a_newer_one(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    older = llm.generate(llm.tokenize(b"a dog"))
+    next(older)
+    text_of(llm)
+    with pytest.raises(RuntimeError, match="later one"):
+        next(older)
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+class Boom(Exception):
+    """Raised by callbacks of these tests."""
+
+
+@pytest.mark.parametrize("error", [Boom, KeyboardInterrupt])
+@pytest.mark.parametrize("after", [1, 3, 8])
+def test_exception_in_a_stopping_criterion(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles, after: int, error: type[BaseException]
+) -> None:
+    calls = itertools.count(1)
+
+    def criterion(tokens: Any, logits: Any) -> bool:
+        if next(calls) > after:
+            raise error
+        return False
+
+    with pytest.raises(error):
+        text_of(llm, stopping_criteria=llama_cpp.StoppingCriteriaList([criterion]))
+    assert llm.stats.num_tokens == after
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_exception_in_the_consumer(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    def consume(tokens: Iterator[int]) -> None:
+        for i, _ in enumerate(tokens):
+            if i == 3:
+                raise Boom
+
+    with pytest.raises(Boom):
+        consume(llm.generate(llm.tokenize(PROMPT.encode())))
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_keyboard_interrupt_while_decoding(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    """A real SIGINT during a long generation comes out as KeyboardInterrupt, between two rounds."""
+    import _thread
+
+    started = threading.Event()
+
+    def interrupt() -> None:
+        started.wait()
+        _thread.interrupt_main()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(1000):  # until it arrives
+            for _ in llm.generate(llm.tokenize(PROMPT.encode())):
+                started.set()
+                if llm.n_tokens > 400:
+                    break
+    thread.join()
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_generator_send_appends_the_callers_tokens(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    """(The base class of 0.3.36 aborts the process here: it samples from a row that it did not decode.)"""
+    prompt = llm.tokenize(PROMPT.encode())
+    own = llm.tokenize(b"no fox", add_bos=False)
+    tokens = llm.generate(prompt, temp=0.0)
+    first = [next(tokens) for _ in range(3)]
+    rest = [tokens.send(own), *itertools.islice(tokens, 10)]
+    tokens.close()
+    fresh = make_llama()
+    assert rest == list(itertools.islice(fresh.generate([*prompt, *first, *own], temp=0.0), 11))
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_stopping_criterion_inside_a_run(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    lengths = []
+
+    def criterion(tokens: Any, logits: Any) -> bool:
+        lengths.append(len(tokens))
+        assert np.all(np.isfinite(logits))
+        return len(lengths) == 9
+
+    text_of(llm, stopping_criteria=llama_cpp.StoppingCriteriaList([criterion]))
+    prompt = len(llm.tokenize(PROMPT.encode()))
+    assert lengths[:9] == list(range(prompt, prompt + 9))
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_the_same_prompt_twice_decodes_no_prompt_token_twice(llm: specllama.Llama) -> None:
+    first = text_of(llm)
+    assert llm.stats.num_prompt_tokens_reused == 0
+    assert text_of(llm) == first
+    stats = llm.stats
+    assert stats.num_prompt_tokens_reused == stats.num_prompt_tokens - 1  # the last one's logits are needed
+    rejected = stats.num_draft_tokens - stats.num_accepted_tokens
+    assert stats.num_target_tokens_decoded == stats.num_tokens + rejected
+    assert stats.num_draft_tokens_decoded <= stats.num_tokens + stats.num_draft_tokens
+
+
+def test_a_prompt_that_continues_the_last_answer_decodes_only_what_is_new(llm: specllama.Llama) -> None:
+    prompt = llm.tokenize(PROMPT.encode())
+    answer = list(itertools.islice(llm.generate(prompt), 20))
+    longer = [*prompt, *answer, *llm.tokenize(b" no", add_bos=False)]
+    list(itertools.islice(llm.generate(longer), 3))
+    assert llm.stats.num_prompt_tokens_reused >= len(prompt) + len(answer) - 1
+
+
+def test_draft_context_shorter_than_the_targets(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """When it is full the target goes on alone: the text stays the same, and it is said why."""
+    settings: dict[str, Any] = {"temperature": 0.9, "seed": 5, "verify": "coupled", "max_tokens": 200}
+    expected = text_of(make_llama(), **settings)
+    llm = make_llama(draft=tiny_files.good, draft_kwargs={"n_ctx": 64})
+    with pytest.warns(specllama.FallbackWarning, match="draft's context"):
+        assert text_of(llm, **settings) == expected
+    assert "draft's context" in (llm.stats.fallback_reason or "")
+    assert llm.stats.num_accepted_tokens > 0
+    assert text_of(llm, **settings) == expected  # and no second warning
+    assert text_of(llm, "a dog", **{**settings, "max_tokens": 20}) == text_of(
+        make_llama(), "a dog", **{**settings, "max_tokens": 20}
+    )
+    assert llm.stats.fallback_reason is None
+
+
+def test_a_prompt_longer_than_the_drafts_context(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.good, draft_kwargs={"n_ctx": 64})
+    prompt = "the cat sat. " * 30
+    with pytest.warns(specllama.FallbackWarning, match="draft's context"):
+        text = text_of(llm, prompt, temperature=0.0)
+    assert text == text_of(make_llama(), prompt, temperature=0.0)
+    assert llm.stats.num_drafts == 0
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_context_full(make_llama: MakeLlama, tiny_files: TinyFiles, rule: str) -> None:
+    """Completions end where the context ends, as in the base class; `generate` says that it is full."""
+    llm = make_llama(draft=tiny_files.identical, n_ctx=256, num_draft_tokens=6, verify=rule)
+    base = llama_cpp.Llama(str(tiny_files.target), n_ctx=256, n_threads=1, n_threads_batch=1, verbose=False)
+    for max_tokens in (None, -1, 10_000):
+        settings: dict[str, Any] = {"max_tokens": max_tokens, "temperature": 0.0}
+        out = llm.create_completion(PROMPT, **settings)
+        expected = base.create_completion(PROMPT, **settings)
+        assert out["choices"] == expected["choices"]
+        assert out["usage"] == expected["usage"]
+        assert out["usage"]["total_tokens"] == 256
+    base.close()
+    tokens = llm.generate(llm.tokenize(PROMPT.encode()), temp=0.0)
+    taken = []
+    with pytest.raises(specllama.ContextFullError, match="n_ctx=256"):
+        taken.extend(iter(lambda: taken.append(next(tokens)), 0))
+    assert len(taken) + len(llm.tokenize(PROMPT.encode())) == 257  # the last one was sampled from a full context
+    assert text_of(llm, temperature=0.0, max_tokens=5) == text_of(make_llama(), temperature=0.0, max_tokens=5)
+
+
+def test_small_batches(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """Prompts go through in chunks of n_batch, and drafts are no longer than a batch."""
+    prompt = "the cat sat on the dog and the fox. " * 5
+    expected = text_of(make_llama(), prompt, temperature=0.0)
+    for n_batch in (1, 2, 3, 7):
+        llm = make_llama(draft=tiny_files.good, n_batch=n_batch, num_draft_tokens=8)
+        assert text_of(llm, prompt, temperature=0.0) == expected
+
+
+def test_save_and_load_state(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    prompt = llm.tokenize(PROMPT.encode())
+    answer = list(itertools.islice(llm.generate(prompt, temp=0.0), 20))
+    state = llm.save_state()
+    assert state.scores.size < 4 * llm.n_vocab(), "no n_ctx x n_vocab buffer"
+    text_of(llm, "a dog")
+    llm.load_state(state)
+    assert llm.eval_tokens and list(llm.eval_tokens) == (prompt + answer)[: llm.n_tokens]
+    again = list(itertools.islice(llm.generate([*prompt, *answer[:10]], temp=0.0), 10))
+    assert again == answer[10:]
+    assert llm.stats.num_prompt_tokens_reused >= len(prompt) + 9
+    other = make_llama(draft=tiny_files.identical, num_draft_tokens=6, verify=llm.verify)
+    other.load_state(state)
+    assert list(itertools.islice(other.generate([*prompt, *answer[:10]], temp=0.0), 10)) == answer[10:]
+    assert other.stats.num_prompt_tokens_reused >= len(prompt) + 9
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_a_state_of_the_base_class_can_be_loaded(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    base = llama_cpp.Llama(str(tiny_files.target), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+    expected = text_of(base, temperature=0.0)
+    state = base.save_state()
+    base.close()
+    llm = make_llama(draft=tiny_files.good)
+    llm.load_state(state)
+    assert text_of(llm, temperature=0.0) == expected
+    assert llm.stats.num_prompt_tokens_reused == llm.stats.num_prompt_tokens - 1
+
+
+def test_cache_of_the_base_class(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm.set_cache(llama_cpp.LlamaRAMCache())
+    first = text_of(llm, temperature=0.0)
+    text_of(llm, "a dog", temperature=0.0)
+    assert text_of(llm, temperature=0.0) == first
+    assert llm.stats.num_prompt_tokens_reused == llm.stats.num_prompt_tokens - 1
+    llm.set_cache(None)
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_reset(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    text_of(llm)
+    llm.reset()
+    assert llm.n_tokens == 0
+    text_of(llm)
+    assert llm.stats.num_prompt_tokens_reused == 0
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_eval_by_the_user_in_between(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """llama_cpp's own eval changes the cache behind the engine's back; it must notice."""
+    text_of(llm)
+    llm.reset()
+    llm.eval(llm.tokenize(b"no dog is on it"))
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_the_draft_used_by_its_owner_in_between(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    draft = llama_cpp.Llama(str(tiny_files.good), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+    llm = make_llama(draft=draft)
+    expected = text_of(make_llama(draft=tiny_files.good))
+    assert text_of(llm) == expected
+    alone = text_of(draft, temperature=0.0)
+    assert text_of(llm) == expected
+    rate = llm.stats.acceptance_rate
+    assert text_of(draft, temperature=0.0) == alone
+    assert text_of(llm) == expected
+    assert llm.stats.acceptance_rate == pytest.approx(rate, abs=0.15), "a stale draft cache shows in the acceptance"
+    llm.close()
+    assert text_of(draft, temperature=0.0) == alone, "a draft that was handed in is not closed"
+    draft.close()
+
+
+def test_one_draft_for_two_targets(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    draft = llama_cpp.Llama(str(tiny_files.good), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+    one, two = make_llama(draft=draft), make_llama(draft=draft)
+    expected = [text_of(make_llama(draft=tiny_files.good), prompt) for prompt in (PROMPT, "a dog")]
+    for _ in range(2):
+        assert text_of(one) == expected[0]
+        assert text_of(two, "a dog") == expected[1]
+    streams = [one.create_completion(PROMPT, stream=True, **SAMPLING), two.create_completion("a dog", stream=True, **SAMPLING)]
+    texts = ["", ""]
+    for chunks in itertools.zip_longest(*streams):
+        for i, chunk in enumerate(chunks):
+            texts[i] += chunk["choices"][0]["text"] if chunk else ""
+    assert texts == expected
+    for llm in (one, two):
+        llm.close()
+    draft.close()
+
+
+def test_a_draft_closed_by_its_owner(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    draft = llama_cpp.Llama(str(tiny_files.good), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+    llm = make_llama(draft=draft)
+    expected = text_of(llm)
+    draft.close()
+    with pytest.warns(specllama.FallbackWarning, match="closed"):
+        assert text_of(llm) == expected
+    assert "closed" in (llm.stats.fallback_reason or "")
+
+
+def test_close(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.good)
+    tokens = llm.generate(llm.tokenize(b"the cat"))
+    next(tokens)
+    llm.close()
+    llm.close()
+    with pytest.raises(specllama.ClosedError, match="closed"):
+        next(tokens)
+    for call in (
+        lambda: llm.create_completion("the"),
+        lambda: next(llm.generate([1, 2, 3])),
+        lambda: llm.tokenize(b"the"),
+        lambda: llm.eval([1]),
+        lambda: llm.save_state(),
+        lambda: list(llm.create_completion("the", stream=True)),
+    ):
+        with pytest.raises(specllama.ClosedError, match="closed"):
+            call()
+    assert llm.stats.num_tokens == 1
+
+
+def test_two_threads(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """Whoever comes second is refused with a clear message, and the first one's text is what it would have been."""
+    llm = make_llama(draft=tiny_files.good)
+    settings: dict[str, Any] = {**SAMPLING, "max_tokens": 400}
+    expected = text_of(make_llama(draft=tiny_files.good), **settings)
+    texts: list[str] = []
+    refused: list[str] = []
+    barrier = threading.Barrier(2)
+
+    def run() -> None:
+        barrier.wait()
+        try:
+            texts.append(text_of(llm, **settings))
+        except specllama.BusyError as error:
+            refused.append(str(error))
+
+    for _ in range(20):
+        threads = [threading.Thread(target=run) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if refused:
+            break
+    assert refused, "in 20 attempts the two threads never met"
+    assert "another thread" in refused[0]
+    assert set(texts) == {expected}
+    assert text_of(llm, **settings) == expected
+
+
+def test_two_objects_in_two_threads(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    objects = [make_llama(draft=tiny_files.good) for _ in range(2)]
+    expected = text_of(make_llama(draft=tiny_files.good))
+    texts: dict[int, str] = {}
+    threads = [
+        threading.Thread(target=lambda i=i, llm=llm: texts.__setitem__(i, text_of(llm))) for i, llm in enumerate(objects)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts == {0: expected, 1: expected}
+
+
+def test_the_draft_can_be_exchanged(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.bad, verify="coupled")
+    expected = text_of(llm)
+    low = llm.stats.acceptance_rate
+    better = llama_cpp.Llama(str(tiny_files.good), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+    llm.draft_model = better
+    assert text_of(llm) == expected
+    assert llm.stats.acceptance_rate > low
+    llm.draft_model = None
+    assert text_of(llm) == expected
+    assert llm.stats.num_drafts == 0
+    llm.close()
+    better.close()

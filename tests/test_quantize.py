@@ -1,0 +1,192 @@
+"""The quantizer: types, names, and what happens when it fails."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import gguf
+import pytest
+
+from specllama import catalog, quantize
+from specllama.gguf_header import read_header
+from specllama.quantize import QuantizeError
+
+if TYPE_CHECKING:
+    from conftest import TinyFiles
+
+F32, F16, Q8_0 = 0, 1, 8  # ggml's tensor types
+
+
+class Interrupting:
+    def note(self, text: str) -> None:
+        pass
+
+    def progress(self, step: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def model(tiny_files: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the tiny target in a folder of its own, and an empty cache."""
+    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return Path(shutil.copy(tiny_files.target, folder / "tiny.gguf"))
+
+
+def tensor_types(path: Path) -> set[int]:
+    return {int(tensor.tensor_type) for tensor in gguf.GGUFReader(path).tensors}
+
+
+def test_default_output_is_beside_the_file(model: Path) -> None:
+    steps: list[tuple[str, int, int]] = []
+
+    class Recorder(Interrupting):
+        def progress(self, step: str, done: int, total: int) -> None:
+            steps.append((step, done, total))
+
+    path = quantize.quantize(model, "f16", threads=1, listener=Recorder())
+    assert path == model.with_name("tiny-f16.gguf")
+    assert tensor_types(path) == {F32, F16}
+    count = read_header(model).num_tensors
+    assert steps[-1] == ("to F16", count, count)
+    assert sorted(file.name for file in model.parent.iterdir()) == ["tiny-f16.gguf", "tiny.gguf"]
+
+
+def test_requantizes(model: Path, tmp_path: Path) -> None:
+    small = quantize.quantize(model, "Q8_0", threads=1, output=tmp_path / "new" / "small.gguf")
+    assert Q8_0 in tensor_types(small)
+    large = quantize.quantize(small, "F32", threads=1)
+    assert large == small.with_name("small-f32.gguf")
+    assert tensor_types(large) == {F32}
+
+
+@pytest.mark.parametrize("file_type", catalog.FILE_TYPES)
+def test_every_type_is_known_to_llama_cpp(file_type: str) -> None:
+    import llama_cpp
+
+    prefix = "LLAMA_FTYPE_ALL_" if file_type == "F32" else "LLAMA_FTYPE_MOSTLY_"
+    assert isinstance(getattr(llama_cpp, prefix + file_type), int)
+
+
+def test_sizes_are_enough_for_the_space_check(model: Path) -> None:
+    for file_type in ("F16", "Q8_0", "Q4_0"):
+        path = quantize.quantize(model, file_type, threads=1)
+        needed = read_header(model).num_elements * catalog.FILE_TYPES[file_type] / 8 + quantize._HEADER_ROOM
+        assert path.stat().st_size <= needed
+
+
+def test_catalog_names(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = catalog.Model("tiny", "Tiny", "tiny-f32.gguf", "F32", model.stat().st_size, "0" * 64, "MIT", ())
+    known = catalog.Catalog({"tiny": entry}, "tiny", "tiny")
+    monkeypatch.setattr(catalog, "catalog", lambda: known)
+    monkeypatch.setattr(quantize, "catalog", lambda: known)
+    with pytest.raises(FileNotFoundError, match="specllama pull tiny"):
+        quantize.quantize("tiny", "F16")
+    entry.path.parent.mkdir(parents=True)
+    shutil.copy(model, entry.path)
+    path = quantize.quantize("tiny", "F16", threads=1)
+    assert path == catalog.models_dir() / "tiny-f16.gguf"
+    assert catalog.resolve("tiny:f16") == str(path)
+    # A type of a type is made from the type that was named.
+    assert quantize.quantize("tiny:F16", "Q8_0", threads=1) == catalog.models_dir() / "tiny-q8_0.gguf"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("not_gguf", "is not a GGUF file"),
+        ("lora", "holds no language model \\(general.type is 'adapter'\\)"),
+        ("truncated", "could not quantize .*truncated.gguf to F16: .*(corrupted or incomplete|truncated|failed)"),
+    ],
+)
+def test_bad_models(tiny_files: TinyFiles, tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises((ValueError, QuantizeError), match=message):
+        quantize.quantize(getattr(tiny_files, name), "F16", threads=1, output=tmp_path / "out.gguf")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_arguments(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"absent\.gguf does not exist"):
+        quantize.quantize(tmp_path / "absent.gguf", "F16")
+    with pytest.raises(ValueError, match="is not a file"):
+        quantize.quantize(tmp_path, "F16")
+    with pytest.raises(ValueError, match="'Q4_9' is not a type"):
+        quantize.quantize(model, "Q4_9")
+    with pytest.raises(ValueError, match="threads is -1"):
+        quantize.quantize(model, "F16", threads=-1)
+    with pytest.raises(ValueError, match="is the input"):
+        quantize.quantize(model, "F16", output=model.parent / ".." / "models" / "tiny.gguf")
+    with pytest.raises(ValueError, match="is a folder"):
+        quantize.quantize(model, "F16", output=tmp_path)
+
+
+def test_interrupt_leaves_nothing(model: Path) -> None:
+    before = model.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        quantize.quantize(model, "F16", threads=1, listener=Interrupting())
+    assert [file.name for file in model.parent.iterdir()] == ["tiny.gguf"]
+    assert model.read_bytes() == before
+
+
+def test_failure_keeps_the_old_file(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantize, "_WORKER", "specllama_has_no_such_module")
+    old = tmp_path / "old.gguf"
+    old.write_bytes(b"old")
+    with pytest.raises(QuantizeError, match="No module named"):
+        quantize.quantize(model, "F16", output=old)
+    assert old.read_bytes() == b"old"
+
+
+def test_full_disk(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantize, "_HEADER_ROOM", 1 << 60)
+    with pytest.raises(OSError, match=r"making tiny-f16\.gguf needs"):
+        quantize.quantize(model, "F16")
+
+
+# --- the header reader ----------------------------------------------------------------------------------------------
+
+
+def test_header_agrees_with_gguf(tiny_files: TinyFiles) -> None:
+    for path in (tiny_files.target, tiny_files.recurrent, tiny_files.embedding, tiny_files.lora):
+        reader = gguf.GGUFReader(path)
+        header = read_header(path)
+        assert header.num_tensors == len(reader.tensors)
+        assert header.num_elements == sum(int(tensor.n_elements) for tensor in reader.tensors)
+        assert header.architecture == str(reader.get_field("general.architecture").contents())  # type: ignore[union-attr]
+    assert read_header(tiny_files.lora).kind == "adapter"
+
+
+def test_every_truncation_of_a_header_is_named(tiny_files: TinyFiles, tmp_path: Path) -> None:
+    data = tiny_files.letters.read_bytes()
+    path = tmp_path / "cut.gguf"
+    for length in (4, 8, 20, 24, 40, 100, 400):
+        path.write_bytes(data[:length])
+        with pytest.raises(ValueError, match=r"truncated or damaged|not supported"):
+            read_header(path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="not a GGUF file"):
+        read_header(path)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        struct.pack("<IQQ", 3, 1 << 60, 0),  # tensors without end
+        struct.pack("<IQQ", 3, 0, 1 << 60),  # pairs without end
+        struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1 << 62),  # a key of 4 EB
+        struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sIIQ", 1, b"k", 9, 4, 1 << 61),  # an array of that size
+        struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sIIQ", 1, b"k", 9, 8, 1 << 61),
+        struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sI", 1, b"k", 77),  # a type that does not exist
+        struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q1sI", 1, b"t", 1 << 30),  # dimensions
+        struct.pack("<IQQ", 99, 0, 0),
+    ],
+)
+def test_lying_headers(tmp_path: Path, tail: bytes) -> None:
+    path = tmp_path / "lie.gguf"
+    path.write_bytes(b"GGUF" + tail + b"\0" * 64)
+    with pytest.raises(ValueError, match=r"lie\.gguf"):
+        read_header(path)

@@ -1,0 +1,353 @@
+"""Tiny GGUF files with random weights: everything that the tests load without a download.
+
+All files are deterministic functions of a seed, are written in well under a second, and load and decode in
+milliseconds. The weights are scaled so that the distributions are neither uniform nor one-hot, and depend on the context.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+Weights = dict[str, npt.NDArray[np.float32]]
+
+N_CTX_TRAIN = 1024
+WINDOW = 16
+"""The sliding window of `sliding_window_model`."""
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+PIECES = [
+    *"▁abcdefghijklmnopqrstuvwxyz.,",
+    *"▁t th ▁th he ▁the ▁a ▁an ▁and nd in ing er re on es ▁s ▁c ▁d ▁o ▁of ▁i ▁is ▁it or ar".split(),
+    *"▁to ▁in ▁w ▁b ▁f ▁n ▁no ▁on ▁se ▁ca ▁cat ▁do ▁dog at og ▁sa ▁sat ▁fo ▁fox".split(),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """A SentencePiece vocabulary in the form in which GGUF stores it."""
+
+    tokens: list[str]
+    scores: list[float]
+    types: list[int]
+    bos: int = 1
+    eos: int = 2
+
+    def __len__(self) -> int:
+        """How many rows the vocabulary has, padding included."""
+        return len(self.tokens)
+
+    def padded(self, rows: int) -> Vocabulary:
+        """The same vocabulary with `rows` unused rows behind it."""
+        extra = [f"[PAD{i}]" for i in range(rows)]
+        return dataclasses.replace(
+            self,
+            tokens=self.tokens + extra,
+            scores=self.scores + [-1000.0] * rows,
+            types=self.types + [int(gguf.TokenType.UNUSED)] * rows,
+        )
+
+    def with_token(self, token: int, text: str) -> Vocabulary:
+        """The same vocabulary with another text at one id: a mismatch."""
+        tokens = list(self.tokens)
+        tokens[token] = text
+        return dataclasses.replace(self, tokens=tokens)
+
+
+def word_vocabulary() -> Vocabulary:
+    """`<unk> <s> </s>`, the 256 byte tokens and some words: any text tokenizes."""
+    tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)] + PIECES
+    types = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
+    types += [gguf.TokenType.BYTE] * 256 + [gguf.TokenType.NORMAL] * len(PIECES)
+    scores = [0.0] * 259 + [-float(i) for i in range(len(PIECES))]
+    return Vocabulary(tokens, scores, [int(t) for t in types])
+
+
+def letter_vocabulary(size: int = 8) -> Vocabulary:
+    """A vocabulary so small that every sequence of three tokens can be counted."""
+    letters = [chr(ord("a") + i) for i in range(size - 3)]
+    types = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
+    types += [gguf.TokenType.NORMAL] * len(letters)
+    return Vocabulary(["<unk>", "<s>", "</s>", *letters], [0.0] * size, [int(t) for t in types])
+
+
+def _dense(rng: np.random.Generator, rows: int, columns: int, gain: float = 1.0) -> npt.NDArray[np.float32]:
+    """A matrix that maps unit-variance inputs to outputs of standard deviation `gain`."""
+    return (rng.standard_normal((rows, columns)) * gain / np.sqrt(columns)).astype(np.float32)
+
+
+def _writes_residual(matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Component 0 of the residual stream is a constant that only the embedding writes: it carries the output bias."""
+    matrix[0] = 0.0
+    return matrix
+
+
+def _embedding(
+    rng: np.random.Generator, rows: int, columns: int, bias: npt.NDArray[np.float64], sharpness: float
+) -> Weights:
+    embedding = rng.standard_normal((rows, columns)).astype(np.float32)
+    embedding[:, 0] = 2.0
+    output = _dense(rng, rows, columns, sharpness)
+    output[:, 0] = bias
+    return {
+        "token_embd.weight": embedding,
+        "output_norm.weight": np.ones(columns, np.float32),
+        "output.weight": output,
+    }
+
+
+def _word_bias(vocabulary: Vocabulary) -> npt.NDArray[np.float64]:
+    """Words are likely, bytes now and then (so that text has broken UTF-8), special and unused rows practically never."""
+    bias = np.zeros(len(vocabulary))
+    kinds = np.array(vocabulary.types)
+    bias[kinds == gguf.TokenType.BYTE] = -4.5
+    bias[3 + ord(" ") : 3 + ord("~")] = -3.0
+    bias[(kinds != gguf.TokenType.BYTE) & (kinds != gguf.TokenType.NORMAL)] = -12.0
+    return bias
+
+
+def llama_weights(
+    vocabulary: Vocabulary,
+    seed: int,
+    *,
+    n_embd: int = 32,
+    n_ff: int = 48,
+    n_layer: int = 2,
+    sharpness: float = 2.5,
+    flat_bias: bool = False,
+) -> Weights:
+    """Random weights of a llama-architecture model with 4 heads and 2 key-value heads.
+
+    Args:
+        vocabulary: Sets the number of rows and, unless `flat_bias`, which tokens are likely.
+        seed: The weights are a function of it.
+        n_embd: Width of the residual stream.
+        n_ff: Width of the feed-forward layers.
+        n_layer: Number of layers.
+        sharpness: Standard deviation of the logits.
+        flat_bias: Make every row equally likely a priori.
+    """
+    rng = np.random.default_rng(seed)
+    bias = np.zeros(len(vocabulary)) if flat_bias else _word_bias(vocabulary)
+    weights = _embedding(rng, len(vocabulary), n_embd, bias, sharpness)
+    for i in range(n_layer):
+        weights[f"blk.{i}.attn_norm.weight"] = np.ones(n_embd, np.float32)
+        weights[f"blk.{i}.attn_q.weight"] = _dense(rng, n_embd, n_embd, 1.5)
+        weights[f"blk.{i}.attn_k.weight"] = _dense(rng, n_embd // 2, n_embd, 1.5)
+        weights[f"blk.{i}.attn_v.weight"] = _dense(rng, n_embd // 2, n_embd)
+        weights[f"blk.{i}.attn_output.weight"] = _writes_residual(_dense(rng, n_embd, n_embd, 2.0))
+        weights[f"blk.{i}.ffn_norm.weight"] = np.ones(n_embd, np.float32)
+        weights[f"blk.{i}.ffn_gate.weight"] = _dense(rng, n_ff, n_embd)
+        weights[f"blk.{i}.ffn_up.weight"] = _dense(rng, n_ff, n_embd)
+        weights[f"blk.{i}.ffn_down.weight"] = _writes_residual(_dense(rng, n_embd, n_ff, 2.0))
+    return weights
+
+
+def noisy(weights: Weights, amount: float, seed: int) -> Weights:
+    """A good draft: the same matrices, each entry off by a normal number of `amount` of its matrix' spread."""
+    rng = np.random.default_rng(seed)
+    result = {}
+    for name, matrix in weights.items():
+        noise = amount * matrix.std() * rng.standard_normal(matrix.shape)
+        if matrix.ndim == 2:
+            noise[:, 0] *= name != "output.weight"  # the bias of special tokens stays
+        result[name] = (matrix + (noise if matrix.ndim == 2 else 0.0)).astype(np.float32)
+    return result
+
+
+def adversarial(weights: Weights) -> Weights:
+    """A draft whose mass is least where the target's is most: the output matrix negated, but for its bias."""
+    output = -weights["output.weight"]
+    output[:, 0] *= -1.0
+    return {**weights, "output.weight": output}
+
+
+def with_rows(weights: Weights, rows: int) -> Weights:
+    """The same function over a vocabulary of `rows`: what is new is practically impossible."""
+    result = dict(weights)
+    for name in ("token_embd.weight", "output.weight"):
+        matrix = np.zeros((rows, weights[name].shape[1]), np.float32)
+        matrix[: len(weights[name])] = weights[name]
+        result[name] = matrix
+    result["token_embd.weight"][:, 0] = 2.0
+    result["output.weight"][len(weights["output.weight"]) :, 0] = -12.0
+    return result
+
+
+def _open(
+    path: Path, arch: str, vocabulary: Vocabulary, n_embd: int, n_layer: int, n_ff: int, tokenizer: str = "llama"
+) -> gguf.GGUFWriter:
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_name(path.stem)
+    writer.add_context_length(N_CTX_TRAIN)
+    writer.add_embedding_length(n_embd)
+    writer.add_block_count(n_layer)
+    writer.add_feed_forward_length(n_ff)
+    writer.add_tokenizer_model(tokenizer)
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_scores(vocabulary.scores)
+    writer.add_token_types(vocabulary.types)
+    writer.add_bos_token_id(vocabulary.bos)
+    writer.add_eos_token_id(vocabulary.eos)
+    writer.add_unk_token_id(0)
+    writer.add_add_bos_token(True)
+    writer.add_add_eos_token(False)
+    writer.add_chat_template(CHAT_TEMPLATE)
+    return writer
+
+
+def _finish(writer: gguf.GGUFWriter, tensors: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, np.ascontiguousarray(tensor, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_llama(path: Path, vocabulary: Vocabulary, weights: Weights) -> Path:
+    """Write a llama-architecture model."""
+    n_embd = weights["token_embd.weight"].shape[1]
+    n_ff = weights["blk.0.ffn_gate.weight"].shape[0]
+    n_layer = sum(name.endswith("attn_norm.weight") for name in weights)
+    writer = _open(path, "llama", vocabulary, n_embd, n_layer, n_ff)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(n_embd // 4)
+    writer.add_vocab_size(len(vocabulary))
+    _finish(writer, weights)
+    return path
+
+
+def write_sliding_window(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
+    """Write a gemma3 model: layer 0 sees `WINDOW` tokens, layer 1 sees all."""
+    n_embd, n_ff, n_layer = 32, 48, 2
+    weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_ff=n_ff, n_layer=n_layer, sharpness=2.0)
+    # gemma scales the embedding by sqrt(n_embd); the rest of the network expects unit variance.
+    weights["token_embd.weight"] = weights["token_embd.weight"] / np.float32(np.sqrt(n_embd))
+    for i in range(n_layer):
+        weights[f"blk.{i}.post_attention_norm.weight"] = np.ones(n_embd, np.float32)
+        weights[f"blk.{i}.post_ffw_norm.weight"] = np.ones(n_embd, np.float32)
+        weights[f"blk.{i}.attn_q_norm.weight"] = np.ones(n_embd // 4, np.float32)
+        weights[f"blk.{i}.attn_k_norm.weight"] = np.ones(n_embd // 4, np.float32)
+    writer = _open(path, "gemma3", vocabulary, n_embd, n_layer, n_ff)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_key_length(n_embd // 4)
+    writer.add_value_length(n_embd // 4)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_sliding_window(WINDOW)
+    writer.add_uint32("gemma3.attention.sliding_window_pattern", 2)
+    _finish(writer, weights)
+    return path
+
+
+def write_recurrent(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
+    """Write a mamba model: its memory cannot be rolled back."""
+    n_embd, n_layer, kernel, state, rank = 32, 2, 4, 8, 4
+    inner = 2 * n_embd
+    rng = np.random.default_rng(seed)
+    weights = _embedding(rng, len(vocabulary), n_embd, _word_bias(vocabulary), 2.5)
+    for i in range(n_layer):
+        weights[f"blk.{i}.attn_norm.weight"] = np.ones(n_embd, np.float32)
+        weights[f"blk.{i}.ssm_in.weight"] = _dense(rng, 2 * inner, n_embd)
+        weights[f"blk.{i}.ssm_conv1d.weight"] = _dense(rng, inner, kernel)
+        weights[f"blk.{i}.ssm_conv1d.bias"] = np.zeros(inner, np.float32)
+        weights[f"blk.{i}.ssm_x.weight"] = _dense(rng, rank + 2 * state, inner)
+        weights[f"blk.{i}.ssm_dt.weight"] = _dense(rng, inner, rank)
+        weights[f"blk.{i}.ssm_dt.bias"] = np.zeros(inner, np.float32)
+        weights[f"blk.{i}.ssm_a"] = -np.tile(np.arange(1, state + 1, dtype=np.float32), (inner, 1))
+        weights[f"blk.{i}.ssm_d"] = np.ones(inner, np.float32)
+        weights[f"blk.{i}.ssm_out.weight"] = _writes_residual(_dense(rng, n_embd, inner, 4.0))
+    writer = _open(path, "mamba", vocabulary, n_embd, n_layer, 0)
+    writer.add_head_count(0)
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_time_step_rank(rank)
+    writer.add_layer_norm_rms_eps(1e-5)
+    _finish(writer, weights)
+    return path
+
+
+def write_hybrid(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
+    """Write an lfm2 model: layer 0 is a short convolution (recurrent), layer 1 is attention."""
+    n_embd, n_ff, kernel = 32, 48, 3
+    weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_ff=n_ff)
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+        del weights[f"blk.0.{name}.weight"]
+    rng = np.random.default_rng(seed + 1)
+    weights["token_embd_norm.weight"] = weights.pop("output_norm.weight")
+    weights["blk.0.shortconv.conv.weight"] = _dense(rng, n_embd, kernel)
+    weights["blk.0.shortconv.in_proj.weight"] = _dense(rng, 3 * n_embd, n_embd)
+    weights["blk.0.shortconv.out_proj.weight"] = _writes_residual(_dense(rng, n_embd, n_embd, 2.0))
+    weights["blk.1.attn_q_norm.weight"] = np.ones(n_embd // 4, np.float32)
+    weights["blk.1.attn_k_norm.weight"] = np.ones(n_embd // 4, np.float32)
+    writer = _open(path, "lfm2", vocabulary, n_embd, 2, n_ff)
+    writer.add_head_count(4)
+    writer.add_head_count_kv([0, 2])
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(vocabulary))
+    writer.add_shortconv_l_cache(kernel)
+    _finish(writer, weights)
+    return path
+
+
+def write_embedding_model(path: Path, seed: int) -> Path:
+    """Write a bert model: it has no causal attention and no output matrix, and cannot generate."""
+    n_embd, n_ff = 32, 48
+    rng = np.random.default_rng(seed)
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + ["▁" + c for c in "abcdefgh"] + [*"abcdefgh"]
+    types = [int(gguf.TokenType.CONTROL)] * 5 + [int(gguf.TokenType.NORMAL)] * 16
+    vocabulary = Vocabulary(tokens, [0.0] * len(tokens), types, bos=2, eos=3)
+    writer = _open(path, "bert", vocabulary, n_embd, 1, n_ff, tokenizer="bert")
+    writer.add_head_count(4)
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_token_type_count(2)
+    writer.add_sep_token_id(3)
+    writer.add_pad_token_id(0)
+    writer.add_mask_token_id(4)
+    weights = {
+        "token_embd.weight": _dense(rng, len(tokens), n_embd),
+        "token_types.weight": _dense(rng, 2, n_embd),
+        "position_embd.weight": _dense(rng, N_CTX_TRAIN, n_embd),
+        "blk.0.attn_q.weight": _dense(rng, n_embd, n_embd),
+        "blk.0.attn_k.weight": _dense(rng, n_embd, n_embd),
+        "blk.0.attn_v.weight": _dense(rng, n_embd, n_embd),
+        "blk.0.attn_output.weight": _dense(rng, n_embd, n_embd),
+        "blk.0.ffn_up.weight": _dense(rng, n_ff, n_embd),
+        "blk.0.ffn_down.weight": _dense(rng, n_embd, n_ff),
+    }
+    for name in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
+        weights[f"{name}.weight"] = np.ones(n_embd, np.float32)
+        weights[f"{name}.bias"] = np.zeros(n_embd, np.float32)
+    _finish(writer, weights)
+    return path
+
+
+def write_lora(path: Path, weights: Weights, seed: int, rank: int = 4) -> Path:
+    """Write a LoRA adapter for a llama-architecture model: not a model by itself."""
+    rng = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_type(gguf.GGUFType.ADAPTER)
+    writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
+    writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, float(rank))
+    tensors: Weights = {}
+    for name in ("blk.0.attn_q.weight", "blk.0.attn_output.weight"):
+        rows, columns = weights[name].shape
+        tensors[f"{name}.lora_a"] = _dense(rng, rank, columns)
+        tensors[f"{name}.lora_b"] = _writes_residual(_dense(rng, rows, rank))
+    _finish(writer, tensors)
+    return path
