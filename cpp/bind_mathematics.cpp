@@ -135,6 +135,7 @@ void bind_rules(py::module_ & module) {
            const std::vector<int32_t> & draft) {
             require_sizes(p, &q, draft);
             std::vector<double> acceptance;
+            acceptance.reserve(draft.size());
             for (std::size_t i = 0; i < draft.size(); ++i) {
                 acceptance.push_back(rejection_acceptance(p[i], q[i], draft[i]));
             }

@@ -88,11 +88,8 @@ double ProbabilityOf::operator()(int32_t token) const {
 }
 
 double overlap(const Distribution & p, const Distribution & q) {
-    const ProbabilityOf probability_of(q);
     double sum = 0.0;
-    for (std::size_t i = 0; i < p.size(); ++i) {
-        sum += std::min(p.probs[i], probability_of(p.id(i)));
-    }
+    for_each_pair(p, q, [&sum](std::size_t, double p_x, double q_x) { sum += std::min(p_x, q_x); });
     return sum;
 }
 

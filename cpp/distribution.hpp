@@ -1,6 +1,7 @@
 // Logits -> the probabilities one samples from, after the sampler chain. Knows neither llama.cpp nor Python.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -41,6 +42,25 @@ private:
     const Distribution & distribution_;
     std::vector<std::pair<int32_t, double>> by_id_;
 };
+
+// Calls visit(i, p_i, q(x_i)) for every token x_i of p, in p's order.
+template <typename Visit>
+void for_each_pair(const Distribution & p, const Distribution & q, Visit visit) {
+    if (p.dense() && q.dense()) {
+        const std::size_t common = std::min(p.size(), q.size());
+        for (std::size_t i = 0; i < common; ++i) {
+            visit(i, p.probs[i], q.probs[i]);
+        }
+        for (std::size_t i = common; i < p.size(); ++i) {
+            visit(i, p.probs[i], 0.0);
+        }
+        return;
+    }
+    const ProbabilityOf q_of(q);
+    for (std::size_t i = 0; i < p.size(); ++i) {
+        visit(i, p.probs[i], q_of(p.id(i)));
+    }
+}
 
 // sum_x min(p(x), q(x)): how likely rejection sampling accepts a token drawn from q.
 double overlap(const Distribution & p, const Distribution & q);

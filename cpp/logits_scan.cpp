@@ -11,7 +11,8 @@ namespace specllama {
 // Defined first, so that the loops below inline and vectorise it.
 float fast_exp(float x) {
     // 2^k * e^r with r in [-log(2)/2, log(2)/2]; the polynomial is the one of Cephes' expf.
-    const float clamped = std::min(std::max(x, -87.0F), 88.0F);
+    const float not_below = x < -87.0F ? -87.0F : x;  // values, not std::max's references: those stop vectorisation
+    const float clamped = not_below > 88.0F ? 88.0F : not_below;
     // Adding 1.5 * 2^23 rounds to the nearest integer in the low bits of the mantissa.
     const float shifted = clamped * 1.44269504F + 12582912.0F;
     int32_t bits = 0;

@@ -90,15 +90,17 @@ public:
         } else if (params_.top_p < 1.0F) {
             top_p_of_all();
         } else {
-            select_at_least(logits_, n_, min_p_threshold(largest(logits_, n_)), kept_);
+            select_by_min_p(largest(logits_, n_));
         }
         min_p_of_kept();
         return std::move(kept_);
     }
 
 private:
-    // min_p above 1 would drop even the top: llama.cpp always keeps it.
-    float min_p_threshold(float top) const { return std::min(top, top + std::log(params_.min_p)); }
+    float min_p_threshold(float top) const { return top + std::log(params_.min_p); }
+
+    // min_p above 1 would drop even the top: llama.cpp always keeps one.
+    void select_by_min_p(float top) { select_at_least(logits_, n_, std::min(top, min_p_threshold(top)), kept_); }
 
     // Probabilities of kept_, relative to `sum` of e^(logit - top); 0 means their own sum.
     std::vector<double> probabilities_of_kept(double sum) const {
@@ -145,7 +147,7 @@ private:
         const float top = largest(logits_, n_);
         const double sum = sum_exp(logits_, n_, top, 1.0F);
         if (params_.min_p > 0.0F) {
-            select_at_least(logits_, n_, min_p_threshold(top), kept_);
+            select_by_min_p(top);
             top_p_of_kept(sum);
             return;
         }

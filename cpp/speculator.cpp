@@ -88,7 +88,7 @@ bool Speculator::prefill() {
     } else if (choose_gamma(2) > 0) {
         try {
             more = drafter_->prefill(history_) > 0;
-        } catch (const DecodeError & error) {
+        } catch (const std::exception & error) {
             stop_drafting(error.what());
         }
     }
@@ -199,7 +199,7 @@ void Speculator::propose(std::size_t gamma) {
         drafter_->propose({history_, counters_.num_prompt_tokens, gamma, target_->n_vocab(), *chain_, settings_.rule,
                            settings_.seed, round_number_},
                           proposal_);
-    } catch (const std::runtime_error & error) {
+    } catch (const std::exception & error) {
         stop_drafting(error.what());
     }
     const double decode = drafter_->decode_seconds() - decoded_before;
@@ -291,7 +291,7 @@ void Speculator::commit() {
 void Speculator::roll_back_draft() {
     try {
         drafter_->commit(history_);
-    } catch (const std::runtime_error & error) {
+    } catch (const std::exception & error) {
         stop_drafting(error.what());
     }
 }

@@ -10,11 +10,8 @@ namespace {
 
 // sum_x max(0, weight * p(x) - q(x))
 double residual_mass(const Distribution & p, const Distribution & q, double weight) {
-    const ProbabilityOf q_of(q);
     double mass = 0.0;
-    for (std::size_t i = 0; i < p.size(); ++i) {
-        mass += std::max(0.0, weight * p.probs[i] - q_of(p.id(i)));
-    }
+    for_each_pair(p, q, [&](std::size_t, double p_x, double q_x) { mass += std::max(0.0, weight * p_x - q_x); });
     return mass;
 }
 
@@ -37,20 +34,18 @@ Rule rule_from_name(const std::string & name) {
 }
 
 Distribution residual(const Distribution & p, const Distribution & q, double weight) {
-    const ProbabilityOf q_of(q);
     Distribution out;
     double mass = 0.0;
-    for (std::size_t i = 0; i < p.size(); ++i) {
-        const int32_t token = p.id(i);
-        const double left = std::max(0.0, weight * p.probs[i] - q_of(token));
+    for_each_pair(p, q, [&](std::size_t i, double p_x, double q_x) {
+        const double left = std::max(0.0, weight * p_x - q_x);
         if (p.dense()) {
             out.probs.push_back(left);
         } else if (left > 0.0) {
-            out.ids.push_back(token);
+            out.ids.push_back(p.ids[i]);
             out.probs.push_back(left);
         }
         mass += left;
-    }
+    });
     if (mass <= 0.0) {
         return p;
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import metadata
+from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from .loading import ModelNotFoundError
     from .options import FallbackWarning
     from .stats import Stats
+
+# In a checkout this folder hides the installed package, which alone has the compiled `_core`: find it there.
+__path__ = extend_path(__path__, __name__)
 
 __version__ = metadata.version("specllama")
 

@@ -80,11 +80,6 @@ def context_of(llama: llama_cpp.Llama, name: str) -> _core.Context:
     return context
 
 
-def is_open(llama: llama_cpp.Llama) -> bool:
-    """Whether the Llama's context has not been freed."""
-    return getattr(llama._ctx, "ctx", None) is not None
-
-
 def can_roll_back(llama: llama_cpp.Llama) -> bool:
     """Whether the model's memory can forget its last tokens. That of recurrent and hybrid models cannot."""
     model = llama._model.model

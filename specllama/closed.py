@@ -1,4 +1,4 @@
-"""What is left of a Llama that has been closed."""
+"""Whether a Llama is open, and what is left of it when it is not."""
 
 from __future__ import annotations
 
@@ -15,11 +15,21 @@ _NATIVE = ("_model", "_ctx", "_batch", "tokenizer_", "_sampler", "_candidates")
 class _Closed:
     """Stands where native objects were: using it raises instead of reading freed memory."""
 
-    ctx = None
-
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
+        raise _core.ClosedError("this Llama is closed: create a new one")
+
+
+def is_open(llama: llama_cpp.Llama) -> bool:
+    """Whether the Llama's context has not been freed."""
+    context: Any = llama._ctx
+    return not isinstance(context, _Closed) and context.ctx is not None
+
+
+def require_open(llama: llama_cpp.Llama) -> None:
+    """Raises ClosedError unless the Llama is open."""
+    if not is_open(llama):
         raise _core.ClosedError("this Llama is closed: create a new one")
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
+from .arguments import sampling_of
 from .generation import Generation, Request
 from .logprobs import LogprobLog, prompt_logprobs
 from .options import Options
@@ -25,76 +26,34 @@ if TYPE_CHECKING:
 
 
 class Completion:
-    """One call of ``create_completion``. The arguments are those of the base class."""
+    """One call of ``create_completion``, with the arguments of the base class by name."""
 
-    def __init__(
-        self,
-        llama: Llama,
-        options: Options,
-        prompt: str | list[int],
-        suffix: str | None = None,
-        max_tokens: int | None = 16,
-        temperature: float = 0.8,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
-        logprobs: int | None = None,
-        echo: bool = False,
-        stop: str | list[str] | None = None,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        repeat_penalty: float = 1.0,
-        top_k: int = 40,
-        stream: bool = False,
-        seed: int | None = None,
-        tfs_z: float = 1.0,
-        mirostat_mode: int = 0,
-        mirostat_tau: float = 5.0,
-        mirostat_eta: float = 0.1,
-        model: str | None = None,
-        stopping_criteria: Any = None,
-        logits_processor: Any = None,
-        grammar: Any = None,
-        logit_bias: dict[int, float] | None = None,
-    ) -> None:
+    def __init__(self, llama: Llama, options: Options, arguments: dict[str, Any]) -> None:
         self._llama = llama
-        self._prompt = prompt
-        self._echo = echo
-        self._stream = stream
-        self._num_logprobs = logprobs
+        self._prompt: str | list[int] = arguments["prompt"]
+        self._echo: bool = arguments["echo"]
+        self._stream: bool = arguments["stream"]
+        self._num_logprobs: int | None = arguments["logprobs"]
         self._id = f"cmpl-{uuid.uuid4()}"
         self._created = int(time.time())
-        self._model_name = model if model is not None else llama.model_path
-        self._prompt_tokens = prompt_tokens_of(llama, prompt, suffix)
+        self._model_name = llama.model_path if arguments["model"] is None else arguments["model"]
+        self._prompt_tokens = prompt_tokens_of(llama, self._prompt, arguments["suffix"])
         self._warn_double_bos()
-        self._max_tokens = self._room_for(max_tokens)
-        self._assembler = TextAssembler(llama, self._prompt_tokens, _stop_sequences(stop))
-        self._log = LogprobLog(llama, logprobs) if logprobs is not None else None
-        seed, seed_given = llama._seed_for_call(seed)
+        self._max_tokens = self._room_for(arguments["max_tokens"])
+        self._assembler = TextAssembler(llama, self._prompt_tokens, _stop_sequences(arguments["stop"]))
+        self._log = None if self._num_logprobs is None else LogprobLog(llama, self._num_logprobs)
+        seed, seed_given = llama._seed_for_call(arguments["seed"])
+        logit_bias = arguments["logit_bias"] or {}
         request = Request(
             tokens=self._prompt_tokens,
             options=options,
             seed=seed,
             seed_given=seed_given,
-            sampling={
-                "top_k": top_k,
-                "top_p": top_p,
-                "min_p": min_p,
-                "typical_p": typical_p,
-                "temp": temperature,
-                "repeat_penalty": repeat_penalty,
-                "frequency_penalty": frequency_penalty,
-                "presence_penalty": presence_penalty,
-                "tfs_z": tfs_z,
-                "mirostat_mode": mirostat_mode,
-                "mirostat_tau": mirostat_tau,
-                "mirostat_eta": mirostat_eta,
-                "penalize_nl": True,
-            },
-            logit_bias={int(token): float(bias) for token, bias in (logit_bias or {}).items()},
-            logits_processor=logits_processor,
-            grammar=grammar,
-            stopping_criteria=stopping_criteria,
+            sampling=sampling_of(arguments),
+            logit_bias={int(token): float(bias) for token, bias in logit_bias.items()},
+            logits_processor=arguments["logits_processor"],
+            grammar=arguments["grammar"],
+            stopping_criteria=arguments["stopping_criteria"],
             max_tokens=self._max_tokens,
         )
         self._generation = Generation(llama, request)
@@ -105,11 +64,12 @@ class Completion:
         self._load_cached_state()
         if self._stream:
             yield from self._chunks()
+            self._save_cached_state()
         else:
             for _ in self._generate():
                 pass
-            yield self._response()
-        self._save_cached_state()
+            self._save_cached_state()
+            yield self._response()  # nobody asks for a second one: no code behind this would run
 
     # The loop
 

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specllama.catalog import FILE_TYPES, Model
@@ -77,17 +78,17 @@ def choose_pair(target: Model, draft: Model, *, gpu: bool, memory: int | None) -
 
 def available_memory() -> int | None:
     """Bytes of memory that can be used without swapping, as far as this platform says."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    if hasattr(os, "sysconf"):
-        with contextlib.suppress(OSError, ValueError):
-            # No count of what is free: assume that half of it is.
-            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     if sys.platform == "win32":
         return _available_memory_windows()
-    return None
+    else:  # An else, because mypy checks one platform at a time.
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+        with contextlib.suppress(OSError, ValueError):
+            # No count of what is free: assume that half of it is.
+            return int(os.sysconf("SC_PHYS_PAGES")) * int(os.sysconf("SC_PAGE_SIZE")) // 2
+        return None
 
 
 def default_threads() -> int:

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._llama import is_open, uses_sliding_window
+from ._llama import uses_sliding_window
+from .closed import is_open, require_open
 from .options import Options
 from .stats import Tally
 
@@ -88,6 +89,7 @@ class Generation:
         self._next_round = self._speculate
         self._tally: Tally | None = None
         self._begun = False
+        self._rollback = "none"
         self._finished = False
         self.stopped_by_criteria = False
 
@@ -111,14 +113,13 @@ class Generation:
         """The numbers so far."""
         if self._tally is not None:
             return self._tally
-        llama = self._llama
         return Tally.of(
             self._engine.counters,
             num_tokens=self._position - self._prompt_size,
             total_seconds=self._last_active - self._started,
             verify=self._rule,
-            rollback=self._rollback(),
-            fallback_reason=self._fallback_reason or self._engine.drafting_stopped or llama._cannot_draft,
+            rollback=self._rollback,
+            fallback_reason=self._fallback_reason or self._engine.drafting_stopped or self._draft_unusable(),
             extra_sample_seconds=self._sample_seconds,
         )
 
@@ -128,13 +129,18 @@ class Generation:
             self._tally = self.tally()
         self._finished = True
 
-    def _rollback(self) -> str:
-        if self._llama.draft_model is None or self._fallback_reason or self._llama._cannot_draft:
+    def _draft_unusable(self) -> str | None:
+        draft = self._llama._draft
+        return None if draft is None or self._request.options.num_draft_tokens == 0 else draft.unusable
+
+    def _how_to_roll_back(self) -> str:
+        if self._llama.draft_model is None or self._fallback_reason or self._draft_unusable():
             return "none"
         return "seq_rm (sliding window)" if uses_sliding_window(self._llama) else "seq_rm"
 
     def _begin(self) -> None:
         llama, request = self._llama, self._request
+        require_open(llama)
         tokens = np.asarray(request.tokens)
         if tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
             raise TypeError(f"the prompt must be a sequence of token ids, not of {tokens.dtype} values")
@@ -147,7 +153,9 @@ class Generation:
             # llama_cpp's reset=False: the prompt continues what was evaluated before.
             tokens = np.concatenate([llama._input_ids, tokens])
             self._prompt_size = self._position = len(tokens)
-        num_draft_tokens = 0 if self._fallback_reason else llama._claim_draft(request.options.num_draft_tokens)
+        num_draft_tokens = 0 if self._fallback_reason else request.options.num_draft_tokens
+        if num_draft_tokens > 0 and not llama._claim_draft():
+            num_draft_tokens = 0
         self._engine.begin(
             tokens.astype(np.int32),
             sampler=request.native_sampler(llama.last_n_tokens_size),
@@ -156,6 +164,7 @@ class Generation:
             seed=request.seed & (2**64 - 1),
         )
         self._begun = True
+        self._rollback = self._how_to_roll_back()
         llama.input_ids[: len(tokens)] = tokens
         llama.n_tokens = self._position
         if self._fallback_reason:
@@ -195,7 +204,8 @@ class Generation:
     def _speculate(self) -> Sequence[int]:
         request = self._request
         left = request.max_tokens - (self._position - self._prompt_size)
-        self._llama._check_draft()
+        if request.options.num_draft_tokens > 0:
+            self._llama._claim_draft()
         tokens, _, _ = self._engine.step(max(1, left))
         if self._engine.drafting_stopped:
             self._llama._warn_once(f"{self._engine.drafting_stopped}: decoding plainly from here on")
@@ -249,6 +259,7 @@ class Generation:
                 "this generation was ended by a later one on the same Llama: finish one before starting the next, "
                 "or create one Llama for each"
             )
+        require_open(llama)
         if llama.n_tokens not in (self._position, self._position - 1):
             raise RuntimeError(
                 "the state of this Llama was changed during a generation (by eval, reset or load_state): "

@@ -4,55 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
-import inspect
 import os
 import random
 import secrets
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from . import _core, catalog
-from ._llama import can_roll_back, context_of, is_open
+from ._llama import context_of
+from .arguments import bound, sampling_of, with_options
 from .closed import close_for_good
 from .completion import Completion
+from .draft import Draft, engine_of
 from .generation import Generation, Request
 from .loading import explained
 from .options import FallbackWarning, Options, checked_seed
 from .stats import Stats, Tally
-from .vocabulary import require_same_vocabulary, require_same_vocabulary_file
-
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-# What a draft given by its path takes over from the target, unless draft_kwargs say otherwise.
-_INHERITED = ("n_gpu_layers", "split_mode", "main_gpu", "use_mmap", "use_mlock", "offload_kqv", "flash_attn", "numa")
 
 # The options of the create_completion call that runs now, or whose stream is being read.
 _call_options: contextvars.ContextVar[Options | None] = contextvars.ContextVar("specllama_options", default=None)
-
-
-def _with_options(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
-    """Gives an override the base method's signature and documentation, plus the two arguments of ours."""
-
-    def decorate(method: _Method) -> _Method:
-        functools.update_wrapper(method, base)
-        signature = inspect.signature(base)
-        ours = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
-            for name in ("num_draft_tokens", "verify")
-        ]
-        parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        rest = [p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
-        method.__signature__ = signature.replace(parameters=[*parameters, *ours, *rest])  # type: ignore[attr-defined]
-        return method
-
-    return decorate
 
 
 class Llama(llama_cpp.Llama):
@@ -72,7 +48,7 @@ class Llama(llama_cpp.Llama):
             al. 2025), ``"coupled"`` (Daliri et al. 2024: a seed means one text whatever the draft), or ``"auto"``:
             coupled if a seed was given, else block. Each leaves the target's distribution as it is.
         seed: a seed for all generations; None, or llama_cpp's -1, for a random one each time.
-        kwargs: everything else that ``llama_cpp.Llama`` takes. ``logits_all`` is not needed for logprobs and is ignored.
+        kwargs: everything else that ``llama_cpp.Llama`` takes. ``logits_all`` is ignored: logprobs do not need it.
 
     Raises:
         ValueError: not a loadable model, another vocabulary, or an option out of range.
@@ -98,93 +74,49 @@ class Llama(llama_cpp.Llama):
         self._generation: Generation | None = None
         self._total = Tally()
         self._speculator: _core.Speculator | None = None
-        self._draft_model: llama_cpp.Llama | None = None
-        self._owned_draft: llama_cpp.Llama | None = None
+        self._draft: Draft | None = None
         self._draft_kwargs = draft_kwargs
-        self._cannot_draft: str | None = None
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         model_path = catalog.resolve(model_path)
         with explained(model_path):
             super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked  # 0 is a seed like any other
         self.scores = np.empty((0, self._n_vocab), dtype=np.single)  # the base class's n_batch x n_vocab is not used
-        self.draft_model = self._opened_draft(draft_model, kwargs)
+        self.input_ids = np.zeros(self.n_ctx(), dtype=np.intc)  # llama.cpp may have rounded n_ctx up
+        if not kwargs.get("embedding"):
+            context_of(self, "target")  # refuses a model that cannot generate
+        if draft_model is not None:
+            self._set_draft(Draft.opened(self, draft_model, draft_kwargs, kwargs))
+        elif draft_kwargs:
+            raise ValueError("draft_kwargs without a draft_model: give the draft's path, or leave them out")
 
     # The draft
 
-    @property
+    @property  # type: ignore[override]  # the base class takes a callable here
     def draft_model(self) -> llama_cpp.Llama | None:
         """The draft, or None. Another Llama (or None) may be assigned between generations."""
-        return self._draft_model
+        return None if self._draft is None else self._draft.llama
 
     @draft_model.setter
-    def draft_model(self, draft: llama_cpp.Llama | None) -> None:
-        if draft is self:
-            raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
-        if draft is not None:
-            require_same_vocabulary(self._model, draft._model)
-            context_of(draft, "draft")  # refuses a model that cannot generate
-            if draft._model.n_params() > self._model.n_params():
-                warnings.warn(
-                    f"the draft ({draft._model.n_params():,} parameters) is larger than the target "
-                    f"({self._model.n_params():,}): this is slower than no draft; exchange the two paths",
-                    UserWarning,
-                    stacklevel=3,
-                )
-        self._draft_model = draft
+    def draft_model(self, llama: llama_cpp.Llama | None) -> None:
+        self._set_draft(None if llama is None else Draft(self, llama, owned=False))
+
+    def _set_draft(self, draft: Draft | None) -> None:
+        old, self._draft = self._draft, draft
         self._speculator = None
-        self._cannot_draft = None
-        if draft is not None:
-            self._cannot_draft = self._why_not_draft(draft)
-            if self._cannot_draft is not None:
-                self._warn_once(f"{self._cannot_draft}: decoding plainly, without the draft")
+        if old is not None:
+            old.close()
+        if draft is not None and draft.unusable is not None:
+            self._warn_once(f"{draft.unusable}: decoding plainly, without the draft")
 
-    def _opened_draft(self, draft: Any, kwargs: dict[str, Any]) -> llama_cpp.Llama | None:
-        if draft is None or isinstance(draft, llama_cpp.Llama):
-            if self._draft_kwargs:
-                raise ValueError("draft_kwargs are for a draft_model given by its path: it is already loaded, or None")
-            return draft
-        if not isinstance(draft, (str, os.PathLike)):
-            raise TypeError(f"draft_model={draft!r} must be a path, a model name, a llama_cpp.Llama or None")
-        path = catalog.resolve(draft)
-        require_same_vocabulary_file(self._model, path)
-        inherited = {name: kwargs[name] for name in _INHERITED if name in kwargs}
-        sizes = {"n_ctx": self.n_ctx(), "n_batch": self.n_batch}
-        threads = {"n_threads": self.n_threads, "n_threads_batch": self.n_threads_batch}
-        arguments = {**inherited, **sizes, **threads, "verbose": self.verbose, **(self._draft_kwargs or {})}
-        with explained(path):
-            self._owned_draft = llama_cpp.Llama(path, **arguments)
-        return self._owned_draft
-
-    def _why_not_draft(self, draft: llama_cpp.Llama) -> str | None:
-        for name, llama in (("target", self), ("draft", draft)):
-            if not can_roll_back(llama):
-                return f"the {name}'s memory is recurrent and cannot be rolled back yet"
-        return None
-
-    def _claim_draft(self, num_draft_tokens: int) -> int:
-        """How many tokens to draft, now that a generation begins."""
-        draft = self._draft_model
-        if draft is None or num_draft_tokens == 0 or self._cannot_draft is not None:
-            return 0
-        if not is_open(draft):
-            self._cannot_draft = "the draft Llama is closed"
-            self._warn_once(f"{self._cannot_draft}: decoding plainly, without the draft")
-            return 0
-        self._check_draft()
-        return num_draft_tokens
-
-    def _check_draft(self) -> None:
-        """Learns what the draft's cache holds if its owner has used it. While it is ours its n_tokens is 0."""
-        draft = self._draft_model
-        if draft is None:
-            return
-        context = context_of(draft, "draft")
-        if not is_open(draft):
-            context.close()
-        elif draft.n_tokens:
-            context.assume(draft._input_ids)
-            draft.n_tokens = 0
+    def _claim_draft(self) -> bool:
+        """Whether a round can draft. Said once if it cannot."""
+        if self._draft is None:
+            return False
+        self._draft.claim()
+        if self._draft.unusable is not None:
+            self._warn_once(f"{self._draft.unusable}: decoding plainly, without the draft")
+        return self._draft.unusable is None
 
     # The engine and who uses it
 
@@ -195,10 +127,7 @@ class Llama(llama_cpp.Llama):
     @property
     def _engine(self) -> _core.Speculator:
         if self._speculator is None:
-            draft = self._draft_model
-            self._speculator = _core.Speculator(
-                self._target_context, None if draft is None else context_of(draft, "draft")
-            )
+            self._speculator = engine_of(self, self._draft)
         return self._speculator
 
     @contextlib.contextmanager
@@ -284,76 +213,45 @@ class Llama(llama_cpp.Llama):
 
     # Generation
 
-    @_with_options(llama_cpp.Llama.generate)
+    @with_options(llama_cpp.Llama.generate)
     def generate(
-        self,
-        tokens: Sequence[int],
-        top_k: int = 40,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
-        temp: float = 0.80,
-        repeat_penalty: float = 1.0,
-        reset: bool = True,
-        frequency_penalty: float = 0.0,
-        presence_penalty: float = 0.0,
-        tfs_z: float = 1.0,
-        mirostat_mode: int = 0,
-        mirostat_tau: float = 5.0,
-        mirostat_eta: float = 0.1,
-        penalize_nl: bool = True,
-        logits_processor: Any = None,
-        stopping_criteria: Any = None,
-        grammar: Any = None,
-        *,
-        num_draft_tokens: int | None = None,
-        verify: str | None = None,
+        self, *args: Any, num_draft_tokens: int | None = None, verify: str | None = None, **kwargs: Any
     ) -> Generator[int, Sequence[int] | None, None]:
-        options = self._options.overridden(num_draft_tokens, verify)
+        """See the base class."""
+        arguments = bound(llama_cpp.Llama.generate, args, kwargs)
         seed_given = self._seed != llama_cpp.LLAMA_DEFAULT_SEED
         request = Request(
-            tokens=tokens,
-            options=options,
+            tokens=arguments["tokens"],
+            options=self._options.overridden(num_draft_tokens, verify),
             seed=self._seed if seed_given else secrets.randbits(64),
             seed_given=seed_given,
-            sampling={
-                "top_k": top_k,
-                "top_p": top_p,
-                "min_p": min_p,
-                "typical_p": typical_p,
-                "temp": temp,
-                "repeat_penalty": repeat_penalty,
-                "frequency_penalty": frequency_penalty,
-                "presence_penalty": presence_penalty,
-                "tfs_z": tfs_z,
-                "mirostat_mode": mirostat_mode,
-                "mirostat_tau": mirostat_tau,
-                "mirostat_eta": mirostat_eta,
-                "penalize_nl": penalize_nl,
-            },
-            logits_processor=logits_processor,
-            grammar=grammar,
-            stopping_criteria=stopping_criteria,
-            reset=reset,
+            sampling=sampling_of(arguments),
+            logits_processor=arguments["logits_processor"],
+            grammar=arguments["grammar"],
+            stopping_criteria=arguments["stopping_criteria"],
+            reset=arguments["reset"],
         )
         return Generation(self, request).run()
 
-    @_with_options(llama_cpp.Llama.create_completion)
+    @with_options(llama_cpp.Llama.create_completion)
     def create_completion(
         self, *args: Any, num_draft_tokens: int | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
+        """See the base class."""
         return self._with_call_options(super().create_completion, num_draft_tokens, verify, args, kwargs)
 
-    @_with_options(llama_cpp.Llama.__call__)
+    @with_options(llama_cpp.Llama.__call__)
     def __call__(
         self, *args: Any, num_draft_tokens: int | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
+        """See the base class."""
         return self._with_call_options(super().__call__, num_draft_tokens, verify, args, kwargs)
 
-    @_with_options(llama_cpp.Llama.create_chat_completion)
+    @with_options(llama_cpp.Llama.create_chat_completion)
     def create_chat_completion(
         self, *args: Any, num_draft_tokens: int | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
+        """See the base class."""
         return self._with_call_options(super().create_chat_completion, num_draft_tokens, verify, args, kwargs)
 
     def _with_call_options(
@@ -394,16 +292,24 @@ class Llama(llama_cpp.Llama):
             yield from enumerate(rows, start)
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        return Completion(self, _call_options.get() or self._options, *args, **kwargs).run()
+        arguments = bound(llama_cpp.Llama._create_completion, args, kwargs)
+        return Completion(self, _call_options.get() or self._options, arguments).run()
 
     # State
 
     def load_state(self, state: llama_cpp.LlamaState) -> None:
         """Restore a state saved by this class or by ``llama_cpp.Llama`` (whose stored logits are not needed)."""
         with self._exclusive():
+            input_ids = np.zeros_like(self.input_ids)
+            if state.n_tokens > len(input_ids):
+                raise ValueError(
+                    f"the state holds {state.n_tokens} tokens and n_ctx is {len(input_ids)}: "
+                    "create the Llama with the n_ctx of the one that saved it"
+                )
+            input_ids[: state.n_tokens] = state.input_ids[: state.n_tokens]
             super().load_state(
                 llama_cpp.LlamaState(
-                    input_ids=state.input_ids,
+                    input_ids=input_ids,
                     scores=self.scores,
                     n_tokens=state.n_tokens,
                     llama_state=state.llama_state,
@@ -413,12 +319,12 @@ class Llama(llama_cpp.Llama):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        draft = self._draft_model
-        state: dict[str, Any] = super().__getstate__()
+        draft = self._draft
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         state.pop("logits_all", None)
         return {
             **state,
-            "draft_model": draft.model_path if draft is not None and draft is self._owned_draft else draft,
+            "draft_model": draft.llama.model_path if draft is not None and draft.owned else self.draft_model,
             "draft_kwargs": self._draft_kwargs,
             "num_draft_tokens": self.num_draft_tokens,
             "verify": self.verify,
@@ -437,12 +343,8 @@ class Llama(llama_cpp.Llama):
             context.close()
         super().close()
         close_for_good(self)
-        if self._owned_draft is not None:
-            draft_context = self._owned_draft.__dict__.get("_specllama_context")
-            if draft_context is not None:
-                draft_context.close()
-            self._owned_draft.close()
-            self._owned_draft = None
+        if self._draft is not None:
+            self._draft.close()
 
 
 def _read_in(context: contextvars.Context, chunks: Iterator[Any]) -> Iterator[Any]:

@@ -13,12 +13,11 @@ from llama_cpp import _logger
 from .gguf_header import read_header
 
 
-
 class ModelNotFoundError(FileNotFoundError, ValueError):
     """There is no such model file. A ValueError too, because that is what llama_cpp.Llama raises."""
 
 
-_ERROR_LEVEL = 3  # GGML_LOG_LEVEL_ERROR
+_ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR of ggml.h; llama_cpp's own table is off by one
 
 
 @contextlib.contextmanager
@@ -41,7 +40,9 @@ def explained(path: str) -> Iterator[None]:
 
 def _require_gguf(path: str) -> None:
     if not os.path.exists(path):
-        raise ModelNotFoundError(f"{path} does not exist: check the path, or see `specllama pull --list` for model names")
+        raise ModelNotFoundError(
+            f"{path} does not exist: check the path, or see `specllama pull --list` for model names"
+        )
     if os.path.isdir(path):
         raise ValueError(f"{path} is a directory: give the path of a .gguf file in it")
     with open(path, "rb") as file:
@@ -66,7 +67,7 @@ def _captured_errors() -> Iterator[list[str]]:
     """Collects llama.cpp's error messages, and still hands every message to llama_cpp's own callback."""
     errors: list[str] = []
 
-    @llama_cpp.llama_log_callback
+    @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
     def collect(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
         if level == _ERROR_LEVEL:
             errors.append(text.decode("utf-8", errors="replace").strip())

@@ -22,6 +22,8 @@ def entry_of(logits: npt.NDArray[np.single], token: int, num_top: int) -> Entry:
 
     Args:
         logits: raw logits [n_vocab] of the token's position.
+        token: the token that stands there.
+        num_top: how many of the most probable tokens to give.
     """
     logprobs = llama_cpp.Llama.logits_to_logprobs(logits)
     num_top = min(num_top, logprobs.size)

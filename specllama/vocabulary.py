@@ -39,7 +39,7 @@ def require_same_vocabulary_file(target: _internals.LlamaModel, draft_path: str)
     try:
         require_same_vocabulary(target, draft)
     finally:
-        draft.close()
+        draft.close()  # type: ignore[no-untyped-call]
 
 
 def _address(pointer: object) -> int:

@@ -45,6 +45,7 @@ class TinyFiles:
     bad: Path
     adversarial: Path
     padded: Path
+    padded_draft: Path
     larger: Path
     other_token: Path
     other_bos: Path
@@ -62,6 +63,7 @@ class TinyFiles:
     hybrid: Path
     hybrid_draft: Path
     embedding: Path
+    embedding_words: Path
     lora: Path
     truncated: Path
     not_gguf: Path
@@ -85,6 +87,7 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
     folder = tmp_path_factory.mktemp("tiny")
     words = tiny.word_vocabulary()
     weights = tiny.llama_weights(words, seed=1)
+    one_layer = tiny.llama_weights(words, seed=3, n_layer=1)
     rows = len(words) + 7
     eos_happy = dict(weights)
     eos_happy["output.weight"] = weights["output.weight"].copy()
@@ -106,9 +109,10 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
         target=target,
         identical=llama("identical", words, weights),
         good=llama("good", words, tiny.noisy(weights, 0.06, seed=2)),
-        bad=llama("bad", words, tiny.llama_weights(words, seed=3, n_layer=1)),
+        bad=llama("bad", words, one_layer),
         adversarial=llama("adversarial", words, tiny.adversarial(weights)),
         padded=llama("padded", words.padded(7), tiny.with_rows(weights, rows)),
+        padded_draft=llama("padded_draft", words.padded(7), tiny.with_rows(one_layer, rows)),
         larger=llama("larger", words, tiny.llama_weights(words, seed=4, n_layer=6)),
         other_token=llama("other_token", words.with_token(OTHER_TOKEN, "▁zebra"), weights),
         other_bos=llama("other_bos", dataclasses.replace(words, bos=5), weights),
@@ -126,6 +130,7 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
         hybrid=tiny.write_hybrid(folder / "hybrid.gguf", words, seed=1),
         hybrid_draft=tiny.write_hybrid(folder / "hybrid_draft.gguf", words, seed=2),
         embedding=tiny.write_embedding_model(folder / "embedding.gguf", seed=1),
+        embedding_words=tiny.write_embedding_model(folder / "embedding_words.gguf", 1, words),
         lora=tiny.write_lora(folder / "lora.gguf", weights, seed=1),
         truncated=truncated,
         not_gguf=not_gguf,

@@ -123,7 +123,10 @@ def sampler_chain(logits: npt.NDArray[np.float32], chain: Chain, recent: Sequenc
     if chain.min_p > 0:
         threshold = x[kept[0]] + np.log(chain.min_p)
         margins.append(float(np.min(np.abs(x[kept] - threshold))) or np.inf)
-        kept = kept[: max(1, int(np.sum(x[kept] >= threshold)))]
+        n = max(1, int(np.sum(x[kept] >= threshold)))  # the first one stays even for min_p > 1
+        if n < len(kept):
+            cuts.append((x[kept[n - 1]], x[kept[n]]))
+        kept = kept[:n]
     probs = np.zeros(len(x))
     probs[kept] = softmax(x[kept] / chain.temperature)
     return ChainResult(probs, min(margins), tied=any(above == below for above, below in cuts))

@@ -8,16 +8,14 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import specllama
-from specllama import catalog, cli, demo
-from specllama.commands import demo as demo_command
-from specllama.commands import pull as pull_command
+from specllama import catalog, cli
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -361,89 +359,3 @@ def test_quantize_uses_what_is_in_the_cache(cache: Path, capsys: pytest.CaptureF
     path.touch()
     assert cli.main(["quantize", "smollm2-135m", "f16"]) == 0
     assert capsys.readouterr().out == f"{path}\n"
-
-
-# --- demo ------------------------------------------------------------------------------------------------------------
-
-
-def test_choose_pair() -> None:
-    models = catalog.catalog()
-    target, draft = models.find(models.default_target), models.find(models.default_draft)
-    choose: Callable[..., demo.Pair] = lambda **known: demo.choose_pair(target, draft, **known)  # noqa: E731
-    assert choose(gpu=False, memory=None).target_type == "F16"
-    assert choose(gpu=False, memory=int(8e9)).target_type == "F16"
-    assert choose(gpu=False, memory=int(4.5e9)).target_type == "Q8_0"
-    small = choose(gpu=False, memory=int(2e9))
-    assert small.target_type is None
-    assert "F16 needs" in small.reason
-    with_gpu = choose(gpu=True, memory=int(2e9))
-    assert (with_gpu.target_type, with_gpu.draft_type, with_gpu.gpu_layers) == (None, None, -1)
-
-
-def test_first_difference() -> None:
-    assert demo.first_difference([1, 2], [1, 2]) is None
-    assert demo.first_difference([1, 2], [1, 3]) == 1
-    assert demo.first_difference([1, 2], [1, 2, 3]) == 2
-
-
-def test_machine_is_measured() -> None:
-    assert demo.default_threads() >= 1
-    memory = demo.available_memory()
-    assert memory is None or memory > 1 << 20
-
-
-def report(capsys: pytest.CaptureFixture[str], plain: demo.Run, speculative: demo.Run) -> str:
-    from rich.console import Console
-
-    models = catalog.catalog()
-    target, draft = models.find(models.default_target), models.find(models.default_draft)
-    pair = demo.Pair("F16", "Q4_0", 5, 0, "")
-    demo_command.report(Console(width=200), plain, speculative, pair, target, draft)
-    return capsys.readouterr().out
-
-
-def test_report_is_honest(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = demo.Run("x", [1, 2, 3, 4], 2.0, 0.0)
-    faster = report(capsys, plain, demo.Run("x", [1, 2, 3, 4], 1.0, 0.75))
-    assert "2.00x" in faster
-    assert "75%" in faster
-    assert "Both texts are the same" in faster
-    assert "slower" not in faster
-    slower = report(capsys, plain, demo.Run("y", [1, 2, 9, 4], 4.0, 0.1))
-    assert "0.50x" in slower
-    assert "part at token 2" in slower
-    assert "Speculation is slower here" in slower
-
-
-def test_demo_end_to_end(
-    tiny_files: TinyFiles, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cache.mkdir(parents=True)
-    models = {}
-    for name, source in (("t", tiny_files.target), ("d", tiny_files.good)):
-        file = f"{name}-f32.gguf"
-        (cache / file).write_bytes(source.read_bytes())
-        models[name] = catalog.Model(name, name.upper(), file, "F32", source.stat().st_size, "0" * 64, "MIT", ())
-    known = catalog.Catalog(models, "t", "d")
-    for module in (catalog, demo_command, pull_command):
-        monkeypatch.setattr(module, "catalog", lambda: known)
-    monkeypatch.setattr("specllama.quantize.catalog", lambda: known)
-    pair = demo.Pair("F16", None, 3, 0, "tiny")
-    monkeypatch.setattr(demo, "choose_pair", lambda *args, **known: pair)
-    assert cli.main(["demo", "-n", "12", "-t", "1", "--temp", "0.8", "-p", "the cat"]) == 0
-    out, err = capsys.readouterr()
-    assert "making t:F16" in err
-    assert (cache / "t-f16.gguf").is_file()
-    assert "Both texts are the same, token for token." in out
-    assert "plain decoding" in out
-    assert "T F16, draft D F32" in out
-
-
-def test_demo_checks_max_tokens(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["demo", "-n", "0"]) == 1
-    assert "--max-tokens is 0" in capsys.readouterr().err
-
-
-def test_tokens_per_second() -> None:
-    assert demo.Run("", [1, 2], 0.5, 0.0).tokens_per_second == 4.0
-    assert demo.Run("", [], 0.0, 0.0).tokens_per_second == 0.0

