@@ -67,18 +67,27 @@ void bind_context(py::module_ & module) {
         .def_property_readonly("num_decoded", &Context::num_decoded)
         .def_property_readonly("rollback_failed", &Context::rollback_failed)
         .def("tokens", [](const Context & self) { return to_array(self.tokens()); })
-        .def("assume", [](Context & self, const Tokens & tokens) {
+        .def(
+            "assume",
+            [](Context & self, const Tokens & tokens) {
                 const Context::Use in_use(self);
                 self.assume(to_vector(tokens));
-            }, py::arg("tokens"))
-        .def("keep", [](Context & self, std::size_t count) {
+            },
+            py::arg("tokens"))
+        .def(
+            "keep",
+            [](Context & self, std::size_t count) {
                 const Context::Use in_use(self);
                 self.keep(count);
-            }, py::arg("count"))
+            },
+            py::arg("count"))
         .def("decode", &decode, py::arg("tokens"), py::arg("first_output"))
-        .def("logits", [](Context & self, std::size_t i) {
+        .def(
+            "logits",
+            [](Context & self, std::size_t i) {
                 return py::array_t<float>(static_cast<py::ssize_t>(self.n_vocab()), self.logits(i));
-            }, py::arg("i"))
+            },
+            py::arg("i"))
         .def("close", [](Context & self) {
             const Context::Use in_use(self);
             self.close();
@@ -132,12 +141,16 @@ void bind_speculator(py::module_ & module) {
         .def("prefill", &Speculator::prefill, ReleaseGil())
         .def("step", &step, py::arg("max_tokens"))
         .def("decode_pending", &Speculator::decode_pending, ReleaseGil())
-        .def("logits", [](Speculator & self, std::size_t i) {
+        .def(
+            "logits",
+            [](Speculator & self, std::size_t i) {
                 return py::array_t<float>(static_cast<py::ssize_t>(self.n_vocab()), self.logits(i));
-            }, py::arg("i"))
+            },
+            py::arg("i"))
         .def("rewind", &Speculator::rewind, py::arg("count"))
-        .def("extend", [](Speculator & self, const Tokens & tokens) { self.extend(to_vector(tokens)); },
-             py::arg("tokens"))
+        .def(
+            "extend", [](Speculator & self, const Tokens & tokens) { self.extend(to_vector(tokens)); },
+            py::arg("tokens"))
         .def("finish", &Speculator::finish, py::arg("count"))
         .def("history", [](const Speculator & self) { return to_array(self.history()); })
         .def_property_readonly("num_history", [](const Speculator & self) { return self.history().size(); })

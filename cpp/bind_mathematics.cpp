@@ -87,23 +87,22 @@ void bind_distributions(py::module_ & module) {
     py::class_<Distribution>(module, "Distribution")
         .def(py::init(&make_distribution), py::arg("ids"), py::arg("probs"))
         .def_property_readonly("dense", &Distribution::dense)
-        .def_property_readonly(
-            "ids",
-            [](const Distribution & self) {
-                py::array_t<int32_t> ids(static_cast<py::ssize_t>(self.size()));
-                for (std::size_t i = 0; i < self.size(); ++i) {
-                    ids.mutable_at(static_cast<py::ssize_t>(i)) = self.id(i);
-                }
-                return ids;
-            })
+        .def_property_readonly("ids",
+                               [](const Distribution & self) {
+                                   py::array_t<int32_t> ids(static_cast<py::ssize_t>(self.size()));
+                                   for (std::size_t i = 0; i < self.size(); ++i) {
+                                       ids.mutable_at(static_cast<py::ssize_t>(i)) = self.id(i);
+                                   }
+                                   return ids;
+                               })
         .def_property_readonly("probs", [](const Distribution & self) {
             return py::array_t<double>(static_cast<py::ssize_t>(self.size()), self.probs.data());
         });
     module.def("distribution", &apply_chain, py::arg("logits"), py::arg("params"),
                py::arg("recent") = std::vector<int32_t>());
     module.def("overlap", &overlap, py::arg("p"), py::arg("q"));
-    module.def("sample", [](const Distribution & dist, double u) { return dist.sample(u); }, py::arg("dist"),
-               py::arg("u"));
+    module.def(
+        "sample", [](const Distribution & dist, double u) { return dist.sample(u); }, py::arg("dist"), py::arg("u"));
 }
 
 void bind_noise(py::module_ & module) {

@@ -129,8 +129,13 @@ void Context::decode(const int32_t * tokens, std::size_t count, std::size_t firs
         outputs_[i] = i >= first_output ? 1 : 0;
     }
     const llama_batch batch = {
-        static_cast<int32_t>(count), const_cast<int32_t *>(tokens), nullptr,         positions_.data(),
-        sequence_counts_.data(),     sequences_.data(),             outputs_.data(),
+        static_cast<int32_t>(count),
+        const_cast<int32_t *>(tokens),
+        nullptr,
+        positions_.data(),
+        sequence_counts_.data(),
+        sequences_.data(),
+        outputs_.data(),
     };
     int32_t code = 0;
     {

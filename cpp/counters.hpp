@@ -16,8 +16,8 @@ struct Counters {
 
     // Drafted positions that were reached: every draft before them in the round had been accepted.
     std::size_t num_reached_tokens = 0;
-    double sum_overlap = 0.0;        // of sum_x min(p(x), q(x)) over those positions
-    double sum_argmax_match = 0.0;   // of p(argmax q) over those positions
+    double sum_overlap = 0.0;       // of sum_x min(p(x), q(x)) over those positions
+    double sum_argmax_match = 0.0;  // of p(argmax q) over those positions
 
     // Tokens that went through llama_decode, prompt included.
     std::size_t num_target_tokens_decoded = 0;

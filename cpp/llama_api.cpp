@@ -38,14 +38,10 @@ std::vector<std::pair<std::string, int>> LlamaApi::required_functions() {
 
 std::vector<std::pair<std::string, std::size_t>> LlamaApi::batch_layout() {
     return {
-        {"n_tokens", offsetof(llama_batch, n_tokens)},
-        {"token", offsetof(llama_batch, token)},
-        {"embd", offsetof(llama_batch, embd)},
-        {"pos", offsetof(llama_batch, pos)},
-        {"n_seq_id", offsetof(llama_batch, n_seq_id)},
-        {"seq_id", offsetof(llama_batch, seq_id)},
-        {"logits", offsetof(llama_batch, logits)},
-        {"", sizeof(llama_batch)},
+        {"n_tokens", offsetof(llama_batch, n_tokens)}, {"token", offsetof(llama_batch, token)},
+        {"embd", offsetof(llama_batch, embd)},         {"pos", offsetof(llama_batch, pos)},
+        {"n_seq_id", offsetof(llama_batch, n_seq_id)}, {"seq_id", offsetof(llama_batch, seq_id)},
+        {"logits", offsetof(llama_batch, logits)},     {"", sizeof(llama_batch)},
     };
 }
 

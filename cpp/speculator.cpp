@@ -57,8 +57,9 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
         refuse_bad_prompt({entry.first}, 0, *target_);
     }
     SamplerChain chain(settings.sampler);
-    const auto cached = std::mismatch(prompt.begin(), prompt.end(), target_->tokens().begin(),
-                                      target_->tokens().end()).first - prompt.begin();
+    const auto cached =
+        std::mismatch(prompt.begin(), prompt.end(), target_->tokens().begin(), target_->tokens().end()).first -
+        prompt.begin();
     refuse_bad_prompt(prompt, static_cast<std::size_t>(cached), *target_);
 
     history_ = std::move(prompt);

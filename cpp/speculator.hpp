@@ -94,11 +94,11 @@ private:
     std::string drafting_stopped_;
 
     Proposal proposal_;
-    std::vector<int32_t> batch_;          // pending, d_1..d_gamma
-    std::vector<int32_t> sequence_;       // history, d_1..d_gamma
-    std::vector<Distribution> p_;         // [gamma+1]; the first p_known_ are those of this round
+    std::vector<int32_t> batch_;     // pending, d_1..d_gamma
+    std::vector<int32_t> sequence_;  // history, d_1..d_gamma
+    std::vector<Distribution> p_;    // [gamma+1]; the first p_known_ are those of this round
     std::size_t p_known_ = 0;
-    std::size_t num_rows_ = 0;            // of logits that the last decode left
+    std::size_t num_rows_ = 0;  // of logits that the last decode left
     Round round_;
     Counters counters_;
     std::size_t target_decoded_before_ = 0;

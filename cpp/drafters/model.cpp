@@ -25,10 +25,9 @@ void ModelDrafter::propose(const DraftRequest & request, Proposal & out) {
         Distribution q;
         request.chain.apply(context_->logits(count - 1), n_vocab, sequence_.data() + request.prompt_size,
                             sequence_.size() - request.prompt_size, q);
-        const int32_t token =
-            request.rule == Rule::coupled
-                ? q.gumbel_argmax(Noise(request.seed, Stream::gumbel, sequence_.size()))
-                : q.sample(Noise(request.seed, Stream::draft, request.round).uniform(i));
+        const int32_t token = request.rule == Rule::coupled
+                                  ? q.gumbel_argmax(Noise(request.seed, Stream::gumbel, sequence_.size()))
+                                  : q.sample(Noise(request.seed, Stream::draft, request.round).uniform(i));
         sequence_.push_back(token);
         out.q.push_back(std::move(q));
         out.tokens.push_back(token);
