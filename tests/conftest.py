@@ -9,18 +9,24 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import platformdirs
 import pytest
 import tiny_models as tiny
 
 if TYPE_CHECKING:
     import llama_cpp
+    from responses import Pair
 
     import specllama
 
 REAL_TARGET = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
 REAL_DRAFT = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Silences one bug of old llama-cpp-python releases: their LlamaModel.__del__ fails if the model did not load."""
+    message = "Exception ignored in.*LlamaModel"
+    config.addinivalue_line("filterwarnings", f"ignore:{message}:pytest.PytestUnraisableExceptionWarning")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -33,6 +39,16 @@ def pytest_report_header(config: pytest.Config) -> str:
         except metadata.PackageNotFoundError:
             found.append(f"{name} (not installed)")
     return ", ".join(found)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Near-ties at which a real model's text split, with their logit gaps."""
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    messages = [str(text) for report in reports for name, text in report.user_properties if name == "near_tie"]
+    if messages:
+        terminalreporter.section("near-ties")
+        for message in messages:
+            terminalreporter.write_line(message)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,9 +195,15 @@ def make_base(tiny_files: TinyFiles) -> Iterator[MakeBase]:
 
 
 @pytest.fixture
-def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """A generator whose seed is the test's name: every run sees the same numbers."""
-    return np.random.default_rng(list(request.node.name.encode()))
+def pair(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> Pair:
+    """Ours with a draft, and theirs without."""
+    return make_llama(draft=tiny_files.good), make_base()
+
+
+@pytest.fixture(params=["rejection", "block", "coupled"])
+def llm(request: pytest.FixtureRequest, make_llama: MakeLlama, tiny_files: TinyFiles) -> specllama.Llama:
+    """With an identical draft: nearly every round accepts all six tokens, so interruptions fall into a run."""
+    return make_llama(draft=tiny_files.identical, num_draft_tokens=6, verify=request.param)
 
 
 def _real_model(file: str) -> Path:

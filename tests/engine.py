@@ -49,9 +49,7 @@ class Engine:
         assert address is not None
         return _core.Context(api(), address, name)
 
-    def begin(
-        self, prompt: list[int], *, rule: str = "block", gamma: int = 4, seed: int = 1, **sampler: float
-    ) -> None:
+    def begin(self, prompt: list[int], *, rule: str = "block", gamma: int = 4, seed: int = 1, **sampler: float) -> None:
         """Starts a generation and decodes the prompt."""
         self.rounds = []
         self.speculator.begin(

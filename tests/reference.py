@@ -68,8 +68,8 @@ class ChainResult:
 
     Attributes:
         probs: Probability of every token of the vocabulary; sums to 1.
-        margin: How far the nearest decision on rounded numbers (keep this token or not) was from going the other way, in
-            the units that it is taken in. Rounding can explain another support only if this is tiny.
+        margin: How far the nearest decision on rounded numbers (keep this token or not) was from going the other way,
+            in the units that it is taken in. Rounding can explain another support only if this is tiny.
         tied: Whether two tokens of equal logit were told apart: which of them is kept is up to the sorting algorithm.
     """
 
@@ -161,7 +161,7 @@ def rejection_acceptance(p: Sequence[Array], q: Sequence[Array], draft: Sequence
 
 
 def rejection_outcomes(p: Sequence[Array], q: Sequence[Array], draft: Sequence[int]) -> list[Outcome]:
-    """Accept d_1, d_2, .. while the coins say so; correct at the first rejection, else draw the bonus from p_{gamma+1}."""
+    """Accept d_1, d_2, .. while coins say so; correct at the first rejection, else draw the bonus from p_{gamma+1}."""
     outcomes = []
     reached = 1.0
     for i, a in enumerate(rejection_acceptance(p, q, draft)):

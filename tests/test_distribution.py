@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Logits = npt.NDArray[np.float32]
 TOLERANCE = 1e-5
+# Early releases add up the probabilities of a whole vocabulary in float32.
+LLAMA_CPP_TOLERANCE = TOLERANCE if llama_cpp.__version__ not in ("0.3.16", "0.3.17", "0.3.18", "0.3.19") else 5e-5
 
 
 def llama_cpp_probs(logits: Logits, chain: ref.Chain, recent: Sequence[int]) -> ref.Array:
@@ -96,7 +98,8 @@ def compare(logits: Logits, chain: ref.Chain, recent: Sequence[int] = ()) -> boo
     """
     expected = ref.sampler_chain(logits, chain, recent)
     ours = specllama_probs(logits, chain, recent)
-    for theirs in (expected.probs, llama_cpp_probs(logits, chain, recent)):
+    results = [(expected.probs, TOLERANCE), (llama_cpp_probs(logits, chain, recent), LLAMA_CPP_TOLERANCE)]
+    for theirs, tolerance in results:
         apart = np.zeros(len(logits), dtype=bool)
         if expected.margin < 1e-5 + 1e-9 * len(logits) and not expected.tied:
             apart = (ours > 0) != (theirs > 0)
@@ -105,7 +108,7 @@ def compare(logits: Logits, chain: ref.Chain, recent: Sequence[int] = ()) -> boo
             return False
         # Which of equal logits is kept is up to the sorting algorithm: then compare what is kept, not who.
         pair = (np.sort(ours), np.sort(theirs)) if expected.tied else (ours, theirs)
-        assert_same(*pair, TOLERANCE + slack)
+        assert_same(*pair, tolerance + slack)
     return True
 
 
@@ -301,9 +304,7 @@ chains = st.builds(
     recent=st.lists(st.integers(0, 49), max_size=12),
     banned=st.integers(0, 20),
 )
-def test_any_chain(
-    chain: ref.Chain, seed: int, n_vocab: int, spread: float, recent: list[int], banned: int
-) -> None:
+def test_any_chain(chain: ref.Chain, seed: int, n_vocab: int, spread: float, recent: list[int], banned: int) -> None:
     logits = (spread * np.random.default_rng(seed).standard_normal(n_vocab)).astype(np.float32)
     if chain.typical_p >= 1:  # llama.cpp's entropy is NaN where a token is banned
         bias = {**chain.logit_bias, **dict.fromkeys(range(20, 20 + banned), float("-inf"))}

@@ -151,7 +151,9 @@ def test_a_seed_in_the_constructor_means_the_same_text_for_fresh_objects(
     make_llama: MakeLlama, tiny_files: TinyFiles
 ) -> None:
     texts = [
-        make_llama(draft=tiny_files.draft(draft), seed=11).create_completion("the cat", max_tokens=30)["choices"][0]["text"]
+        make_llama(draft=tiny_files.draft(draft), seed=11).create_completion("the cat", max_tokens=30)["choices"][0][
+            "text"
+        ]
         for draft in ("none", "good", "bad", "good")
     ]
     assert len(set(texts)) == 1

@@ -1,8 +1,8 @@
-"""The whole engine samples from the target's distribution: chi-square over sequences, and conditional tests over long texts.
+"""The whole engine samples from the target's distribution: chi-square over sequences, conditional tests over texts.
 
 The probabilities of all sequences of three tokens are worked out exactly from the logits of plain llama_cpp.Llama and
-reference.py's sampler chain. All seeds are fixed, so a run is reproducible; with some hundred p-values, one below LEVEL is
-a sign of a wrong distribution and not of bad luck.
+reference.py's sampler chain. All seeds are fixed, so a run is reproducible; with some hundred p-values, one below LEVEL
+is a sign of a wrong distribution and not of bad luck.
 """
 
 from __future__ import annotations
@@ -151,9 +151,7 @@ def test_sequences_through_llama(
     def generate(seed: int) -> list[int]:
         if verify != "auto":
             llm.set_seed(seed)
-        tokens = llm.generate(
-            PROMPT, temp=chain.temperature, top_k=chain.top_k, top_p=chain.top_p, min_p=chain.min_p
-        )
+        tokens = llm.generate(PROMPT, temp=chain.temperature, top_k=chain.top_k, top_p=chain.top_p, min_p=chain.min_p)
         return list(itertools.islice(tokens, LENGTH))
 
     counts = count_sequences(generate, 1500)

@@ -24,6 +24,11 @@ def text_of(llm: llama_cpp.Llama, prompt: str = PROMPT, **settings: Any) -> str:
     return str(llm.create_completion(prompt, **settings)["choices"][0]["text"])
 
 
+def tokens_of(llm: llama_cpp.Llama, prompt: str) -> list[int]:
+    """60 greedy tokens."""
+    return list(itertools.islice(llm.generate(llm.tokenize(prompt.encode()), temp=0.0), 60))
+
+
 @pytest.mark.parametrize("swa_full", [True, False, None])
 @pytest.mark.parametrize("gamma", [1, 4, 8])
 def test_sliding_window(
@@ -91,21 +96,23 @@ def test_targets_that_cannot_be_rolled_back(
 ) -> None:
     """Speculation by a checkpoint, or plain decoding with a warning; in any case the text of the base class."""
     path = getattr(tiny_files, kind)
-    base, plain = make_base(path), make_llama(path)
+    plain = make_llama(path)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         llm = make_llama(path, tiny_files.good)
         for prompt in (PROMPT, "a dog", PROMPT * 2, PROMPT):
-            expected = text_of(base, prompt, **GREEDY)
-            assert text_of(plain, prompt, **GREEDY) == expected
-            assert text_of(llm, prompt, **GREEDY) == expected
+            expected = tokens_of(make_base(path), prompt)  # early releases cannot use one object twice here
+            assert len(set(expected)) > 3
+            assert tokens_of(plain, prompt) == expected
+            assert tokens_of(llm, prompt) == expected
             assert text_of(llm, prompt, **COUPLED) == text_of(plain, prompt, **COUPLED)
     said = [str(w.message) for w in caught if issubclass(w.category, specllama.FallbackWarning)]
     if llm.stats.num_drafts == 0:
         assert len(said) == 1 and "recurrent" in said[0]
         assert "recurrent" in (llm.stats.fallback_reason or "")
-    else:
-        assert "checkpoint" in llm.stats.rollback
+    elif "checkpoint" not in llm.stats.rollback:  # a release that cannot tell: the first failure stops the drafting
+        assert said
+        assert "could not be rolled back" in (llm.stats.fallback_reason or "")
 
 
 @pytest.mark.parametrize("kind", ["recurrent_draft", "hybrid_draft"])

@@ -1,7 +1,7 @@
 """Qwen2.5-Coder 1.5B with the 0.5B as its draft: greedy text equals plain decoding on ten prompts.
 
-Batches of one and of several tokens round differently, so a text may split at a near-tie. Such a split is reported with its
-logit gap, fails if the gap is larger than rounding explains, and the comparison goes on behind it.
+Batches of one and of several tokens round differently, so a text may split at a near-tie. Such a split is reported
+with its logit gap, fails if the gap is larger than rounding explains, and the comparison goes on behind it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from conftest import RealModels
 
 LENGTH = 32
-# Between batches of 1 and of 5 tokens the logits of the Q4_K_M target differ by 0.08 in the mean and 0.7 at most (measured
-# with plain llama_cpp.Llama: activations are quantised to 8 bits); those of the likeliest token by up to 0.26.
+# Between batches of 1 and of 5 tokens the logits of the Q4_K_M target differ by 0.08 in the mean and 0.7 at most
+# (measured with plain llama_cpp.Llama: activations are quantised to 8 bits); the likeliest token's by up to 0.26.
 NEAR_TIE = 0.5
 PROMPTS = [
     "def fibonacci(n: int) -> int:\n",
@@ -39,7 +39,7 @@ PROMPTS = [
 
 @pytest.fixture(scope="module")
 def llm(real_models: RealModels) -> Iterator[specllama.Llama]:
-    # One thread: two processes with more would wait for each other (shared test machines), and no time is measured here.
+    # One thread: processes with more wait for each other on shared machines, and no time is measured here.
     llm = specllama.Llama(
         str(real_models.target),
         draft_model=str(real_models.draft),
@@ -78,14 +78,15 @@ def test_greedy_equality(llm: specllama.Llama, record_property: Callable[[str, o
     while compared < LENGTH:
         speculative = greedy(llm, prompt + plain[:compared], LENGTH - compared, 4)
         drafted += llm.stats.num_accepted_tokens
-        same = next((i for i, pair in enumerate(zip(plain[compared:], speculative, strict=True)) if len(set(pair)) > 1), -1)
+        same = next(
+            (i for i, pair in enumerate(zip(plain[compared:], speculative, strict=True)) if len(set(pair)) > 1), -1
+        )
         if same < 0:
             break
         compared += same
         gap = logit_gap(llm, prompt + plain[:compared], plain[compared], speculative[same])
         message = f"near-tie at token {compared} of {LENGTH} after {text!r}: logit gap {gap:.4f}"
         record_property("near_tie", message)
-        print(message)
         assert gap < NEAR_TIE, message
         compared += 1
     assert drafted > 0, "nothing was accepted: equality with plain decoding means nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -249,7 +250,7 @@ def test_two_loops_over_one_pair_are_refused_or_take_turns(make_engine: MakeEngi
         settings: dict[str, Any] = {"rule": "block", "num_draft_tokens": 4, "seed": 1}
         patiently(lambda: loop.begin(prompt, sampler=_core.SamplerParams(), **settings))
         while len(result) < 60:
-            result += patiently(lambda: loop.step(60 - len(result)))[0]
+            result += patiently(functools.partial(loop.step, 60 - len(result)))[0]
 
     for _ in range(50):
         results: list[list[int]] = [[], []]

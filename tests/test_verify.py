@@ -109,7 +109,7 @@ def below(x: float) -> float:
 
 
 def coins(accept: bool, threshold: float) -> list[float]:
-    """The uniforms in [0, 1) closest to a threshold from the accepting (below) or rejecting side; none if there is none."""
+    """The uniform in [0, 1) closest to a threshold, on its accepting side (below) or the other; [] if there is none."""
     if accept:
         return [below(threshold)] if threshold > 0 else []
     return [threshold] if threshold < 1 else []

@@ -1,7 +1,7 @@
 """Tiny GGUF files with random weights: everything that the tests load without a download.
 
 All files are deterministic functions of a seed, are written in well under a second, and load and decode in
-milliseconds. The weights are scaled so that the distributions are neither uniform nor one-hot, and depend on the context.
+milliseconds. The weights are scaled so that distributions are neither uniform nor one-hot, and depend on the context.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _embedding(
 
 
 def _word_bias(vocabulary: Vocabulary) -> npt.NDArray[np.float64]:
-    """Words are likely, bytes now and then (so that text has broken UTF-8), special and unused rows practically never."""
+    """Words are likely, bytes come now and then (text has broken UTF-8), special and unused rows practically never."""
     bias = np.zeros(len(vocabulary))
     kinds = np.array(vocabulary.types)
     bias[kinds == gguf.TokenType.BYTE] = -4.5
@@ -230,14 +230,15 @@ def write_llama(path: Path, vocabulary: Vocabulary, weights: Weights) -> Path:
 
 
 def write_sliding_window(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
-    """Write a gemma3 model: layer 0 sees `WINDOW` tokens, layer 1 sees all."""
-    n_embd, n_ff, n_layer = 32, 48, 2
+    """Write a gemma3 model: layers 0 to 4 see `WINDOW` tokens, layer 5 sees all."""
+    n_embd, n_ff, n_layer = 32, 48, 6
     weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_ff=n_ff, n_layer=n_layer, sharpness=2.0)
     # gemma scales the embedding by sqrt(n_embd); the rest of the network expects unit variance.
     weights["token_embd.weight"] = weights["token_embd.weight"] / np.float32(np.sqrt(n_embd))
     for i in range(n_layer):
-        weights[f"blk.{i}.post_attention_norm.weight"] = np.ones(n_embd, np.float32)
-        weights[f"blk.{i}.post_ffw_norm.weight"] = np.ones(n_embd, np.float32)
+        # Each layer adds little, or six of them would blow rounding up to another text.
+        for name in ("post_attention_norm", "post_ffw_norm"):
+            weights[f"blk.{i}.{name}.weight"] = np.full(n_embd, 0.4, np.float32)
         weights[f"blk.{i}.attn_q_norm.weight"] = np.ones(n_embd // 4, np.float32)
         weights[f"blk.{i}.attn_k_norm.weight"] = np.ones(n_embd // 4, np.float32)
     writer = _open(path, "gemma3", vocabulary, n_embd, n_layer, n_ff)
@@ -247,7 +248,6 @@ def write_sliding_window(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
     writer.add_value_length(n_embd // 4)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_sliding_window(WINDOW)
-    writer.add_uint32("gemma3.attention.sliding_window_pattern", 2)
     _finish(writer, weights)
     return path
 
@@ -287,7 +287,10 @@ def write_hybrid(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
     for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
         del weights[f"blk.0.{name}.weight"]
     rng = np.random.default_rng(seed + 1)
-    weights["token_embd_norm.weight"] = weights.pop("output_norm.weight")
+    # The embedding is the output matrix, too. It is small beside what the layers add, or every token would repeat.
+    del weights["output.weight"], weights["output_norm.weight"]
+    weights["token_embd.weight"] *= np.float32(0.3)
+    weights["token_embd_norm.weight"] = np.full(n_embd, 2.5 / 0.3 / np.sqrt(n_embd), np.float32)
     weights["blk.0.shortconv.conv.weight"] = _dense(rng, n_embd, kernel)
     weights["blk.0.shortconv.in_proj.weight"] = _dense(rng, 3 * n_embd, n_embd)
     weights["blk.0.shortconv.out_proj.weight"] = _writes_residual(_dense(rng, n_embd, n_embd, 2.0))
@@ -337,6 +340,8 @@ def write_embedding_model(path: Path, seed: int, vocabulary: Vocabulary | None =
     for name in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
         weights[f"{name}.weight"] = np.ones(n_embd, np.float32)
         weights[f"{name}.bias"] = np.zeros(n_embd, np.float32)
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down"):
+        weights[f"blk.0.{name}.bias"] = np.zeros(len(weights[f"blk.0.{name}.weight"]), np.float32)
     _finish(writer, weights)
     return path
 

@@ -1,0 +1,61 @@
+"""Compares the responses of specllama.Llama with those of llama_cpp.Llama."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+
+import specllama
+
+PROMPT = "the cat sat on the dog and"
+Pair = tuple[specllama.Llama, llama_cpp.Llama]
+"""Ours and theirs."""
+
+
+def comparable(response: Any) -> Any:
+    """A response without what differs from call to call."""
+    response = copy.deepcopy(response)
+    for key in ("id", "created"):
+        assert response.pop(key)
+    return response
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    """Equal but for rounding in log-probabilities, which the base class gives as np.float32."""
+    theirs = float(theirs) if isinstance(theirs, np.floating) else theirs
+    assert type(ours) is type(theirs), (ours, theirs)
+    if isinstance(theirs, dict):
+        assert list(ours) == list(theirs)
+        for key in theirs:
+            assert_same(ours[key], theirs[key])
+    elif isinstance(theirs, list):
+        assert len(ours) == len(theirs)
+        for a, b in zip(ours, theirs, strict=True):
+            assert_same(a, b)
+    elif isinstance(theirs, float):
+        assert ours == pytest.approx(theirs, abs=2e-4)
+    else:
+        assert ours == theirs
+
+
+def complete(pair: Pair, prompt: Any = PROMPT, **settings: Any) -> Any:
+    """Both complete greedily; asserts that they agree."""
+    settings = {"temperature": 0.0, "max_tokens": 30, **settings}
+    ours, theirs = (comparable(llm.create_completion(prompt, **settings)) for llm in pair)
+    assert_same(ours, theirs)
+    return ours
+
+
+def stream(llm: llama_cpp.Llama, prompt: Any = PROMPT, **settings: Any) -> list[Any]:
+    """The chunks of a greedy stream."""
+    settings = {"temperature": 0.0, "max_tokens": 30, **settings}
+    return [comparable(chunk) for chunk in llm.create_completion(prompt, stream=True, **settings)]
+
+
+def joined(chunks: list[Any]) -> str:
+    """The text of a stream."""
+    return "".join(chunk["choices"][0]["text"] for chunk in chunks)

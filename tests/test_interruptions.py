@@ -1,0 +1,172 @@
+"""After every kind of interruption the caches are at a committed position: the next call equals a fresh object's."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+import pytest
+from fresh import PROMPT, SAMPLING, assert_like_fresh, text_of
+
+import specllama
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama, TinyFiles
+
+
+def test_stop_string_inside_an_accepted_run(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    whole = text_of(llm)
+    for begin in range(4, 16, 3):
+        stop = whole[begin : begin + 2]
+        text = text_of(llm, stop=[stop])
+        assert text == whole[: whole.index(stop)]
+        assert stop not in text
+        assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_stop_string_inside_a_streamed_run(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    whole = text_of(llm)
+    stop = whole[9:12]
+    chunks = llm.create_completion(PROMPT, stop=[stop], stream=True, **SAMPLING)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole[: whole.index(stop)]
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 5, 8, 11])
+def test_max_tokens_inside_a_run(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles, max_tokens: int
+) -> None:
+    out = llm.create_completion(PROMPT, **{**SAMPLING, "max_tokens": max_tokens})
+    assert out["usage"]["completion_tokens"] == max_tokens
+    assert out["choices"][0]["finish_reason"] == "length"
+    assert llm.stats.num_tokens == max_tokens
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+@pytest.mark.parametrize("taken", [1, 2, 4, 9])
+def test_abandoned_generator(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles, taken: int) -> None:
+    llm.set_seed(5)
+    tokens = llm.generate(llm.tokenize(PROMPT.encode()), temp=0.9)
+    for _ in range(taken):
+        next(tokens)
+    assert llm.stats.num_tokens == taken
+    tokens.close()
+    assert llm.stats.num_tokens == taken
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_abandoned_stream(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    chunks = llm.create_completion(PROMPT, stream=True, **SAMPLING)
+    next(chunks)
+    next(chunks)
+    del chunks
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_a_generator_that_was_never_started_does_nothing(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    tokens = llm.generate(llm.tokenize(b"a dog"))
+    expected = text_of(llm)
+    assert expected == text_of(make_llama(draft=tiny_files.identical, num_draft_tokens=6, verify=llm.verify))
+    tokens.close()
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_an_older_generator_cannot_go_on_behind_a_newer_one(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    older = llm.generate(llm.tokenize(b"a dog"))
+    next(older)
+    text_of(llm)
+    with pytest.raises(RuntimeError, match="later one"):
+        next(older)
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+class Boom(Exception):
+    """Raised by callbacks of these tests."""
+
+
+@pytest.mark.parametrize("error", [Boom, KeyboardInterrupt])
+@pytest.mark.parametrize("after", [1, 3, 8])
+def test_exception_in_a_stopping_criterion(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles, after: int, error: type[BaseException]
+) -> None:
+    calls = itertools.count(1)
+
+    def criterion(tokens: Any, logits: Any) -> bool:
+        if next(calls) > after:
+            raise error
+        return False
+
+    with pytest.raises(error):
+        text_of(llm, stopping_criteria=llama_cpp.StoppingCriteriaList([criterion]))
+    assert llm.stats.num_tokens == after
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_exception_in_the_consumer(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    def consume(tokens: Iterator[int]) -> None:
+        for i, _ in enumerate(tokens):
+            if i == 3:
+                raise Boom
+
+    with pytest.raises(Boom):
+        consume(llm.generate(llm.tokenize(PROMPT.encode())))
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_keyboard_interrupt_while_decoding(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """A real SIGINT during a long generation comes out as KeyboardInterrupt, between two rounds."""
+    import _thread
+
+    started = threading.Event()
+
+    def interrupt() -> None:
+        started.wait()
+        _thread.interrupt_main()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(1000):  # until it arrives
+            for _ in llm.generate(llm.tokenize(PROMPT.encode())):
+                started.set()
+                if llm.n_tokens > 400:
+                    break
+    thread.join()
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_generator_send_appends_the_callers_tokens(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    """(The base class of 0.3.36 aborts the process here: it samples from a row that it did not decode.)"""
+    prompt = llm.tokenize(PROMPT.encode())
+    own = llm.tokenize(b"no fox", add_bos=False)
+    tokens = llm.generate(prompt, temp=0.0)
+    first = [next(tokens) for _ in range(3)]
+    rest = [tokens.send(own), *itertools.islice(tokens, 10)]
+    tokens.close()
+    fresh = make_llama()
+    assert rest == list(itertools.islice(fresh.generate([*prompt, *first, *own], temp=0.0), 11))
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_stopping_criterion_inside_a_run(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    lengths = []
+
+    def criterion(tokens: Any, logits: Any) -> bool:
+        lengths.append(len(tokens))
+        assert np.all(np.isfinite(logits))
+        return len(lengths) == 9
+
+    text_of(llm, stopping_criteria=llama_cpp.StoppingCriteriaList([criterion]))
+    prompt = len(llm.tokenize(PROMPT.encode()))
+    assert lengths[:9] == list(range(prompt, prompt + 9))
+    assert_like_fresh(llm, make_llama, tiny_files)
