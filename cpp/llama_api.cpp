@@ -36,13 +36,16 @@ std::vector<std::pair<std::string, int>> LlamaApi::required_functions() {
     };
 }
 
-std::vector<std::pair<std::string, std::size_t>> LlamaApi::batch_layout() {
+std::vector<BatchField> LlamaApi::batch_layout() {
+#define SPECLLAMA_FIELD(name)                                         \
+    {                                                                 \
+        #name, offsetof(llama_batch, name), sizeof(llama_batch::name) \
+    }
     return {
-        {"n_tokens", offsetof(llama_batch, n_tokens)}, {"token", offsetof(llama_batch, token)},
-        {"embd", offsetof(llama_batch, embd)},         {"pos", offsetof(llama_batch, pos)},
-        {"n_seq_id", offsetof(llama_batch, n_seq_id)}, {"seq_id", offsetof(llama_batch, seq_id)},
-        {"logits", offsetof(llama_batch, logits)},     {"", sizeof(llama_batch)},
+        SPECLLAMA_FIELD(n_tokens), SPECLLAMA_FIELD(token),  SPECLLAMA_FIELD(embd),   SPECLLAMA_FIELD(pos),
+        SPECLLAMA_FIELD(n_seq_id), SPECLLAMA_FIELD(seq_id), SPECLLAMA_FIELD(logits), {"", 0, sizeof(llama_batch)},
     };
+#undef SPECLLAMA_FIELD
 }
 
 }  // namespace specllama

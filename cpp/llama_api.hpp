@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -48,6 +49,9 @@ struct llama_batch {
     int8_t * logits;     // [n_tokens], non-zero where logits are wanted
 };
 
+// Name, byte offset and size.
+using BatchField = std::tuple<std::string, std::size_t, std::size_t>;
+
 struct LlamaApi {
 #define SPECLLAMA_DECLARE(result, name, arguments) result(*name) arguments = nullptr;
     SPECLLAMA_LLAMA_FUNCTIONS(SPECLLAMA_DECLARE)
@@ -61,8 +65,8 @@ struct LlamaApi {
     // (name, number of arguments) of every function.
     static std::vector<std::pair<std::string, int>> required_functions();
 
-    // (name, byte offset) of every field of llama_batch, then ("", sizeof).
-    static std::vector<std::pair<std::string, std::size_t>> batch_layout();
+    // Every field of llama_batch, then the struct itself, which has no name.
+    static std::vector<BatchField> batch_layout();
 };
 
 }  // namespace specllama

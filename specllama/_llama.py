@@ -49,9 +49,10 @@ def _addresses(library: Any) -> Mapping[str, int]:
 def _check_batch(library: Any) -> None:
     # A size check is not enough: fields have been inserted without a change of size.
     batch = library.llama_batch
-    found = [(field[0], getattr(batch, field[0]).offset) for field in batch._fields_]
+    fields = [(field[0], getattr(batch, field[0])) for field in batch._fields_]
+    found = [(name, field.offset, field.size) for name, field in fields]
     expected = _core.batch_layout()
-    if [*found, ("", ctypes.sizeof(batch))] != expected:
+    if [*found, ("", 0, ctypes.sizeof(batch))] != expected:
         raise _mismatch(library, f"its llama_batch is laid out as {found}, and {expected[:-1]} was expected")
 
 

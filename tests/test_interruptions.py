@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import itertools
+import signal
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -121,10 +123,17 @@ def test_exception_in_the_consumer(llm: specllama.Llama, make_llama: MakeLlama, 
     assert_like_fresh(llm, make_llama, tiny_files)
 
 
-def test_keyboard_interrupt_while_decoding(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    """A real SIGINT during a long generation comes out as KeyboardInterrupt, between two rounds."""
-    import _thread
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Shells start background jobs with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
+
+@pytest.mark.usefixtures("interruptible")
+def test_keyboard_interrupt_while_decoding(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """Ctrl-C during a long generation comes out as KeyboardInterrupt, between two rounds."""
     started = threading.Event()
 
     def interrupt() -> None:

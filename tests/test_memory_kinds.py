@@ -76,6 +76,25 @@ def test_prefix_reuse_across_a_window(make_llama: MakeLlama, tiny_files: TinyFil
     assert text_of(llm, longer, **GREEDY) == expected
 
 
+@pytest.mark.parametrize("draft", ["none", "sliding_draft"])
+def test_a_prompt_whose_window_is_gone(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str) -> None:
+    """The windowed cells (256 here) have been overwritten by a long text; going back must not find an empty window."""
+    kwargs: dict[str, Any] = {"swa_full": False, "n_ctx": 1024, "n_batch": 32, "n_ubatch": 32}
+    llm = make_llama(tiny_files.sliding, tiny_files.draft(draft), draft_kwargs=None, **kwargs)
+    prompts = [PROMPT * 2, "a dog"]
+    for prompt in prompts:
+        expected = tokens_of(make_llama(tiny_files.sliding, **kwargs), prompt)
+        long_text = list(itertools.islice(llm.generate(llm.tokenize(prompt.encode()), temp=0.0), 700))
+        assert long_text[:60] == expected
+        assert tokens_of(llm, prompt) == expected
+        assert llm.stats.fallback_reason is None
+    for count in (20, 500, 690):  # back into the middle of a long text, inside the window and far before it
+        context = llm.tokenize(prompts[-1].encode()) + long_text[:count]
+        list(itertools.islice(llm.generate(context[:5], temp=0.0), 700))
+        again = list(itertools.islice(llm.generate(context, temp=0.0), 20))
+        assert again == list(itertools.islice(make_llama(tiny_files.sliding, **kwargs).generate(context, temp=0.0), 20))
+
+
 @pytest.mark.parametrize("swa_full", [True, False])
 def test_interruptions_with_a_sliding_window(make_llama: MakeLlama, tiny_files: TinyFiles, swa_full: bool) -> None:
     llm = make_llama(tiny_files.sliding, tiny_files.sliding, swa_full=swa_full, num_draft_tokens=8)

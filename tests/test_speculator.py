@@ -95,10 +95,14 @@ def test_counters_of_positions(make_engine: MakeEngine) -> None:
     assert 0 < counters.sum_overlap < reached
 
 
+@pytest.mark.parametrize(
+    "penalties", [{}, {"repeat_penalty": 1.5, "frequency_penalty": 0.5, "penalty_last_n": 9}], ids=str
+)
 @pytest.mark.parametrize("rule", RULES)
-def test_an_identical_draft_is_always_accepted(make_engine: MakeEngine, rule: str) -> None:
+def test_an_identical_draft_is_always_accepted(make_engine: MakeEngine, rule: str, penalties: dict[str, Any]) -> None:
+    """p and q go through the same chain, with the history that each position really has."""
     engine = make_engine("identical")
-    engine.generate(PROMPT, 100, rule=rule, gamma=4, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    engine.generate(PROMPT, 100, rule=rule, gamma=4, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, **penalties)
     drafted = sum(r.num_drafted for r in engine.rounds)
     accepted = sum(r.num_accepted for r in engine.rounds)
     assert accepted >= drafted - 1  # batches of 1 and 5 may round differently

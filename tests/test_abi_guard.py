@@ -1,0 +1,73 @@
+"""The check at import: each way in which an installed llama-cpp-python may not fit, and what the error says."""
+
+from __future__ import annotations
+
+import ctypes
+import types
+from typing import Any
+
+import llama_cpp
+import pytest
+
+from specllama import _core, _llama
+
+REMEDY = "llama-cpp-python"
+NAMES = [name for name, _ in _core.required_functions()]
+
+
+def library(**changes: Any) -> types.SimpleNamespace:
+    """llama_cpp as far as the guard looks at it, with changes; a change to None removes the name."""
+    names = {name: getattr(llama_cpp, name) for name in (*NAMES, "llama_batch", "__version__")}
+    return types.SimpleNamespace(**{name: value for name, value in {**names, **changes}.items() if value is not None})
+
+
+def batch_of(fields: list[tuple[str, Any]]) -> type[ctypes.Structure]:
+    return type("llama_batch", (ctypes.Structure,), {"_fields_": fields})
+
+
+def test_the_installed_release_fits() -> None:
+    assert isinstance(_llama.load_api(library()), _core.LlamaApi)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_function_is_missing(name: str) -> None:
+    with pytest.raises(ImportError, match=f"no function {name}.*pip install") as caught:
+        _llama.load_api(library(**{name: None}))
+    assert f"{REMEDY} {llama_cpp.__version__}" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("change", [1, -1])
+def test_a_function_takes_another_number_of_arguments(name: str, change: int) -> None:
+    count = dict(_core.required_functions())[name]
+    prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (count + change))
+    function = prototype(lambda *_: None)
+    with pytest.raises(ImportError, match=f"{name} takes {count + change} arguments, and {count} were expected"):
+        _llama.load_api(library(**{name: function}))
+
+
+FIELDS = list(llama_cpp.llama_batch._fields_)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param([FIELDS[0], ("all_pos_0", ctypes.c_int32), *FIELDS[1:]], id="a field inserted, size unchanged"),
+        pytest.param([*FIELDS, ("extra", ctypes.c_void_p)], id="a field appended"),
+        pytest.param(FIELDS[:-1], id="a field removed"),
+        pytest.param([FIELDS[0], FIELDS[2], FIELDS[1], *FIELDS[3:]], id="two fields exchanged"),
+        pytest.param([("n_tokens", ctypes.c_int64), *FIELDS[1:]], id="a field widened into padding"),
+    ],
+)
+def test_the_batch_is_laid_out_differently(fields: list[tuple[str, Any]]) -> None:
+    with pytest.raises(ImportError, match="llama_batch is laid out as .* was expected.*pip install"):
+        _llama.load_api(library(llama_batch=batch_of(fields)))
+
+
+def test_a_null_address_is_refused() -> None:
+    addresses = dict.fromkeys(NAMES, 1)
+    assert _core.LlamaApi(addresses)
+    with pytest.raises(_core.AbiError, match=NAMES[0]):
+        _core.LlamaApi({**addresses, NAMES[0]: 0})
+    with pytest.raises(_core.AbiError, match=NAMES[-1]):
+        _core.LlamaApi(dict.fromkeys(NAMES[:-1], 1))
