@@ -31,7 +31,7 @@ def test_the_installed_release_fits() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_function_is_missing(name: str) -> None:
-    with pytest.raises(ImportError, match=f"no function {name}.*pip install") as caught:
+    with pytest.raises(ImportError, match=rf"no function {name}.*pip install") as caught:
         _llama.load_api(library(**{name: None}))
     assert f"{REMEDY} {llama_cpp.__version__}" in str(caught.value)
 
@@ -60,7 +60,7 @@ FIELDS = list(llama_cpp.llama_batch._fields_)
     ],
 )
 def test_the_batch_is_laid_out_differently(fields: list[tuple[str, Any]]) -> None:
-    with pytest.raises(ImportError, match="llama_batch is laid out as .* was expected.*pip install"):
+    with pytest.raises(ImportError, match=r"llama_batch is laid out as .* was expected.*pip install"):
         _llama.load_api(library(llama_batch=batch_of(fields)))
 
 
