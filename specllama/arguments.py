@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+import llama_cpp
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -79,6 +83,23 @@ def bound(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         if name in given and arguments[name] != signature.parameters[name].default:
             raise TypeError(f"{name}={arguments[name]!r} is not known to this release of specllama: upgrade it")
     return arguments
+
+
+def check_constructor(kwargs: dict[str, Any]) -> None:
+    """Look at what goes on to llama_cpp.Llama's constructor, which ignores names that it does not know.
+
+    Raises:
+        ValueError: a size that would reach a GGML_ASSERT, which aborts the process.
+    """
+    known = [*inspect.signature(llama_cpp.Llama.__init__).parameters, "draft_kwargs", "num_draft_tokens", "verify"]
+    for name in kwargs.keys() - set(known):
+        similar = difflib.get_close_matches(name, known, n=1)
+        hint = f": did you mean {similar[0]}?" if similar else ""
+        warnings.warn(f"Llama has no argument {name}, it is ignored{hint}", UserWarning, stacklevel=3)
+    for name, least in (("n_ctx", 0), ("n_batch", 1), ("n_ubatch", 1)):
+        value = kwargs.get(name, least)
+        if not least <= value < 2**31:
+            raise ValueError(f"{name}={value} is out of range: it must be at least {least}")
 
 
 def sampling_of(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from . import _core, catalog
 from ._llama import context_of
-from .arguments import bound, sampling_of, with_options
+from .arguments import bound, check_constructor, sampling_of, with_options
 from .closed import close_for_good
 from .completion import Completion
 from .draft import Draft, engine_of
@@ -68,7 +68,7 @@ class Llama(llama_cpp.Llama):
     ) -> None:
         self._options = Options.checked(num_draft_tokens, verify)
         checked = checked_seed(seed)
-        _require_sizes(kwargs)
+        check_constructor(kwargs)
         self._lock = threading.RLock()
         self._warned: set[str] = set()
         self._generation: Generation | None = None
@@ -360,11 +360,3 @@ def _read_in(context: contextvars.Context, chunks: Iterator[Any]) -> Iterator[An
         close = getattr(chunks, "close", None)
         if close is not None:
             context.run(close)
-
-
-def _require_sizes(kwargs: dict[str, Any]) -> None:
-    # These would reach a GGML_ASSERT, which aborts the process.
-    for name, least in (("n_ctx", 0), ("n_batch", 1), ("n_ubatch", 1)):
-        value = kwargs.get(name, least)
-        if not least <= value < 2**31:
-            raise ValueError(f"{name}={value} is out of range: it must be at least {least}")

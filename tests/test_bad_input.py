@@ -393,3 +393,8 @@ def test_unknown_arguments(make_llama: MakeLlama, tiny_files: TinyFiles) -> None
     with pytest.raises(TypeError):
         specllama.Llama()  # type: ignore[call-arg]
     assert_still_works(llm)
+
+
+def test_a_mistyped_constructor_argument_is_named(make_llama: MakeLlama) -> None:
+    with pytest.warns(UserWarning, match="no argument draft_modle.*did you mean draft_model"):
+        assert_still_works(make_llama(draft_modle="draft.gguf"))
