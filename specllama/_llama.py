@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import llama_cpp
+from llama_cpp import _internals
 
 from . import _core
 
@@ -79,6 +80,14 @@ def context_of(llama: llama_cpp.Llama, name: str) -> _core.Context:
         context = _core.Context(API, int(llama._ctx.ctx), name)
         llama.__dict__["_specllama_context"] = context
     return context
+
+
+def first_vocabulary_difference(
+    target: _internals.LlamaModel, draft: _internals.LlamaModel
+) -> tuple[int, bytes, bytes] | None:
+    """The first token whose text differs, with the target's and the draft's text; None if none does."""
+    addresses = (int(ctypes.cast(model.vocab, ctypes.c_void_p).value or 0) for model in (target, draft))
+    return _core.first_vocabulary_difference(API, *addresses)
 
 
 def can_roll_back(llama: llama_cpp.Llama) -> bool:

@@ -149,6 +149,7 @@ class Generation:
             raise ValueError(f"token {out_of_range[0]} is out of range: the vocabulary has {llama.n_vocab()} tokens")
         self._started = self._last_active = time.perf_counter()
         llama._take_over(self)
+        self._engine = llama._engine  # the draft may have been exchanged since the generator was made
         if not request.reset and llama.n_tokens:
             # llama_cpp's reset=False: the prompt continues what was evaluated before.
             tokens = np.concatenate([llama._input_ids, tokens])

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import llama_cpp
 from llama_cpp import _internals
 
-from . import _core
-from ._llama import API
+from ._llama import first_vocabulary_difference
 from .loading import explained
 
 
@@ -20,7 +17,7 @@ def require_same_vocabulary(target: _internals.LlamaModel, draft: _internals.Lla
     Raises:
         ValueError: names the first token that differs.
     """
-    difference = _core.first_vocabulary_difference(API, _address(target.vocab), _address(draft.vocab))
+    difference = first_vocabulary_difference(target, draft)
     if difference is not None:
         token, target_text, draft_text = difference
         raise _mismatch(f"token {token} is {_show(target_text)} in the target and {_show(draft_text)} in the draft")
@@ -40,10 +37,6 @@ def require_same_vocabulary_file(target: _internals.LlamaModel, draft_path: str)
         require_same_vocabulary(target, draft)
     finally:
         draft.close()  # type: ignore[no-untyped-call]
-
-
-def _address(pointer: object) -> int:
-    return int(ctypes.cast(pointer, ctypes.c_void_p).value or 0)  # type: ignore[arg-type]
 
 
 def _show(text: bytes) -> str:
