@@ -53,7 +53,8 @@ void Context::assume(std::vector<int32_t> tokens) {
 }
 
 void Context::clear() {
-    api_->llama_memory_clear(memory_, true);
+    // The cells, not their data: zeroing the buffers of a long context would take as long as a prompt.
+    api_->llama_memory_clear(memory_, false);
     tokens_.clear();
     more_behind_ = false;
 }
