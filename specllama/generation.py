@@ -114,12 +114,12 @@ class Generation:
         if self._tally is not None:
             return self._tally
         return Tally.of(
-            self._engine.counters,
+            self._counters,
             num_tokens=self._position - self._prompt_size,
             total_seconds=self._last_active - self._started,
             verify=self._rule,
             rollback=self._rollback,
-            fallback_reason=self._fallback_reason or self._engine.drafting_stopped or self._draft_unusable(),
+            fallback_reason=self._fallback_reason or self._drafting_stopped or self._draft_unusable(),
             extra_sample_seconds=self._sample_seconds,
         )
 
@@ -164,6 +164,7 @@ class Generation:
             num_draft_tokens=num_draft_tokens,
             seed=request.seed & (2**64 - 1),
         )
+        self._look_at_engine()
         self._begun = True
         self._rollback = self._how_to_roll_back()
         llama.input_ids[: len(tokens)] = tokens
@@ -182,6 +183,7 @@ class Generation:
                 while self._engine.prefill():
                     pass  # here Python looks at signals
                 self._waiting.extend(self._next_round())
+                self._look_at_engine()
                 self._row = -1
             token = self._waiting[0]
             self._row += 1
@@ -194,6 +196,11 @@ class Generation:
             self._position += 1
             self._last_active = time.perf_counter()
             return token
+
+    def _look_at_engine(self) -> None:
+        # Statistics may be read by another thread while a round runs: they are made of copies.
+        self._counters = self._engine.counters
+        self._drafting_stopped = self._engine.drafting_stopped
 
     def _stops(self) -> bool:
         criteria = self._request.stopping_criteria
@@ -273,6 +280,8 @@ class Generation:
             return
         llama = self._llama
         with llama._exclusive():
+            if self._begun:
+                self._look_at_engine()  # a round that was interrupted has counted too
             self.supersede()
             if self._begun and is_open(llama):
                 self._engine.finish(self._position)
