@@ -152,14 +152,20 @@ void Speculator::extend(const std::vector<int32_t> & tokens) {
 }
 
 void Speculator::finish(std::size_t count) {
-    const InUse in_use(*this);
+    const Context::Use in_use(*target_);
     require_generation();
     const Stopwatch stopwatch(counters_.rollback_seconds);
     rewind(count);
     num_rows_ = 0;
     target_->keep(count);
     if (draft_context_ && draft_context_->is_open()) {
-        draft_context_->keep(count);
+        try {
+            const Context::Use draft_in_use(*draft_context_);
+            draft_context_->keep(count);
+        } catch (const BusyError &) {
+            // Another target drafts with it by now, and has said what it is to hold.
+            return;
+        }
     }
 }
 

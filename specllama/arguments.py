@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import os
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -85,6 +87,15 @@ def bound(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     return arguments
 
 
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the caller's that led here, not at one of this package or of llama_cpp."""
+    inside = tuple(os.path.dirname(file) + os.sep for file in (__file__, llama_cpp.__file__))
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
 def check_constructor(kwargs: dict[str, Any]) -> None:
     """Look at what goes on to llama_cpp.Llama's constructor, which ignores names that it does not know.
 
@@ -95,7 +106,7 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
     for name in kwargs.keys() - set(known):
         similar = difflib.get_close_matches(name, known, n=1)
         hint = f": did you mean {similar[0]}?" if similar else ""
-        warnings.warn(f"Llama has no argument {name}, it is ignored{hint}", UserWarning, stacklevel=3)
+        warn(f"Llama has no argument {name}, it is ignored{hint}")
     for name, least in (("n_ctx", 0), ("n_batch", 1), ("n_ubatch", 1)):
         value = kwargs.get(name, least)
         if not least <= value < 2**31:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 import uuid
-import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
-from .arguments import sampling_of
+from .arguments import sampling_of, warn
 from .generation import Generation, Request
 from .logprobs import LogprobLog, prompt_logprobs
 from .options import Options
@@ -153,17 +152,16 @@ class Completion:
                 f"Requested tokens ({len(self._prompt_tokens)}) exceed context window of {self._llama.n_ctx()}: "
                 "shorten the prompt, or create the Llama with a larger n_ctx"
             )
-        return room if max_tokens is None or max_tokens <= 0 else min(max_tokens, room)
+        return room if max_tokens is None or max_tokens <= 0 else min(int(max_tokens), room)
 
     def _warn_double_bos(self) -> None:
         bos = self._llama.token_bos()
         if self._prompt_tokens[:2] == [bos, bos]:
             text = self._llama._model.token_get_text(bos)
-            warnings.warn(
+            warn(
                 f'Detected duplicate leading "{text}" in prompt, this will likely reduce response quality, '
                 "consider removing it...",
                 RuntimeWarning,
-                stacklevel=2,
             )
 
     def _load_cached_state(self) -> None:

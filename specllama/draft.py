@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
 from . import _core, catalog
 from ._llama import can_roll_back, context_of
+from .arguments import check_constructor, warn
 from .closed import is_open
 from .loading import explained
 from .vocabulary import require_same_vocabulary, require_same_vocabulary_file
@@ -33,6 +33,8 @@ class Draft:
     def __init__(self, target: Llama, llama: llama_cpp.Llama, owned: bool) -> None:
         if llama is target:
             raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
+        if not is_open(llama):
+            raise _core.ClosedError("the draft Llama is closed: open it again, or give its path as draft_model")
         require_same_vocabulary(target._model, llama._model)
         self.context = context_of(llama, "draft")  # refuses a model that cannot generate
         self.llama = llama
@@ -59,6 +61,7 @@ class Draft:
             return cls(target, draft, owned=False)
         if not isinstance(draft, (str, os.PathLike)):
             raise TypeError(f"draft_model={draft!r} must be a path, a model name, a llama_cpp.Llama or None")
+        check_constructor(draft_kwargs or {})
         path = catalog.resolve(draft)
         require_same_vocabulary_file(target._model, path)
         arguments = {
@@ -76,12 +79,17 @@ class Draft:
             llama = llama_cpp.Llama(path, **arguments)
         return cls(target, llama, owned=True)
 
+    def notice_closing(self) -> None:
+        """Look whether the draft's owner has closed it: its native context must not be touched then."""
+        if self.unusable is None and not is_open(self.llama):
+            self.unusable = "the draft Llama is closed"
+        if not is_open(self.llama):
+            self.context.close()
+
     def claim(self) -> None:
         """Learn what the cache holds if the draft's owner has used it. While it is ours its ``n_tokens`` is 0."""
-        if not is_open(self.llama):
-            self.unusable = "the draft Llama is closed"
-            self.context.close()
-        elif self.llama.n_tokens:
+        self.notice_closing()
+        if self.unusable is None and self.llama.n_tokens:
             self.context.assume(self.llama._input_ids)
             self.llama.n_tokens = 0
 
@@ -100,9 +108,7 @@ def engine_of(target: Llama, draft: Draft | None) -> _core.Speculator:
 def _warn_if_larger(target: llama_cpp.Llama, draft: llama_cpp.Llama) -> None:
     of_target, of_draft = target._model.n_params(), draft._model.n_params()
     if of_draft > of_target:
-        warnings.warn(
+        warn(
             f"the draft ({of_draft:,} parameters) is larger than the target ({of_target:,}): this is slower than no "
-            "draft; exchange the two paths",
-            UserWarning,
-            stacklevel=4,
+            "draft; exchange the two paths"
         )

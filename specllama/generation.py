@@ -90,6 +90,7 @@ class Generation:
         self._tally: Tally | None = None
         self._begun = False
         self._rollback = "none"
+        self._published = 0  # the n_tokens that this generation set
         self._finished = False
         self.stopped_by_criteria = False
 
@@ -168,7 +169,7 @@ class Generation:
         self._begun = True
         self._rollback = self._how_to_roll_back()
         llama.input_ids[: len(tokens)] = tokens
-        llama.n_tokens = self._position
+        self._publish(llama._target_context.num_tokens)
         if self._fallback_reason:
             self._next_round = self._sampled_by(self._llama_cpp_sampler())
             if llama.draft_model is not None and request.options.num_draft_tokens > 0:
@@ -176,26 +177,45 @@ class Generation:
 
     def _next(self) -> int | None:
         """The next token; None if a stopping criterion ended the generation."""
+        with self._llama._exclusive():
+            try:
+                return self._next_token()
+            except BaseException:
+                # Said while no other thread can take over: a failed decode may have emptied the cache.
+                self._publish(min(self._position, self._llama._target_context.num_tokens))
+                raise
+
+    def _next_token(self) -> int | None:
         llama = self._llama
-        with llama._exclusive():
-            self._require_undisturbed()
-            if not self._waiting:
-                while self._engine.prefill():
-                    pass  # here Python looks at signals
-                self._waiting.extend(self._next_round())
-                self._look_at_engine()
-                self._row = -1
-            token = self._waiting[0]
-            self._row += 1
-            if self._stops():
-                return None
-            self._waiting.popleft()
-            if self._position < len(llama.input_ids):
-                llama.input_ids[self._position] = token
-            llama.n_tokens = self._position
-            self._position += 1
-            self._last_active = time.perf_counter()
-            return token
+        self._require_undisturbed()
+        if not self._waiting:
+            self._claim_draft()
+            while self._engine.prefill():
+                pass  # here Python looks at signals
+            self._waiting.extend(self._next_round())
+            self._look_at_engine()
+            self._row = -1
+        token = self._waiting[0]
+        self._row += 1
+        if self._stops():
+            return None
+        self._waiting.popleft()
+        if self._position < len(llama.input_ids):
+            llama.input_ids[self._position] = token
+        self._publish(self._position)
+        self._position += 1
+        self._last_active = time.perf_counter()
+        return token
+
+    def _publish(self, n_tokens: int) -> None:
+        """Says how much of ``input_ids`` the cache holds: never more than it does, whatever comes next."""
+        self._llama.n_tokens = self._published = n_tokens
+
+    def _claim_draft(self) -> None:
+        if self._request.options.num_draft_tokens > 0 and not self._fallback_reason:
+            self._llama._claim_draft()
+        elif self._llama._draft is not None:
+            self._llama._draft.notice_closing()
 
     def _look_at_engine(self) -> None:
         # Statistics may be read by another thread while a round runs: they are made of copies.
@@ -212,8 +232,6 @@ class Generation:
     def _speculate(self) -> Sequence[int]:
         request = self._request
         left = request.max_tokens - (self._position - self._prompt_size)
-        if request.options.num_draft_tokens > 0:
-            self._llama._claim_draft()
         tokens, _, _ = self._engine.step(max(1, left))
         if self._engine.drafting_stopped:
             self._llama._warn_once(f"{self._engine.drafting_stopped}: decoding plainly from here on")
@@ -225,7 +243,7 @@ class Generation:
         def plain_round() -> Sequence[int]:
             self._engine.decode_pending()
             # A logits processor reads the history from the Llama.
-            self._llama.n_tokens = self._position
+            self._publish(self._position)
             start = time.perf_counter()
             token = sampler.sample(self._llama._ctx, -1)
             self._sample_seconds += time.perf_counter() - start
@@ -257,8 +275,8 @@ class Generation:
             self._engine.extend(np.asarray(tokens, dtype=np.int32))
             end = self._position + len(tokens)
             self._llama.input_ids[self._position : end] = tokens
+            self._publish(min(self._position, self._llama._target_context.num_tokens))
             self._position = end
-            self._llama.n_tokens = end - 1
 
     def _require_undisturbed(self) -> None:
         llama = self._llama
@@ -268,7 +286,7 @@ class Generation:
                 "or create one Llama for each"
             )
         require_open(llama)
-        if llama.n_tokens not in (self._position, self._position - 1):
+        if llama.n_tokens != self._published:
             raise RuntimeError(
                 "the state of this Llama was changed during a generation (by eval, reset or load_state): "
                 "finish the generation first"
@@ -278,14 +296,27 @@ class Generation:
         """Leaves in the caches what the caller has seen, and nothing else."""
         if self._finished:
             return
+        try:
+            with self._llama._exclusive():
+                self._leave_caches()
+        except _core.BusyError:
+            self._finished = True  # another thread has taken over, or is about to
+
+    def _leave_caches(self) -> None:
         llama = self._llama
-        with llama._exclusive():
-            if self._begun:
-                self._look_at_engine()  # a round that was interrupted has counted too
-            self.supersede()
+        if self._begun:
+            self._look_at_engine()  # a round that was interrupted has counted too
+            if self._position == self._prompt_size:
+                self._last_active = time.perf_counter()
+        self.supersede()
+        try:
             if self._begun and is_open(llama):
+                if llama._draft is not None:
+                    llama._draft.notice_closing()
                 self._engine.finish(self._position)
-                llama.n_tokens = llama._target_context.num_tokens
+        finally:
+            if self._begun and is_open(llama):
+                self._publish(min(self._position, llama._target_context.num_tokens))
                 llama._requires_eval = True
             llama._end_generation(self)
 

@@ -8,7 +8,6 @@ import os
 import random
 import secrets
 import threading
-import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 from . import _core, catalog
 from ._llama import context_of
-from .arguments import bound, check_constructor, sampling_of, with_options
+from .arguments import bound, check_constructor, sampling_of, warn, with_options
 from .closed import close_for_good
 from .completion import Completion
 from .draft import Draft, engine_of
@@ -83,7 +82,7 @@ class Llama(llama_cpp.Llama):
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked  # 0 is a seed like any other
         self.scores = np.empty((0, self._n_vocab), dtype=np.single)  # the base class's n_batch x n_vocab is not used
         self.input_ids = np.zeros(self.n_ctx(), dtype=np.intc)  # llama.cpp may have rounded n_ctx up
-        if not kwargs.get("embedding"):
+        if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
             context_of(self, "target")  # refuses a model that cannot generate
         if draft_model is not None:
             self._set_draft(Draft.opened(self, draft_model, draft_kwargs, kwargs))
@@ -94,12 +93,15 @@ class Llama(llama_cpp.Llama):
 
     @property  # type: ignore[override]  # the base class takes a callable here
     def draft_model(self) -> llama_cpp.Llama | None:
-        """The draft, or None. Another Llama (or None) may be assigned between generations."""
+        """The draft, or None. Another Llama, a path or None may be assigned between generations.
+
+        While a Llama serves as a draft its KV cache is the target's to use: streams of its own must be read first.
+        """
         return None if self._draft is None else self._draft.llama
 
-    @draft_model.setter
-    def draft_model(self, llama: llama_cpp.Llama | None) -> None:
-        self._set_draft(None if llama is None else Draft(self, llama, owned=False))
+    @draft_model.setter  # type: ignore[override]
+    def draft_model(self, draft: str | os.PathLike[str] | llama_cpp.Llama | None) -> None:
+        self._set_draft(None if draft is None else Draft.opened(self, draft, None, {}))
 
     def _set_draft(self, draft: Draft | None) -> None:
         old, self._draft = self._draft, draft
@@ -160,7 +162,7 @@ class Llama(llama_cpp.Llama):
     def _warn_once(self, message: str) -> None:
         if message not in self._warned:
             self._warned.add(message)
-            warnings.warn(message, FallbackWarning, stacklevel=2)
+            warn(message, FallbackWarning)
 
     # Options and statistics
 
@@ -296,6 +298,13 @@ class Llama(llama_cpp.Llama):
         return Completion(self, _call_options.get() or self._options, arguments).run()
 
     # State
+
+    def save_state(self) -> llama_cpp.LlamaState:
+        """Save the target's state. ``llama_cpp.Llama`` can load it too."""
+        with self._exclusive():
+            state = super().save_state()
+            state.scores = np.zeros((1, self._n_vocab), dtype=np.single)  # the base class copies it over its own rows
+            return state
 
     def load_state(self, state: llama_cpp.LlamaState) -> None:
         """Restore a state saved by this class or by ``llama_cpp.Llama`` (whose stored logits are not needed)."""
