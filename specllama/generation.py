@@ -178,6 +178,7 @@ class Generation:
     def _next(self) -> int | None:
         """The next token; None if a stopping criterion ended the generation."""
         with self._llama._exclusive():
+            self._require_undisturbed()
             try:
                 return self._next_token()
             except BaseException:
@@ -187,7 +188,6 @@ class Generation:
 
     def _next_token(self) -> int | None:
         llama = self._llama
-        self._require_undisturbed()
         if not self._waiting:
             self._claim_draft()
             while self._engine.prefill():
@@ -309,13 +309,15 @@ class Generation:
             if self._position == self._prompt_size:
                 self._last_active = time.perf_counter()
         self.supersede()
+        # Whoever has changed the state in between (reset, eval, load_state) has said what the cache holds.
+        ours = self._begun and is_open(llama) and llama.n_tokens == self._published
         try:
-            if self._begun and is_open(llama):
+            if ours:
                 if llama._draft is not None:
                     llama._draft.notice_closing()
                 self._engine.finish(self._position)
         finally:
-            if self._begun and is_open(llama):
+            if ours:
                 self._publish(min(self._position, llama._target_context.num_tokens))
                 llama._requires_eval = True
             llama._end_generation(self)

@@ -179,3 +179,51 @@ def test_stopping_criterion_inside_a_run(llm: specllama.Llama, make_llama: MakeL
     prompt = len(llm.tokenize(PROMPT.encode()))
     assert lengths[:9] == list(range(prompt, prompt + 9))
     assert_like_fresh(llm, make_llama, tiny_files)
+
+
+@pytest.mark.parametrize("ending", ["next", "close"])
+@pytest.mark.parametrize("disturbance", ["reset", "load_state", "eval"])
+def test_the_state_is_changed_during_a_generation(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles, disturbance: str, ending: str
+) -> None:
+    """The generation ends with an error, and what the caller has put there is what the next call continues."""
+    other = llm.tokenize(b"a dog is on the cat")
+    text_of(llm, "a dog is on the cat and in it", max_tokens=8)
+    state = llm.save_state()
+    tokens = llm.generate(llm.tokenize(PROMPT.encode()), temp=0.0)
+    for _ in range(5):
+        next(tokens)
+    if disturbance == "reset":
+        llm.reset()
+    elif disturbance == "load_state":
+        llm.load_state(state)
+    else:
+        llm.reset()
+        llm.eval(other)
+    n_tokens = llm.n_tokens
+    if ending == "next":
+        with pytest.raises(RuntimeError, match="changed during a generation"):
+            next(tokens)
+    else:
+        tokens.close()
+    assert llm.n_tokens == n_tokens
+    longer = "a dog is on the cat and in it"
+    assert text_of(llm, longer, temperature=0.0) == text_of(make_llama(), longer, temperature=0.0)
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_an_older_generation_does_not_disturb_a_newer_one(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    older = llm.generate(llm.tokenize(PROMPT.encode()), temp=0.0)
+    next(older)
+    newer = llm.generate(llm.tokenize(b"a dog"), temp=0.0)
+    first = [next(newer) for _ in range(3)]
+    with pytest.raises(RuntimeError, match="ended by a later one"):
+        next(older)
+    older.close()
+    rest = list(itertools.islice(newer, 12))
+    newer.close()
+    expected = itertools.islice(make_llama().generate(llm.tokenize(b"a dog"), temp=0.0), 15)
+    assert first + rest == list(expected)
+    assert_like_fresh(llm, make_llama, tiny_files)
