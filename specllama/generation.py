@@ -158,13 +158,18 @@ class Generation:
         num_draft_tokens = 0 if self._fallback_reason else request.options.num_draft_tokens
         if num_draft_tokens > 0 and not llama._claim_draft():
             num_draft_tokens = 0
-        self._engine.begin(
-            tokens.astype(np.int32),
-            sampler=request.native_sampler(llama.last_n_tokens_size),
-            rule=self._rule,
-            num_draft_tokens=num_draft_tokens,
-            seed=request.seed & (2**64 - 1),
-        )
+        sampler = request.native_sampler(llama.last_n_tokens_size)
+        try:
+            self._engine.begin(
+                tokens.astype(np.int32),
+                sampler=sampler,
+                rule=self._rule,
+                num_draft_tokens=num_draft_tokens,
+                seed=request.seed & (2**64 - 1),
+            )
+        except BaseException:
+            llama.n_tokens = min(llama.n_tokens, llama._target_context.num_tokens)  # it may have been cut already
+            raise
         self._look_at_engine()
         self._begun = True
         self._rollback = self._how_to_roll_back()

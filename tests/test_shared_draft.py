@@ -33,6 +33,20 @@ class FailingEngine:
         raise specllama.BusyError("the draft Llama is generating in another thread")
 
 
+def test_a_begin_that_fails_half_way_leaves_the_truth(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    """The target's cache is cut to the common prefix, and then the draft turns out to be closed natively."""
+    text_of(llm, PROMPT + " and the fox", **GREEDY)
+    assert llm._draft is not None
+    llm._draft.context.close()
+    with pytest.raises(specllama.ClosedError, match="draft"):
+        text_of(llm, PROMPT[:12], **GREEDY)
+    assert llm.n_tokens <= llm._target_context.num_tokens
+    llm.draft_model = None
+    assert text_of(llm, PROMPT, **GREEDY) == text_of(make_llama(), PROMPT, **GREEDY)
+
+
 @pytest.mark.parametrize("names", [("prefill",), ("prefill", "finish"), ("step",), ("step", "finish"), ("begin",)])
 def test_a_call_that_found_the_draft_busy_leaves_the_truth(
     llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles, names: tuple[str, ...]
