@@ -65,7 +65,6 @@ void bind_context(py::module_ & module) {
         .def_property_readonly("n_vocab", &Context::n_vocab)
         .def_property_readonly("num_tokens", [](const Context & self) { return self.tokens().size(); })
         .def_property_readonly("num_decoded", &Context::num_decoded)
-        .def_property_readonly("rollback_failed", &Context::rollback_failed)
         .def("tokens", [](const Context & self) { return to_array(self.tokens()); })
         .def(
             "assume",
@@ -153,7 +152,6 @@ void bind_speculator(py::module_ & module) {
             py::arg("tokens"))
         .def("finish", &Speculator::finish, py::arg("count"))
         .def("history", [](const Speculator & self) { return to_array(self.history()); })
-        .def_property_readonly("num_history", [](const Speculator & self) { return self.history().size(); })
         .def_property_readonly("counters", [](const Speculator & self) { return self.counters(); })
         .def_property_readonly("drafting_stopped", &Speculator::drafting_stopped);
 }

@@ -81,9 +81,8 @@ class Draft:
 
     def notice_closing(self) -> None:
         """Look whether the draft's owner has closed it: its native context must not be touched then."""
-        if self.unusable is None and not is_open(self.llama):
-            self.unusable = "the draft Llama is closed"
         if not is_open(self.llama):
+            self.unusable = self.unusable or "the draft Llama is closed"
             self.context.close()
 
     def claim(self) -> None:
