@@ -6,6 +6,7 @@
 
 #include "bindings.hpp"
 #include "context.hpp"
+#include "drafters/callback.hpp"
 #include "speculator.hpp"
 #include "vocabulary.hpp"
 
@@ -47,6 +48,18 @@ void bind_api(py::module_ & module) {
         },
         py::arg("api"), py::arg("target_vocab"), py::arg("draft_vocab"));
 }
+
+// A Python function that may be let go of by a thread without the GIL.
+struct OwnedByPython {
+    explicit OwnedByPython(py::function given) : function(std::move(given)) {}
+    OwnedByPython(const OwnedByPython &) = delete;
+    OwnedByPython & operator=(const OwnedByPython &) = delete;
+    ~OwnedByPython() {
+        const py::gil_scoped_acquire gil;
+        function = py::function();
+    }
+    py::function function;
+};
 
 void decode(Context & self, const Tokens & tokens, std::size_t first_output) {
     const std::vector<int32_t> batch = to_vector(tokens);
@@ -100,6 +113,7 @@ void bind_counters(py::module_ & module) {
         .def_readonly("num_drafts", &Counters::num_drafts)
         .def_readonly("num_draft_tokens", &Counters::num_draft_tokens)
         .def_readonly("num_accepted_tokens", &Counters::num_accepted_tokens)
+        .def_readonly("num_draft_tokens_per_pos", &Counters::num_draft_tokens_per_pos)
         .def_readonly("num_accepted_tokens_per_pos", &Counters::num_accepted_tokens_per_pos)
         .def_readonly("num_reached_tokens", &Counters::num_reached_tokens)
         .def_readonly("sum_overlap", &Counters::sum_overlap)
@@ -111,6 +125,21 @@ void bind_counters(py::module_ & module) {
         .def_readonly("verify_seconds", &Counters::verify_seconds)
         .def_readonly("sample_seconds", &Counters::sample_seconds)
         .def_readonly("rollback_seconds", &Counters::rollback_seconds);
+}
+
+// drafter(history, gamma) -> (tokens, distributions). A round runs without the GIL, and the drafter with it.
+std::unique_ptr<Drafter> callback_drafter(py::function drafter) {
+    return std::make_unique<CallbackDrafter>(
+        [drafter = std::make_shared<OwnedByPython>(std::move(drafter))](const DraftRequest & request, Proposal & out) {
+            const py::gil_scoped_acquire gil;
+            try {
+                const py::tuple proposal = drafter->function(to_array(request.history), request.gamma);
+                out.tokens = proposal[0].cast<std::vector<int32_t>>();
+                out.q = proposal[1].cast<std::vector<Distribution>>();
+            } catch (const py::error_already_set & error) {
+                throw std::runtime_error(error.what());  // whoever catches it has no GIL
+            }
+        });
 }
 
 void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
@@ -135,6 +164,10 @@ void bind_speculator(py::module_ & module) {
     py::class_<Speculator>(module, "Speculator")
         .def(py::init<std::shared_ptr<Context>, std::shared_ptr<Context>>(), py::arg("target"),
              py::arg("draft") = nullptr)
+        .def(py::init([](std::shared_ptr<Context> target, py::function drafter) {
+                 return std::make_unique<Speculator>(std::move(target), callback_drafter(std::move(drafter)));
+             }),
+             py::arg("target"), py::kw_only(), py::arg("drafter"))
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"))
         .def("prefill", &Speculator::prefill, ReleaseGil())

@@ -34,7 +34,17 @@ void refuse_bad_prompt(const std::vector<int32_t> & prompt, std::size_t first, c
     }
 }
 
+void count_per_position(std::vector<std::size_t> & per_position, std::size_t count, std::size_t num_drafted) {
+    per_position.resize(std::max(per_position.size(), num_drafted), 0);
+    for (std::size_t i = 0; i < count; ++i) {
+        per_position[i] += 1;
+    }
+}
+
 }  // namespace
+
+Speculator::Speculator(std::shared_ptr<Context> target, std::unique_ptr<Drafter> drafter)
+    : target_(std::move(target)), drafter_(std::move(drafter)) {}
 
 Speculator::Speculator(std::shared_ptr<Context> target, std::shared_ptr<Context> draft)
     : target_(std::move(target)), draft_context_(std::move(draft)) {
@@ -269,11 +279,8 @@ void Speculator::count(const Verdict & verdict) {
     counters_.num_drafts += 1;
     counters_.num_draft_tokens += drafted;
     counters_.num_accepted_tokens += verdict.num_accepted;
-    auto & per_pos = counters_.num_accepted_tokens_per_pos;
-    per_pos.resize(std::max(per_pos.size(), drafted), 0);
-    for (std::size_t i = 0; i < verdict.num_accepted; ++i) {
-        per_pos[i] += 1;
-    }
+    count_per_position(counters_.num_draft_tokens_per_pos, drafted, drafted);
+    count_per_position(counters_.num_accepted_tokens_per_pos, verdict.num_accepted, drafted);
     const std::size_t reached = std::min(verdict.num_accepted + 1, drafted);
     counters_.num_reached_tokens += reached;
     for (std::size_t i = 0; i < reached; ++i) {

@@ -35,6 +35,8 @@ class Speculator {
 public:
     // `draft` may be null: plain decoding.
     Speculator(std::shared_ptr<Context> target, std::shared_ptr<Context> draft);
+    // Any other drafter.
+    Speculator(std::shared_ptr<Context> target, std::unique_ptr<Drafter> drafter);
 
     // Starts a generation behind `prompt`, keeping what the caches have of it. Throws std::invalid_argument for an
     // empty or over-long prompt, a token out of range, or bad settings.

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .loading import ModelNotFoundError
     from .options import FallbackWarning
     from .stats import Stats
+    from .token import Token
 
 # In a checkout this folder hides the installed package, which alone has the compiled `_core`: find it there.
 __path__ = extend_path(__path__, __name__)
@@ -27,6 +28,7 @@ _WHERE = {
     "Llama": ".llama",
     "ModelNotFoundError": ".loading",
     "Stats": ".stats",
+    "Token": ".token",
 }
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "Llama",
     "ModelNotFoundError",
     "Stats",
+    "Token",
     "__version__",
 ]
 

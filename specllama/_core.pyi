@@ -1,7 +1,8 @@
 # Written by hand: generated stubs know neither the shapes nor which arguments are keyword-only.
 """Types of the native module. What each thing means is said in cpp/*.hpp."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +105,8 @@ class Counters:
     @property
     def num_accepted_tokens(self) -> int: ...
     @property
+    def num_draft_tokens_per_pos(self) -> list[int]: ...
+    @property
     def num_accepted_tokens_per_pos(self) -> list[int]: ...
     @property
     def num_reached_tokens(self) -> int: ...
@@ -127,7 +130,15 @@ class Counters:
     def rollback_seconds(self) -> float: ...
 
 class Speculator:
+    @overload
     def __init__(self, target: Context, draft: Context | None = ...) -> None: ...
+    @overload
+    def __init__(
+        self,
+        target: Context,
+        *,
+        drafter: Callable[[npt.NDArray[np.int32], int], tuple[Sequence[int], Sequence[Distribution]]],
+    ) -> None: ...
     def begin(
         self,
         prompt: npt.NDArray[np.int32],

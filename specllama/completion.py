@@ -19,6 +19,7 @@ from .logprobs import LogprobLog, prompt_logprobs
 from .options import Options
 from .prompt import prompt_tokens_of
 from .text import TextAssembler
+from .token import Origin, Token
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -56,6 +57,7 @@ class Completion:
             max_tokens=self._max_tokens,
         )
         self._generation = Generation(llama, request)
+        self._origins: list[Origin] = []  # of the assembler's tokens
         self._finish_reason = "length"
 
     def run(self) -> Iterator[dict[str, Any]]:
@@ -69,6 +71,22 @@ class Completion:
                 pass
             self._save_cached_state()
             yield self._response()  # nobody asks for a second one: no code behind this would run
+
+    def tokens(self) -> Iterator[Token]:
+        """The tokens one by one. Their texts together are the text of the completion."""
+        self._load_cached_state()
+        yielded = 0
+        for _ in self._generate():
+            for token in self._text_tokens(final=False):
+                yield token
+                yielded += 1
+        for token in self._text_tokens(final=True):
+            yield token
+            yielded += 1
+        # Half a character, or a stop string: tokens all the same.
+        for token_id, origin in zip(self._assembler.tokens[yielded:], self._origins[yielded:], strict=True):
+            yield Token(token_id, "", origin)
+        self._save_cached_state()
 
     # The loop
 
@@ -85,6 +103,7 @@ class Completion:
                     return
                 if self._log is not None:
                     self._log.add(token, self._generation.logits())
+                self._origins.append(self._generation.origin)
                 if assembler.add(token):
                     self._finish_reason = "stop"
                     return
@@ -108,6 +127,11 @@ class Completion:
             if self._log is not None:
                 logprobs = self._log.entries(first, first + count, self._text_offset())
             yield self._chunk(text, logprobs, None)
+
+    def _text_tokens(self, final: bool) -> Iterator[Token]:
+        for text, first, count in self._assembler.take(final):
+            for i in range(first, first + count):
+                yield Token(self._assembler.tokens[i], text if i == first + count - 1 else "", self._origins[i])
 
     # Responses
 

@@ -123,14 +123,6 @@ def decode(
     return Run(generation.text, generation.tokens, seconds, stats.acceptance_rate)
 
 
-def first_difference(first: list[int], second: list[int]) -> int | None:
-    """Return the index at which two lists of tokens part, None if they are equal."""
-    for index, (a, b) in enumerate(zip(first, second, strict=False)):
-        if a != b:
-            return index
-    return None if len(first) == len(second) else min(len(first), len(second))
-
-
 @contextlib.contextmanager
 def loaded_pair(target: str, draft: str, pair: Pair, threads: int) -> Iterator[Llama]:
     """Load both models, process a prompt once so that their weights are in memory, and close them afterwards."""

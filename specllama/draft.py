@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
+import numpy as np
 
 from . import _core, catalog
 from ._llama import can_roll_back, context_of
@@ -91,6 +92,13 @@ class Draft:
         if self.unusable is None and self.llama.n_tokens:
             self.context.assume(self.llama._input_ids)
             self.llama.n_tokens = 0
+
+    def forget(self) -> None:
+        """Empty its cache, as far as the target uses it."""
+        self.notice_closing()
+        if self.unusable is None:
+            self.llama.n_tokens = 0
+            self.context.assume(np.empty(0, dtype=np.int32))
 
     def close(self) -> None:
         """Free the draft if the target loaded it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -17,6 +17,7 @@ from ._llama import uses_sliding_window
 from .closed import is_open, require_open
 from .options import Options
 from .stats import Tally
+from .token import Origin
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -79,7 +80,7 @@ class Generation:
         self._request = request
         self._engine = llama._engine
         self._rule = request.options.rule(request.seed_given)
-        self._waiting: collections.deque[int] = collections.deque()  # tokens of the last round, not yet handed out
+        self._waiting: collections.deque[tuple[int, Origin]] = collections.deque()  # of the last round, not handed out
         self._row = -1  # of the logits of the token handed out last
         self._prompt_size = self._position = len(request.tokens)  # _position: how much history the caller has
         self._started = 0.0
@@ -93,6 +94,8 @@ class Generation:
         self._published = 0  # the n_tokens that this generation set
         self._finished = False
         self.stopped_by_criteria = False
+        self.origin: Origin = "plain"
+        """Where the token yielded last came from."""
 
     def run(self) -> Generator[int, Sequence[int] | None, None]:
         """Yield the tokens. ``send(tokens)`` appends tokens of the caller's own behind the one just yielded."""
@@ -200,11 +203,10 @@ class Generation:
             self._waiting.extend(self._next_round())
             self._look_at_engine()
             self._row = -1
-        token = self._waiting[0]
         self._row += 1
         if self._stops():
             return None
-        self._waiting.popleft()
+        token, self.origin = self._waiting.popleft()
         if self._position < len(llama.input_ids):
             llama.input_ids[self._position] = token
         self._publish(self._position)
@@ -234,18 +236,20 @@ class Generation:
         self.stopped_by_criteria = bool(criteria(self._llama.input_ids[: self._position], self.logits()))
         return self.stopped_by_criteria
 
-    def _speculate(self) -> Sequence[int]:
+    def _speculate(self) -> Iterable[tuple[int, Origin]]:
         request = self._request
         left = request.max_tokens - (self._position - self._prompt_size)
-        tokens, _, _ = self._engine.step(max(1, left))
+        tokens, num_drafted, num_accepted = self._engine.step(max(1, left))
         if self._engine.drafting_stopped:
             self._llama._warn_once(f"{self._engine.drafting_stopped}: decoding plainly from here on")
-        return tokens
+        last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
+        origins: list[Origin] = ["draft"] * num_accepted
+        return zip(tokens, [*origins, last], strict=True)
 
-    def _sampled_by(self, sampler: Any) -> Callable[[], Sequence[int]]:
+    def _sampled_by(self, sampler: Any) -> Callable[[], Iterable[tuple[int, Origin]]]:
         """Plain rounds whose tokens llama.cpp's own sampler chooses."""
 
-        def plain_round() -> Sequence[int]:
+        def plain_round() -> Iterable[tuple[int, Origin]]:
             self._engine.decode_pending()
             # A logits processor reads the history from the Llama.
             self._publish(self._position)
@@ -253,7 +257,7 @@ class Generation:
             token = sampler.sample(self._llama._ctx, -1)
             self._sample_seconds += time.perf_counter() - start
             self._engine.extend(np.array([token], dtype=np.int32))
-            return [token]
+            return [(token, "plain")]
 
         return plain_round
 

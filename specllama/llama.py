@@ -25,6 +25,7 @@ from .generation import Generation, Request
 from .loading import explained
 from .options import FallbackWarning, Options, checked_seed
 from .stats import Stats, Tally
+from .token import Token
 
 # The options of the create_completion call that runs now, or whose stream is being read.
 _call_options: contextvars.ContextVar[Options | None] = contextvars.ContextVar("specllama_options", default=None)
@@ -276,6 +277,29 @@ class Llama(llama_cpp.Llama):
             result = context.run(method, *args, **kwargs)
         return _read_in(context, result) if isinstance(result, Iterator) else result
 
+    def generate_tokens(
+        self,
+        prompt: str | list[int],
+        *,
+        num_draft_tokens: int | None = None,
+        verify: str | None = None,
+        **kwargs: Any,
+    ) -> Iterator[Token]:
+        """Generate, one token at a time, and say of each where it came from.
+
+        Args:
+            prompt: a text or token ids.
+            num_draft_tokens: as for the constructor, for this call.
+            verify: the same.
+            kwargs: those of ``create_completion``: ``max_tokens``, ``temperature``, ``stop``, ``seed``, ...
+
+        Yields:
+            All tokens but the one that ends a text; their texts together are the completion.
+        """
+        options = self._options.overridden(num_draft_tokens, verify)
+        arguments = bound(llama_cpp.Llama._create_completion, (prompt,), kwargs)
+        return Completion(self, options, arguments).tokens()
+
     def _score(self, tokens: Sequence[int], chunk: int) -> Iterator[tuple[int, npt.NDArray[np.single]]]:
         """Decode a prompt from its beginning, and yield (position, raw logits [n_vocab]) of all tokens but the last.
 
@@ -298,6 +322,12 @@ class Llama(llama_cpp.Llama):
         return Completion(self, _call_options.get() or self._options, arguments).run()
 
     # State
+
+    def reset(self) -> None:
+        """Forget everything: the next prompt is decoded from its beginning, by the draft too."""
+        super().reset()  # type: ignore[no-untyped-call]
+        if self._draft is not None:
+            self._draft.forget()
 
     def save_state(self) -> llama_cpp.LlamaState:
         """Save the target's state. ``llama_cpp.Llama`` can load it too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 from . import _core
@@ -63,12 +64,19 @@ class Stats:
     """Tokens that the target decoded, prompt included."""
     num_draft_tokens_decoded: int = 0
     """Tokens that the draft model decoded, prompt included."""
+    num_draft_tokens_per_pos: tuple[int, ...] = ()
+    """``num_draft_tokens`` by position in the draft: rounds that drafted that far."""
+
+    @property
+    def acceptance_rate_per_pos(self) -> tuple[float, ...]:
+        """Accepted / drafted by position in the draft: how often a draft is accepted at least that far."""
+        pairs = zip(self.num_accepted_tokens_per_pos, self.num_draft_tokens_per_pos, strict=True)
+        return tuple(_ratio(accepted, drafted) for accepted, drafted in pairs)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, in order, ready for JSON."""
         fields = dataclasses.asdict(self)
-        fields["num_accepted_tokens_per_pos"] = list(self.num_accepted_tokens_per_pos)
-        return fields
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
     def __str__(self) -> str:
         lines = [
@@ -76,7 +84,7 @@ class Stats:
             f"after a prompt of {self.num_prompt_tokens} ({self.num_prompt_tokens_reused} reused)"
         ]
         if self.num_drafts:
-            per_pos = " ".join(f"{n / self.num_drafts:.2f}" for n in self.num_accepted_tokens_per_pos)
+            per_pos = " ".join(f"{rate:.2f}" for rate in self.acceptance_rate_per_pos)
             lines += [
                 f"accepted {self.num_accepted_tokens} of {self.num_draft_tokens} drafted "
                 f"({self.acceptance_rate:.1%}) in {self.num_drafts} rounds: "
@@ -106,20 +114,24 @@ class Tally:
     fallback_reason: str | None = None
     extra_sample_seconds: float = 0.0
     sums: dict[str, float] = dataclasses.field(default_factory=dict)
-    per_pos: tuple[int, ...] = ()
+    drafted_per_pos: tuple[int, ...] = ()
+    accepted_per_pos: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, counters: _core.Counters, **known: Any) -> Tally:
         """One generation: the native counters, and what only Python has seen."""
         sums = {name: getattr(counters, name) for name in _SUMMED}
-        tally = cls(sums=sums, per_pos=tuple(counters.num_accepted_tokens_per_pos), **known)
+        tally = cls(
+            sums=sums,
+            drafted_per_pos=tuple(counters.num_draft_tokens_per_pos),
+            accepted_per_pos=tuple(counters.num_accepted_tokens_per_pos),
+            **known,
+        )
         sums["sample_seconds"] += tally.extra_sample_seconds
         return tally
 
     def __add__(self, other: Tally) -> Tally:
         """Sums of both; names are those of the later one."""
-        length = max(len(self.per_pos), len(other.per_pos))
-        pad = (0,) * length
         return Tally(
             num_tokens=self.num_tokens + other.num_tokens,
             total_seconds=self.total_seconds + other.total_seconds,
@@ -127,9 +139,8 @@ class Tally:
             rollback=other.rollback,
             fallback_reason=other.fallback_reason or self.fallback_reason,
             sums={name: self.sums.get(name, 0) + other.sums.get(name, 0) for name in _SUMMED},
-            per_pos=tuple(
-                a + b for a, b in zip((self.per_pos + pad)[:length], (other.per_pos + pad)[:length], strict=True)
-            ),
+            drafted_per_pos=_added(self.drafted_per_pos, other.drafted_per_pos),
+            accepted_per_pos=_added(self.accepted_per_pos, other.accepted_per_pos),
         )
 
     def stats(self) -> Stats:
@@ -140,7 +151,8 @@ class Tally:
         return Stats(
             **sums,  # type: ignore[arg-type]
             num_tokens=self.num_tokens,
-            num_accepted_tokens_per_pos=self.per_pos,
+            num_draft_tokens_per_pos=self.drafted_per_pos,
+            num_accepted_tokens_per_pos=self.accepted_per_pos,
             acceptance_rate=_ratio(sums["num_accepted_tokens"], sums["num_draft_tokens"]),
             mean_acceptance_length=1.0 + _ratio(sums["num_accepted_tokens"], sums["num_drafts"]),
             expected_acceptance=_ratio(overlap, sums["num_reached_tokens"]),
@@ -170,6 +182,10 @@ _SUMMED = (
     "sample_seconds",
     "rollback_seconds",
 )
+
+
+def _added(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(a + b for a, b in itertools.zip_longest(one, other, fillvalue=0))
 
 
 def _ratio(numerator: float, denominator: float) -> float:

@@ -38,12 +38,6 @@ def test_choose_pair() -> None:
     assert (with_gpu.target_type, with_gpu.draft_type, with_gpu.gpu_layers) == (None, None, -1)
 
 
-def test_first_difference() -> None:
-    assert demo.first_difference([1, 2], [1, 2]) is None
-    assert demo.first_difference([1, 2], [1, 3]) == 1
-    assert demo.first_difference([1, 2], [1, 2, 3]) == 2
-
-
 def test_machine_is_measured() -> None:
     assert demo.default_threads() >= 1
     memory = demo.available_memory()

@@ -23,6 +23,14 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     add_context_arguments(parser)
 
 
+def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add a target and its draft for a comparison, which needs both, with the same threads for batches of any size."""
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--threads-batch", "-tb", type=int, metavar="N", help="threads for batches of several tokens, if others"
+    )
+
+
 def add_context_arguments(parser: argparse.ArgumentParser) -> None:
     """Add context size, threads and GPU layers."""
     group = parser.add_argument_group("context")
@@ -49,7 +57,7 @@ def context_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return _given(
         n_ctx=arguments.ctx_size,
         n_threads=arguments.threads,
-        n_threads_batch=arguments.threads,
+        n_threads_batch=getattr(arguments, "threads_batch", None) or arguments.threads,
         n_gpu_layers=arguments.n_gpu_layers,
     )
 
@@ -64,6 +72,20 @@ def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
         repeat_penalty=arguments.repeat_penalty,
         seed=arguments.seed,
     )
+
+
+def load_pair(arguments: argparse.Namespace) -> Llama:
+    """Load what `add_pair_arguments` describes.
+
+    llama_cpp's defaults are half the cores for one token and all of them for several, which would credit speculation
+    with the other half: here both are equal unless asked otherwise.
+    """
+    from specllama.demo import default_threads
+
+    if arguments.draft_model is None:
+        raise ValueError("--draft-model/-md is missing: give the draft that is to be compared with plain decoding")
+    arguments.threads = arguments.threads or default_threads()
+    return load_llama(arguments)
 
 
 def load_llama(arguments: argparse.Namespace) -> Llama:

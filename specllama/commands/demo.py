@@ -99,7 +99,7 @@ def report(out: Console, plain: Run, speculative: Run, pair: Pair, target: Model
     """Show both runs, and say what they mean, also when plain decoding won."""
     from rich.table import Table
 
-    from specllama.demo import first_difference
+    from specllama.answer import first_difference
 
     out.rule()
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -1,0 +1,47 @@
+"""One answer of a model, with its tokens and statistics: what the evidence commands compare."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .chat import RenderedPrompt
+    from .llama import Llama
+    from .stats import Stats
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What one generation gave."""
+
+    text: str
+    tokens: list[int]
+    """All generated tokens, the one that ended the text included."""
+    finish_reason: str
+    """``stop`` or ``length``."""
+    stats: Stats
+
+
+def answer(llm: Llama, prompt: RenderedPrompt, **options: Any) -> Answer:
+    """Complete a prompt.
+
+    Args:
+        llm: target with its draft.
+        prompt: what to complete.
+        options: those of ``create_completion``: ``max_tokens``, ``temperature``, ``seed``, ``num_draft_tokens``, ...
+    """
+    choice = llm.create_completion(prompt.tokens, stop=prompt.stop, **options)["choices"][0]
+    stats = llm.stats
+    first = stats.num_prompt_tokens
+    tokens = [int(token) for token in llm.input_ids[first : first + stats.num_tokens]]
+    return Answer(choice["text"], tokens, choice["finish_reason"], stats)
+
+
+def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
+    """The index at which two sequences of tokens part, None if they are equal."""
+    for index, (a, b) in enumerate(zip(first, second, strict=False)):
+        if a != b:
+            return index
+    return None if len(first) == len(second) else min(len(first), len(second))

@@ -1,0 +1,32 @@
+"""One prompt: a user's message, and what kind of text it asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specllama import Llama
+    from specllama.chat import RenderedPrompt
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+    """A message, and where it came from."""
+
+    id: str
+    """Names the prompt within its file, such as ``HumanEval/0``."""
+    category: str
+    """What kind of text it asks for, such as ``code``; results are shown by it."""
+    text: str
+    """The user's message."""
+    chat: bool = True
+    """Whether the model's chat template is applied, or the text is completed as it is."""
+    task: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
+    """The line of the file it came from: a HumanEval task has its tests there."""
+
+    def rendered(self, llm: Llama) -> RenderedPrompt:
+        """The tokens for this model."""
+        from specllama.chat import render_chat, render_text
+
+        return (render_chat if self.chat else render_text)(llm, self.text)
