@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,21 +32,6 @@ class Pair:
     num_draft_tokens: int
     gpu_layers: int
     reason: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """What one way of decoding gave. `decode_seconds` leaves out the prompt, which both ways share."""
-
-    text: str
-    tokens: list[int]
-    decode_seconds: float
-    acceptance_rate: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Generated tokens per second of decoding."""
-        return len(self.tokens) / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
 
 def choose_pair(target: Model, draft: Model, *, gpu: bool, memory: int | None) -> Pair:
@@ -98,34 +83,9 @@ def default_threads() -> int:
     return cores if cores <= 4 else max(4, cores // 2)
 
 
-def decode(
-    llm: Llama, prompt: str, *, num_draft_tokens: int, max_tokens: int, temperature: float, show: Callable[[str], None]
-) -> Run:
-    """Answer the prompt in chat form, and measure it.
-
-    Args:
-        llm: target with its draft.
-        prompt: the user's message.
-        num_draft_tokens: 0 decodes plainly.
-        max_tokens: where to stop.
-        temperature: 0 is greedy. Above it a fixed seed is used, with which both ways write the same text.
-        show: gets each piece of text as it comes.
-    """
-    from specllama.commands.generate import Generation
-
-    generation = Generation(llm)
-    for piece in generation.stream(
-        prompt, chat=True, max_tokens=max_tokens, temperature=temperature, seed=1, num_draft_tokens=num_draft_tokens
-    ):
-        show(piece)
-    stats = llm.stats
-    seconds = stats.total_seconds - stats.prompt_seconds
-    return Run(generation.text, generation.tokens, seconds, stats.acceptance_rate)
-
-
 @contextlib.contextmanager
 def loaded_pair(target: str, draft: str, pair: Pair, threads: int) -> Iterator[Llama]:
-    """Load both models, process a prompt once so that their weights are in memory, and close them afterwards."""
+    """Load both models, and close them afterwards."""
     from specllama import Llama
 
     with contextlib.closing(

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specllama.commands import Subparsers
-    from specllama.demo import Pair, Run
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -37,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from specllama import demo
+    from specllama.chat import render_chat
+    from specllama.commands.compare import report, show
     from specllama.commands.generate import read_prompt
 
     if arguments.max_tokens < 1:
@@ -57,28 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
     say(err, f"loading {target.title} and its draft {draft.title}, {threads} threads each for prompts and generation")
 
     with demo.loaded_pair(target_path, draft_path, pair, threads) as llm:
-
-        def decode(num_draft_tokens: int, max_tokens: int, show: bool) -> Run:
-            return demo.decode(
-                llm,
-                prompt,
-                num_draft_tokens=num_draft_tokens,
-                max_tokens=max_tokens,
-                temperature=arguments.temp,
-                show=(lambda text: out.print(text, end="", markup=False, soft_wrap=True))
-                if show
-                else (lambda text: None),
-            )
-
-        say(err, "warming up")
-        decode(gamma, 2, show=False)
-        out.rule("plain decoding")
-        plain = decode(0, arguments.max_tokens, show=True)
-        out.print()
-        out.rule(f"speculative decoding, {gamma} drafted tokens a round")
-        speculative = decode(gamma, arguments.max_tokens, show=True)
-        out.print()
-    report(out, plain, speculative, pair, target, draft)
+        rendered = render_chat(llm, prompt)
+        options = {"max_tokens": arguments.max_tokens, "temperature": arguments.temp, "num_draft_tokens": gamma}
+        comparison = show(out, llm, rendered, seed=1, **options)  # with a seed both write the same text
+    forms = f"{target.title} {pair.target_type or target.type}, draft {draft.title} {pair.draft_type or draft.type}"
+    report(out, comparison, forms)
     return 0
 
 
@@ -93,38 +77,6 @@ def variant(model: Model, file_type: str | None, err: Console) -> str:
         say(err, f"making {model.name}:{file_type} from {model.file} (once; it is kept in {path.parent})")
         make(model.name, file_type)
     return str(path)
-
-
-def report(out: Console, plain: Run, speculative: Run, pair: Pair, target: Model, draft: Model) -> None:
-    """Show both runs, and say what they mean, also when plain decoding won."""
-    from rich.table import Table
-
-    from specllama.answer import first_difference
-
-    out.rule()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("decoding", "tokens", "seconds", "t/s", "speed", "accepted"):
-        table.add_column(title, justify="left" if title == "decoding" else "right", no_wrap=True)
-    base = plain.tokens_per_second
-    ratio = speculative.tokens_per_second / base if base > 0 else 0.0
-    for name, run, speed, accepted in (
-        ("plain", plain, "1.00x", "-"),
-        ("speculative", speculative, f"{ratio:.2f}x", f"{speculative.acceptance_rate:.0%}"),
-    ):
-        rate = f"{run.tokens_per_second:.2f}"
-        table.add_row(name, str(len(run.tokens)), f"{run.decode_seconds:.2f}", rate, speed, accepted)
-    out.print(table)
-    forms = f"{target.title} {pair.target_type or target.type}, draft {draft.title} {pair.draft_type or draft.type}"
-    out.print(f"{forms}; one run each, the prompt's time left out.", markup=False)
-    split = first_difference(plain.tokens, speculative.tokens)
-    if split is None:
-        out.print("Both texts are the same, token for token.")
-    else:
-        out.print(
-            f"The texts part at token {split}: two tokens nearly tied, and batches of other sizes round differently."
-        )
-    if ratio < 1:
-        out.print("Speculation is slower here. It pays where reading the weights takes the time, not computing.")
 
 
 def say(console: Console, text: str) -> None:

@@ -1,0 +1,157 @@
+"""`specllama compare`: plain and speculative decoding of one prompt, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from specllama.commands import arguments as common
+from specllama.commands.generate import read_prompt
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from specllama import Llama
+    from specllama.chat import RenderedPrompt
+    from specllama.commands import Subparsers
+    from specllama.compare import Comparison, Side
+    from specllama.token import Token
+
+_NARROW = 60  # columns of a terminal in which two texts do not fit beside each other
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "compare",
+        help="watch plain and speculative decoding of one prompt, side by side",
+        description="Decode a prompt plainly and speculatively, and show both, with their tokens coloured by where "
+        "they came from. Both start from empty caches; speeds leave out the prompt.",
+    )
+    parser.add_argument("--prompt", "-p", required=True, metavar="TEXT", help="the prompt; - reads it from stdin")
+    parser.add_argument("--max-tokens", "-n", type=int, default=128, metavar="N", help="default 128")
+    parser.add_argument("--chat", action="store_true", help="the prompt is a user's message: use the chat template")
+    parser.add_argument("--json", action="store_true", help="print one object with both texts and their statistics")
+    common.add_pair_arguments(parser)
+    common.add_sampling_arguments(parser)
+    parser.set_defaults(seed=1)  # so that both write the same text
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Decode both ways, and show them."""
+    from rich.console import Console
+
+    from specllama.chat import render_chat, render_text
+
+    if arguments.max_tokens < 1:
+        raise ValueError(f"--max-tokens is {arguments.max_tokens}: give the number of tokens wanted, at least 1")
+    prompt = read_prompt(arguments.prompt)
+    out = Console(highlight=False)
+    with contextlib.closing(common.load_pair(arguments)) as llm:
+        rendered = (render_chat if arguments.chat else render_text)(llm, prompt)
+        options = {"max_tokens": arguments.max_tokens, **common.sampling_options(arguments)}
+        if arguments.json:
+            from specllama import compare
+
+            print(json.dumps(compare.run(llm, rendered, **options).to_dict(), ensure_ascii=False))
+        else:
+            report(out, show(out, llm, rendered, **options))
+    return 0
+
+
+def show(out: Console, llm: Llama, prompt: RenderedPrompt, **options: Any) -> Comparison:
+    """Decode both ways while showing the texts: side by side in a terminal, else one after the other."""
+    if out.is_terminal and out.width >= _NARROW:
+        return _in_panes(out, llm, prompt, **options)
+    return _in_turn(out, llm, prompt, **options)
+
+
+def _in_panes(out: Console, llm: Llama, prompt: RenderedPrompt, **options: Any) -> Comparison:
+    from specllama import compare
+    from specllama.commands.panes import Panes
+
+    with Panes(out, compare.WAYS) as panes:
+
+        def on_token(way: str, token: Token) -> None:
+            panes.add(way, token)
+            if panes.due:
+                panes.note(way, _rate(compare.Side([], llm.stats)))
+                panes.redraw()
+
+        comparison = compare.run(llm, prompt, on_token=on_token, **options)
+        panes.note("plain", _rate(comparison.plain))
+        panes.note("speculative", f"{_rate(comparison.speculative)}, {comparison.speedup:.2f}x")
+    return comparison
+
+
+def _in_turn(out: Console, llm: Llama, prompt: RenderedPrompt, **options: Any) -> Comparison:
+    from specllama import compare
+
+    shown = ""
+
+    def on_token(way: str, token: Token) -> None:
+        nonlocal shown
+        if way != shown:
+            if shown:
+                out.print()
+            out.rule(f"{way} decoding")
+            shown = way
+        out.print(token.text, end="", markup=False, soft_wrap=True)
+
+    try:
+        return compare.run(llm, prompt, on_token=on_token, **options)
+    finally:
+        out.print()
+
+
+def _rate(side: Side) -> str:
+    return f"{side.stats.num_tokens} tokens, {side.tokens_per_second:.2f} t/s"
+
+
+def report(out: Console, comparison: Comparison, models: str = "") -> None:
+    """Show what both ways took, and say what it means, also when plain decoding won."""
+    from rich.table import Table
+
+    out.rule()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("decoding", "tokens", "seconds", "t/s", "speed", "accepted"):
+        table.add_column(title, justify="left" if title == "decoding" else "right", no_wrap=True)
+    for name, side, speed in (
+        ("plain", comparison.plain, 1.0),
+        ("speculative", comparison.speculative, comparison.speedup),
+    ):
+        stats = side.stats
+        accepted = f"{stats.acceptance_rate:.0%}" if stats.num_draft_tokens else "-"
+        rate = f"{side.tokens_per_second:.2f}"
+        table.add_row(name, str(stats.num_tokens), f"{side.seconds:.2f}", rate, f"{speed:.2f}x", accepted)
+    out.print(table)
+    out.print(
+        f"{models}{'; ' if models else ''}one run each, the prompt's time left out.", markup=False, soft_wrap=True
+    )
+    for line in _conclusions(comparison):
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def _conclusions(comparison: Comparison) -> list[str]:
+    speculative = comparison.speculative.stats
+    split = comparison.first_difference
+    lines = []
+    if speculative.fallback_reason:
+        lines.append(f"Nothing was drafted: {speculative.fallback_reason}.")
+    if split is None:
+        lines.append("Both texts are the same, token for token.")
+    elif comparison.same_text_expected:
+        lines.append(
+            f"The texts part at token {split}: two tokens nearly tied, and batches of other sizes round differently. "
+            "`specllama verify` shows how near."
+        )
+    else:
+        lines.append(
+            "The texts differ, as two samples of one distribution do. --verify coupled with a seed fixes them."
+        )
+    if comparison.speedup < 1:
+        lines.append("Speculation is slower here. It pays where reading the weights takes the time, not computing.")
+    return lines

@@ -1,0 +1,118 @@
+"""One prompt decoded plainly and speculatively, token by token."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .answer import first_difference
+
+if TYPE_CHECKING:
+    from .chat import RenderedPrompt
+    from .llama import Llama
+    from .stats import Stats
+    from .token import Token
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One way of decoding the prompt, and what it gave."""
+
+    tokens: list[Token]
+    stats: Stats
+
+    @property
+    def text(self) -> str:
+        """The generated text."""
+        return "".join(token.text for token in self.tokens)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the native loop, without the prompt and without whoever looked on."""
+        stats = self.stats
+        return stats.draft_seconds + stats.verify_seconds + stats.sample_seconds + stats.rollback_seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens by these seconds."""
+        return self.stats.num_tokens / self.seconds if self.seconds > 0 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {
+            "text": self.text,
+            "tokens": [dataclasses.asdict(token) for token in self.tokens],
+            "seconds": self.seconds,
+            "tokens_per_second": self.tokens_per_second,
+            "stats": self.stats.to_dict(),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Both ways."""
+
+    plain: Side
+    speculative: Side
+    same_text_expected: bool
+    """Whether both must write the same text, but for rounding: greedy, or ``coupled`` with one seed."""
+
+    @property
+    def speedup(self) -> float:
+        """Speculative tokens per second over plain ones; 0.0 if nothing was generated."""
+        base = self.plain.tokens_per_second
+        return self.speculative.tokens_per_second / base if base > 0 else 0.0
+
+    @property
+    def first_difference(self) -> int | None:
+        """The index of the first token in which the texts differ, None if they are equal."""
+        return first_difference(*([token.id for token in side.tokens] for side in (self.plain, self.speculative)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {
+            "speedup": self.speedup,
+            "first_difference": self.first_difference,
+            "same_text_expected": self.same_text_expected,
+            "plain": self.plain.to_dict(),
+            "speculative": self.speculative.to_dict(),
+        }
+
+
+WAYS = ("plain", "speculative")
+
+
+def run(
+    llm: Llama,
+    prompt: RenderedPrompt,
+    *,
+    on_token: Callable[[str, Token], None] | None = None,
+    **options: Any,
+) -> Comparison:
+    """Decode a prompt plainly, then speculatively, each from empty caches.
+
+    Args:
+        llm: a target with its draft.
+        prompt: what to complete.
+        on_token: is called with "plain" or "speculative" and each token as it comes. Its time is not counted.
+        options: those of ``create_completion``, such as ``max_tokens``, ``temperature``, ``seed``; ``num_draft_tokens``
+            and ``verify`` are for the speculative side. With a seed (or at temperature 0) both texts are the same.
+    """
+    stop = options.pop("stop", None) or []
+    options["stop"] = [*([stop] if isinstance(stop, str) else stop), *prompt.stop]
+    options_of = {"plain": {**options, "num_draft_tokens": 0}, "speculative": options}
+    for own in options_of.values():  # brings both models' weights into memory
+        list(llm.generate_tokens(prompt.tokens, **{**own, "max_tokens": 2}))
+    sides = {}
+    for way, own in options_of.items():
+        llm.reset()
+        tokens = []
+        for token in llm.generate_tokens(prompt.tokens, **own):
+            tokens.append(token)
+            if on_token is not None:
+                on_token(way, token)
+        sides[way] = Side(tokens, llm.stats)
+    greedy = options.get("temperature", 1.0) <= 0
+    coupled = all(side.stats.verify == "coupled" for side in sides.values())
+    return Comparison(**sides, same_text_expected=greedy or (coupled and options.get("seed") is not None))
