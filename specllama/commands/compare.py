@@ -128,10 +128,8 @@ def report(out: Console, comparison: Comparison, models: str = "") -> None:
         rate = f"{side.tokens_per_second:.2f}"
         table.add_row(name, str(stats.num_tokens), f"{side.seconds:.2f}", rate, f"{speed:.2f}x", accepted)
     out.print(table)
-    out.print(
-        f"{models}{'; ' if models else ''}one run each, the prompt's time left out.", markup=False, soft_wrap=True
-    )
-    for line in _conclusions(comparison):
+    heading = f"{models}; one run each" if models else "One run each"
+    for line in [f"{heading}, the prompt's time left out.", *_conclusions(comparison)]:
         out.print(line, markup=False, soft_wrap=True)
 
 
@@ -145,13 +143,11 @@ def _conclusions(comparison: Comparison) -> list[str]:
         lines.append("Both texts are the same, token for token.")
     elif comparison.same_text_expected:
         lines.append(
-            f"The texts part at token {split}: two tokens nearly tied, and batches of other sizes round differently. "
-            "`specllama verify` shows how near."
+            f"The texts part at token {split}. Batches of other sizes round differently, which decides between two "
+            "tokens that nearly tie; `specllama verify` measures whether that is what happened."
         )
     else:
-        lines.append(
-            "The texts differ, as two samples of one distribution do. --verify coupled with a seed fixes them."
-        )
+        lines.append("The texts differ, as two samples of one distribution do; --verify coupled makes them the same.")
     if comparison.speedup < 1:
         lines.append("Speculation is slower here. It pays where reading the weights takes the time, not computing.")
     return lines
