@@ -7,6 +7,7 @@
 #include "bindings.hpp"
 #include "context.hpp"
 #include "drafters/callback.hpp"
+#include "drafters/lookup.hpp"
 #include "speculator.hpp"
 #include "vocabulary.hpp"
 
@@ -168,6 +169,11 @@ void bind_speculator(py::module_ & module) {
                  return std::make_unique<Speculator>(std::move(target), callback_drafter(std::move(drafter)));
              }),
              py::arg("target"), py::kw_only(), py::arg("drafter"))
+        .def(py::init([](std::shared_ptr<Context> target, const Tokens & corpus) {
+                 auto drafter = std::make_unique<LookupDrafter>(to_vector(corpus));
+                 return std::make_unique<Speculator>(std::move(target), std::move(drafter));
+             }),
+             py::arg("target"), py::kw_only(), py::arg("lookup_corpus"))
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"))
         .def("prefill", &Speculator::prefill, ReleaseGil())

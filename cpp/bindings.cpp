@@ -5,5 +5,6 @@ PYBIND11_MODULE(_core, module) {
     module.doc() = "The native loop of specllama. Use specllama.Llama instead.";
     specllama::bind_errors(module);
     specllama::bind_mathematics(module);
+    specllama::bind_drafting(module);
     specllama::bind_engine(module);
 }

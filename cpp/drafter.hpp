@@ -44,14 +44,20 @@ public:
     // How many tokens could be proposed behind a history of this size.
     virtual std::size_t room(std::size_t history_size) const = 0;
 
+    // A new generation, behind this prompt: keep what is known of it.
+    virtual void begin(const std::vector<int32_t> & history) = 0;
+
     // Decodes one chunk of history that has not been seen. Returns how many tokens are left.
     virtual std::size_t prefill(const std::vector<int32_t> & history) = 0;
 
     // Appends up to gamma tokens to an empty proposal. It may stop early, after a token.
     virtual void propose(const DraftRequest & request, Proposal & out) = 0;
 
-    // The history after verification: forget what was rejected.
+    // The history after verification, longer than before: forget what was rejected.
     virtual void commit(const std::vector<int32_t> & history) = 0;
+
+    // All but the first `count` tokens of history are no longer part of it.
+    virtual void rewind(std::size_t count) = 0;
 
     // Seconds spent decoding, and tokens decoded, since the beginning.
     virtual double decode_seconds() const = 0;

@@ -84,7 +84,7 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     target_decoded_before_ = target_->num_decoded();
     draft_decoded_before_ = drafter_ ? drafter_->num_decoded() : 0;
     if (drafter_ && settings_.num_draft_tokens > 0) {
-        drafter_->commit(history_);
+        drafter_->begin(history_);
     }
 }
 
@@ -154,6 +154,9 @@ void Speculator::rewind(std::size_t count) {
                                     std::to_string(history_.size()));
     }
     history_.resize(count);
+    if (drafter_ && settings_.num_draft_tokens > 0) {
+        drafter_->rewind(count);
+    }
 }
 
 void Speculator::extend(const std::vector<int32_t> & tokens) {

@@ -16,10 +16,12 @@ public:
     explicit CallbackDrafter(Propose propose) : propose_(std::move(propose)) {}
 
     std::size_t room(std::size_t) const override { return static_cast<std::size_t>(-1); }
+    void begin(const std::vector<int32_t> &) override {}
     std::size_t prefill(const std::vector<int32_t> &) override { return 0; }
     // Throws std::invalid_argument for a proposal that is not one; nothing of it is kept then.
     void propose(const DraftRequest & request, Proposal & out) override;
     void commit(const std::vector<int32_t> &) override {}
+    void rewind(std::size_t) override {}
     double decode_seconds() const override { return 0.0; }
     std::size_t num_decoded() const override { return 0; }
 

@@ -13,9 +13,11 @@ public:
     explicit ModelDrafter(std::shared_ptr<Context> context) : context_(std::move(context)) {}
 
     std::size_t room(std::size_t history_size) const override;
+    void begin(const std::vector<int32_t> & history) override { context_->keep_common(history); }
     std::size_t prefill(const std::vector<int32_t> & history) override;
     void propose(const DraftRequest & request, Proposal & out) override;
     void commit(const std::vector<int32_t> & history) override { context_->keep_common(history); }
+    void rewind(std::size_t) override {}  // commit() compares
     double decode_seconds() const override { return context_->decode_seconds(); }
     std::size_t num_decoded() const override { return context_->num_decoded(); }
 

@@ -1,0 +1,94 @@
+"""The index of earlier occurrences against its definition, computed the slow way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specllama import _core
+
+GRAMS = (4, 2)  # an occurrence agrees in at least so many tokens; the longer ones are looked at first
+MAX_MATCH = 64
+MAX_VISITED = 16
+
+Match = tuple[int, int, int, int]
+
+
+def common(text: list[int], last: int) -> int:
+    """How many tokens up to index `last` are those at the end of the text, MAX_MATCH at most."""
+    length = 0
+    while length < min(MAX_MATCH, last + 1) and text[last - length] == text[-1 - length]:
+        length += 1
+    return length
+
+
+def longest(text: list[int]) -> Match:
+    """The longest of the MAX_VISITED most recent occurrences of the last tokens; the most recent of several."""
+    for gram in GRAMS:
+        ends = [last for last in range(len(text) - 2, -1, -1) if common(text, last) >= gram][:MAX_VISITED]
+        if ends:
+            length = max(common(text, last) for last in ends)
+            as_long = [last + 1 for last in ends if common(text, last) == length]
+            same = sum(text[at] == text[as_long[0]] for at in as_long)
+            return as_long[0], length, same, len(as_long) - same
+    return 0, 0, 0, 0
+
+
+def index_of(text: list[int]) -> _core.SuffixIndex:
+    index = _core.SuffixIndex()
+    index.append(np.array(text, dtype=np.int32))
+    return index
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(0, 3), max_size=120))
+def test_longest_match(text: list[int]) -> None:
+    assert index_of(text).longest() == longest(text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(st.lists(st.integers(0, 2), max_size=12), st.integers(0, 40)), max_size=25))
+def test_forgetting_is_as_if_it_had_never_been(steps: list[list[int] | int]) -> None:
+    """Texts that grow and are cut back: every state equals that of an index which saw the result only."""
+    index, text = _core.SuffixIndex(), list[int]()
+    for step in steps:
+        if isinstance(step, int):
+            index.truncate(step)
+            text = text[:step]
+        else:
+            index.append(np.array(step, dtype=np.int32))
+            text += step
+        assert len(index) == len(text)
+        assert index.longest() == longest(text)
+
+
+def test_tables_grow_without_losing_a_link() -> None:
+    rng = np.random.default_rng(0)
+    phrase = list(range(1000, 1012))
+    text = [*phrase, 7, *rng.integers(0, 900, 5000).tolist(), *phrase]
+    assert index_of(text).longest() == (12, 12, 1, 0)
+    index = index_of(text)
+    index.truncate(12)  # the tables stay large
+    index.append(np.array(phrase[:5], dtype=np.int32))
+    assert index.longest() == (5, 5, 1, 0)
+
+
+def test_occurrences_that_disagree_are_counted() -> None:
+    phrase = [1, 2, 3, 4]
+    assert index_of([5, *phrase, 9, 6, *phrase, 8, 7, *phrase]).longest() == (11, 4, 1, 1)
+    assert index_of([5, *phrase, 8, 6, *phrase, 8, 7, *phrase]).longest() == (11, 4, 2, 0)
+    assert index_of([7, *phrase, 9, 6, *phrase, 8, 7, *phrase]).longest() == (5, 5, 1, 0), "the longest wins"
+
+
+def test_memory() -> None:
+    """Under 60 bytes a token."""
+    count = 100_000
+    index = index_of(np.random.default_rng(0).integers(0, 50_000, count).tolist())
+    assert index.memory < 60 * count
+
+
+@pytest.mark.parametrize("text", [[], [1], [1, 1], [1, 2, 1]])
+def test_short_texts_match_nothing_or_what_they_repeat(text: list[int]) -> None:
+    assert index_of(text).longest() == longest(text)
