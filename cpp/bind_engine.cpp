@@ -128,6 +128,11 @@ void bind_counters(py::module_ & module) {
         .def_readonly("rollback_seconds", &Counters::rollback_seconds);
 }
 
+// Ctrl-C in a drafter ends the round, where an error would only end the drafting: no std::exception, which is caught.
+struct Interruption {
+    py::error_already_set error;
+};
+
 // drafter(history, gamma) -> (tokens, distributions). A round runs without the GIL, and the drafter with it.
 std::unique_ptr<Drafter> callback_drafter(py::function drafter) {
     return std::make_unique<CallbackDrafter>(
@@ -138,6 +143,9 @@ std::unique_ptr<Drafter> callback_drafter(py::function drafter) {
                 out.tokens = proposal[0].cast<std::vector<int32_t>>();
                 out.q = proposal[1].cast<std::vector<Distribution>>();
             } catch (const py::error_already_set & error) {
+                if (!error.matches(PyExc_Exception)) {
+                    throw Interruption{error};
+                }
                 throw std::runtime_error(error.what());  // whoever catches it has no GIL
             }
         });
@@ -154,9 +162,11 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
 // (tokens, number drafted, number accepted)
 py::tuple step(Speculator & self, std::size_t max_tokens) {
     Round round;
-    {
+    try {
         const py::gil_scoped_release release;
         round = self.step(max_tokens);
+    } catch (const Interruption & interruption) {
+        throw interruption.error;
     }
     return py::make_tuple(round.tokens, round.num_drafted, round.num_accepted);
 }

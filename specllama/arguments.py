@@ -102,7 +102,13 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
     Raises:
         ValueError: a size that would reach a GGML_ASSERT, which aborts the process.
     """
-    known = [*inspect.signature(llama_cpp.Llama.__init__).parameters, "draft_kwargs", "num_draft_tokens", "verify"]
+    known = [
+        *inspect.signature(llama_cpp.Llama.__init__).parameters,
+        "draft_kwargs",
+        "lookup_corpus",
+        "num_draft_tokens",
+        "verify",
+    ]
     for name in kwargs.keys() - set(known):
         similar = difflib.get_close_matches(name, known, n=1)
         hint = f": did you mean {similar[0]}?" if similar else ""

@@ -1,121 +1,81 @@
-"""The draft of one target: loading, checking, sharing, freeing."""
+"""What drafts for a target: a model, a lookup in the text, a function."""
 
 from __future__ import annotations
 
-import os
+import abc
 from typing import TYPE_CHECKING, Any
 
-import llama_cpp
-import numpy as np
-
-from . import _core, catalog
-from ._llama import can_roll_back, context_of
-from .arguments import check_constructor, warn
-from .closed import is_open
-from .loading import explained
-from .vocabulary import require_same_vocabulary, require_same_vocabulary_file
+from . import _core
 
 if TYPE_CHECKING:
     from .llama import Llama
 
-# What a draft given by its path takes over from the target, unless draft_kwargs say otherwise.
-_INHERITED = ("n_gpu_layers", "split_mode", "main_gpu", "use_mmap", "use_mlock", "offload_kqv", "flash_attn", "numa")
 
-
-class Draft:
-    """A draft Llama in the service of a target.
+class Draft(abc.ABC):
+    """A drafter in the service of one target.
 
     Attributes:
-        llama: the draft.
-        owned: whether the target loaded it, and frees it.
+        given: what the user sees as ``llm.draft_model``.
         unusable: why it cannot draft; None if it can.
     """
 
-    def __init__(self, target: Llama, llama: llama_cpp.Llama, owned: bool) -> None:
-        if llama is target:
-            raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
-        if not is_open(llama):
-            raise _core.ClosedError("the draft Llama is closed: open it again, or give its path as draft_model")
-        require_same_vocabulary(target._model, llama._model)
-        self.context = context_of(llama, "draft")  # refuses a model that cannot generate
-        self.llama = llama
-        self.owned = owned
+    def __init__(self, given: Any) -> None:
+        self.given = given
         self.unusable: str | None = None
-        for name, model in (("target", target), ("draft", llama)):
-            if not can_roll_back(model):
-                self.unusable = f"the {name}'s memory is recurrent and cannot be rolled back yet"
-        _warn_if_larger(target, llama)
 
-    @classmethod
-    def opened(
-        cls, target: Llama, draft: Any, draft_kwargs: dict[str, Any] | None, target_kwargs: dict[str, Any]
-    ) -> Draft:
-        """A draft from what the user gave: a path, a model name, or a Llama.
+    @abc.abstractmethod
+    def engine(self, target: _core.Context) -> _core.Speculator:
+        """The native loop over the target and this draft."""
 
-        Raises:
-            TypeError: something else.
-            ValueError: another vocabulary (before the weights are loaded), or a file that is no model.
-        """
-        if isinstance(draft, llama_cpp.Llama):
-            if draft_kwargs:
-                raise ValueError("draft_kwargs are for a draft_model given by its path: this one is already loaded")
-            return cls(target, draft, owned=False)
-        if not isinstance(draft, (str, os.PathLike)):
-            raise TypeError(f"draft_model={draft!r} must be a path, a model name, a llama_cpp.Llama or None")
-        check_constructor(draft_kwargs or {})
-        path = catalog.resolve(draft)
-        require_same_vocabulary_file(target._model, path)
-        arguments = {
-            # llama.cpp repacks 4-bit weights as it loads them. Mapped, the file would stay in memory beside the copy.
-            "use_mmap": False,
-            "verbose": target.verbose,
-            **{name: target_kwargs[name] for name in _INHERITED if name in target_kwargs},
-            "n_ctx": target.n_ctx(),
-            "n_batch": target.n_batch,
-            "n_threads": target.n_threads,
-            "n_threads_batch": target.n_threads_batch,
-            **(draft_kwargs or {}),
-        }
-        with explained(path):
-            llama = llama_cpp.Llama(path, **arguments)
-        return cls(target, llama, owned=True)
+    @abc.abstractmethod
+    def pickled(self) -> Any:
+        """The ``draft_model`` of a copy of the target."""
 
-    def notice_closing(self) -> None:
-        """Look whether the draft's owner has closed it: its native context must not be touched then."""
-        if not is_open(self.llama):
-            self.unusable = self.unusable or "the draft Llama is closed"
-            self.context.close()
+    # A draft without a context of its own has nothing to do in what follows.
 
-    def claim(self) -> None:
-        """Learn what the cache holds if the draft's owner has used it. While it is ours its ``n_tokens`` is 0."""
-        self.notice_closing()
-        if self.unusable is None and self.llama.n_tokens:
-            self.context.assume(self.llama._input_ids)
-            self.llama.n_tokens = 0
+    def notice_closing(self) -> None:  # noqa: B027
+        """Look whether its owner has closed it."""
 
-    def forget(self) -> None:
+    def claim(self) -> None:  # noqa: B027
+        """Learn what its cache holds, if its owner has used it."""
+
+    def forget(self) -> None:  # noqa: B027
         """Empty its cache, as far as the target uses it."""
-        self.notice_closing()
-        if self.unusable is None:
-            self.llama.n_tokens = 0
-            self.context.assume(np.empty(0, dtype=np.int32))
 
-    def close(self) -> None:
-        """Free the draft if the target loaded it."""
-        if self.owned:
-            self.context.close()
-            self.llama.close()
+    def close(self) -> None:  # noqa: B027
+        """Free what the target has loaded."""
 
 
-def engine_of(target: Llama, draft: Draft | None) -> _core.Speculator:
-    """The native loop over a target and its draft."""
-    return _core.Speculator(context_of(target, "target"), None if draft is None else draft.context)
+def opened(
+    target: Llama,
+    draft: Any,
+    *,
+    draft_kwargs: dict[str, Any] | None = None,
+    target_kwargs: dict[str, Any] | None = None,
+    lookup_corpus: str | list[int] | None = None,
+) -> Draft:
+    """The draft that a user's ``draft_model`` means.
+
+    Raises:
+        TypeError: nothing that can draft.
+        ValueError: another vocabulary (before the weights are loaded), a file that is no model, or an argument that
+            another kind of draft takes.
+    """
+    from .draft_function import FunctionDraft
+    from .draft_lookup import LookupDraft
+    from .draft_model import ModelDraft
+
+    if isinstance(draft, str) and draft == LookupDraft.NAME:
+        refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
+        return LookupDraft(target, lookup_corpus)
+    refuse(lookup_corpus, "lookup_corpus", f"draft_model={LookupDraft.NAME!r}")
+    if FunctionDraft.takes(draft):
+        refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
+        return FunctionDraft(target, draft)
+    return ModelDraft.opened(target, draft, draft_kwargs, target_kwargs or {})
 
 
-def _warn_if_larger(target: llama_cpp.Llama, draft: llama_cpp.Llama) -> None:
-    of_target, of_draft = target._model.n_params(), draft._model.n_params()
-    if of_draft > of_target:
-        warn(
-            f"the draft ({of_draft:,} parameters) is larger than the target ({of_target:,}): this is slower than no "
-            "draft; exchange the two paths"
-        )
+def refuse(value: object, name: str, owner: str) -> None:
+    """Raise a ValueError if an argument was given that only another draft takes."""
+    if value:
+        raise ValueError(f"{name} is for {owner}: leave it out")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import os
 import random
 import secrets
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any
+from typing import Any, Union
 
 import llama_cpp
 import numpy as np
@@ -18,17 +17,17 @@ import numpy.typing as npt
 from . import _core, catalog
 from ._llama import context_of
 from .arguments import bound, check_constructor, sampling_of, warn, with_options
+from .call_options import call_with_options, options_of_call
 from .closed import close_for_good
 from .completion import Completion
-from .draft import Draft, engine_of
+from .draft import Draft, opened, refuse
 from .generation import Generation, Request
 from .loading import explained
 from .options import FallbackWarning, Options, checked_seed
 from .stats import Stats, Tally
 from .token import Token
 
-# The options of the create_completion call that runs now, or whose stream is being read.
-_call_options: contextvars.ContextVar[Options | None] = contextvars.ContextVar("specllama_options", default=None)
+DraftModel = Union[str, "os.PathLike[str]", llama_cpp.Llama, Callable[..., Any]]
 
 
 class Llama(llama_cpp.Llama):
@@ -39,10 +38,12 @@ class Llama(llama_cpp.Llama):
 
     Args:
         model_path: the target, a path or a name from ``specllama pull --list``.
-        draft_model: the draft: a path or name, another ``llama_cpp.Llama``, or None for plain decoding. It must have
-            the target's vocabulary.
+        draft_model: the draft: a path or name or another ``llama_cpp.Llama``, which must have the target's vocabulary;
+            ``"lookup"`` to draft what followed when the end of the text occurred before; a llama_cpp
+            ``LlamaDraftModel``; or None for plain decoding.
         draft_kwargs: constructor arguments of a draft given by path. Unless given here it takes the target's context
             size, threads and GPU settings.
+        lookup_corpus: for ``"lookup"``, a text to look up besides prompt and output: what is edited or summarised.
         num_draft_tokens: gamma, how many tokens a round drafts; 0 is plain decoding.
         verify: the acceptance rule. ``"rejection"`` (Leviathan et al. 2022; Chen et al. 2023), ``"block"`` (Sun et
             al. 2025), ``"coupled"`` (Daliri et al. 2024: a seed means one text whatever the draft), or ``"auto"``:
@@ -59,8 +60,9 @@ class Llama(llama_cpp.Llama):
         self,
         model_path: str,
         *,
-        draft_model: str | os.PathLike[str] | llama_cpp.Llama | None = None,
+        draft_model: DraftModel | None = None,
         draft_kwargs: dict[str, Any] | None = None,
+        lookup_corpus: str | list[int] | None = None,
         num_draft_tokens: int = 4,
         verify: str = "auto",
         seed: int | None = None,
@@ -76,6 +78,7 @@ class Llama(llama_cpp.Llama):
         self._speculator: _core.Speculator | None = None
         self._draft: Draft | None = None
         self._draft_kwargs = draft_kwargs
+        self._lookup_corpus = lookup_corpus
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         model_path = catalog.resolve(model_path)
         with explained(model_path):
@@ -86,23 +89,32 @@ class Llama(llama_cpp.Llama):
         if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
             context_of(self, "target")  # refuses a model that cannot generate
         if draft_model is not None:
-            self._set_draft(Draft.opened(self, draft_model, draft_kwargs, kwargs))
-        elif draft_kwargs:
-            raise ValueError("draft_kwargs without a draft_model: give the draft's path, or leave them out")
+            self._set_draft(
+                opened(
+                    self,
+                    draft_model,
+                    draft_kwargs=draft_kwargs,
+                    target_kwargs=kwargs,
+                    lookup_corpus=lookup_corpus,
+                )
+            )
+        else:
+            refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
+            refuse(lookup_corpus, "lookup_corpus", "draft_model='lookup'")
 
     # The draft
 
-    @property  # type: ignore[override]  # the base class takes a callable here
-    def draft_model(self) -> llama_cpp.Llama | None:
-        """The draft, or None. Another Llama, a path or None may be assigned between generations.
+    @property
+    def draft_model(self) -> Any:
+        """The draft, or None. Whatever the constructor takes may be assigned between generations.
 
         While a Llama serves as a draft its KV cache is the target's to use: streams of its own must be read first.
         """
-        return None if self._draft is None else self._draft.llama
+        return None if self._draft is None else self._draft.given
 
-    @draft_model.setter  # type: ignore[override]
-    def draft_model(self, draft: str | os.PathLike[str] | llama_cpp.Llama | None) -> None:
-        self._set_draft(None if draft is None else Draft.opened(self, draft, None, {}))
+    @draft_model.setter
+    def draft_model(self, draft: DraftModel | None) -> None:
+        self._set_draft(None if draft is None else opened(self, draft))
 
     def _set_draft(self, draft: Draft | None) -> None:
         old, self._draft = self._draft, draft
@@ -130,7 +142,8 @@ class Llama(llama_cpp.Llama):
     @property
     def _engine(self) -> _core.Speculator:
         if self._speculator is None:
-            self._speculator = engine_of(self, self._draft)
+            target = self._target_context
+            self._speculator = _core.Speculator(target) if self._draft is None else self._draft.engine(target)
         return self._speculator
 
     @contextlib.contextmanager
@@ -241,41 +254,21 @@ class Llama(llama_cpp.Llama):
         self, *args: Any, num_draft_tokens: int | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        return self._with_call_options(super().create_completion, num_draft_tokens, verify, args, kwargs)
+        return call_with_options(self, super().create_completion, num_draft_tokens, verify, args, kwargs)
 
     @with_options(llama_cpp.Llama.__call__)
     def __call__(
         self, *args: Any, num_draft_tokens: int | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        return self._with_call_options(super().__call__, num_draft_tokens, verify, args, kwargs)
+        return call_with_options(self, super().__call__, num_draft_tokens, verify, args, kwargs)
 
     @with_options(llama_cpp.Llama.create_chat_completion)
     def create_chat_completion(
         self, *args: Any, num_draft_tokens: int | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        return self._with_call_options(super().create_chat_completion, num_draft_tokens, verify, args, kwargs)
-
-    def _with_call_options(
-        self,
-        method: Callable[..., Any],
-        num_draft_tokens: int | None,
-        verify: str | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Calls a method of the base class that ends up in _create_completion, which reads the options.
-
-        Chat handlers in between have fixed signatures, and some only call it when their stream is read.
-        """
-        outer = _call_options.get()
-        options = (outer or self._options).overridden(num_draft_tokens, verify)
-        context = contextvars.copy_context()
-        context.run(_call_options.set, options)
-        with self._exclusive():
-            result = context.run(method, *args, **kwargs)
-        return _read_in(context, result) if isinstance(result, Iterator) else result
+        return call_with_options(self, super().create_chat_completion, num_draft_tokens, verify, args, kwargs)
 
     def generate_tokens(
         self,
@@ -319,7 +312,7 @@ class Llama(llama_cpp.Llama):
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         arguments = bound(llama_cpp.Llama._create_completion, args, kwargs)
-        return Completion(self, _call_options.get() or self._options, arguments).run()
+        return Completion(self, options_of_call(self), arguments).run()
 
     # State
 
@@ -363,8 +356,9 @@ class Llama(llama_cpp.Llama):
         state.pop("logits_all", None)
         return {
             **state,
-            "draft_model": draft.llama.model_path if draft is not None and draft.owned else self.draft_model,
+            "draft_model": None if draft is None else draft.pickled(),
             "draft_kwargs": self._draft_kwargs,
+            "lookup_corpus": self._lookup_corpus,
             "num_draft_tokens": self.num_draft_tokens,
             "verify": self.verify,
         }
@@ -384,18 +378,3 @@ class Llama(llama_cpp.Llama):
         close_for_good(self)
         if self._draft is not None:
             self._draft.close()
-
-
-def _read_in(context: contextvars.Context, chunks: Iterator[Any]) -> Iterator[Any]:
-    """Reads a stream in the context it was created in."""
-    try:
-        while True:
-            try:
-                chunk = context.run(next, chunks)
-            except StopIteration:
-                return
-            yield chunk
-    finally:
-        close = getattr(chunks, "close", None)
-        if close is not None:
-            context.run(close)

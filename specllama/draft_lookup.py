@@ -1,0 +1,35 @@
+"""The text itself as the draft: what followed when its end occurred before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import _core
+from ._llama import can_roll_back
+from .draft import Draft
+
+if TYPE_CHECKING:
+    from .llama import Llama
+
+
+class LookupDraft(Draft):
+    """Drafts from prompt, output and a corpus (prompt lookup decoding; Saxena 2023). It costs no decoding."""
+
+    NAME = "lookup"
+
+    def __init__(self, target: Llama, corpus: str | list[int] | None) -> None:
+        super().__init__(self.NAME)
+        tokens = target.tokenize(corpus.encode(), add_bos=False) if isinstance(corpus, str) else corpus
+        self._corpus = np.asarray(tokens or [], dtype=np.int32)
+        if not can_roll_back(target):
+            self.unusable = "the target's memory is recurrent and cannot be rolled back yet"
+
+    def engine(self, target: _core.Context) -> _core.Speculator:
+        """See the base class."""
+        return _core.Speculator(target, lookup_corpus=self._corpus)
+
+    def pickled(self) -> str:
+        """See the base class."""
+        return self.NAME

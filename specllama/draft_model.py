@@ -1,0 +1,127 @@
+"""A smaller model as the draft: loading, checking, sharing, freeing."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+
+from . import _core, catalog
+from ._llama import can_roll_back, context_of
+from .arguments import check_constructor, warn
+from .closed import is_open
+from .draft import Draft
+from .loading import explained
+from .vocabulary import require_same_vocabulary, require_same_vocabulary_file
+
+if TYPE_CHECKING:
+    from .llama import Llama
+
+# What a draft given by its path takes over from the target, unless draft_kwargs say otherwise.
+_INHERITED = ("n_gpu_layers", "split_mode", "main_gpu", "use_mmap", "use_mlock", "offload_kqv", "flash_attn", "numa")
+
+
+class ModelDraft(Draft):
+    """A draft Llama in the service of a target.
+
+    Attributes:
+        llama: the draft.
+        owned: whether the target loaded it, and frees it.
+    """
+
+    def __init__(self, target: Llama, llama: llama_cpp.Llama, owned: bool) -> None:
+        super().__init__(llama)
+        if llama is target:
+            raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
+        if not is_open(llama):
+            raise _core.ClosedError("the draft Llama is closed: open it again, or give its path as draft_model")
+        require_same_vocabulary(target._model, llama._model)
+        self.context = context_of(llama, "draft")  # refuses a model that cannot generate
+        self.llama = llama
+        self.owned = owned
+        for name, model in (("target", target), ("draft", llama)):
+            if not can_roll_back(model):
+                self.unusable = f"the {name}'s memory is recurrent and cannot be rolled back yet"
+        _warn_if_larger(target, llama)
+
+    @classmethod
+    def opened(
+        cls, target: Llama, draft: Any, draft_kwargs: dict[str, Any] | None, target_kwargs: dict[str, Any]
+    ) -> ModelDraft:
+        """A draft from what the user gave: a path, a model name, or a Llama.
+
+        Raises:
+            TypeError: something else.
+            ValueError: another vocabulary (before the weights are loaded), or a file that is no model.
+        """
+        if isinstance(draft, llama_cpp.Llama):
+            if draft_kwargs:
+                raise ValueError("draft_kwargs are for a draft_model given by its path: this one is already loaded")
+            return cls(target, draft, owned=False)
+        if not isinstance(draft, (str, os.PathLike)):
+            raise TypeError(
+                f"draft_model={draft!r} must be a path, a model name, a llama_cpp.Llama, 'lookup', "
+                "a llama_cpp LlamaDraftModel or None"
+            )
+        check_constructor(draft_kwargs or {})
+        path = catalog.resolve(draft)
+        require_same_vocabulary_file(target._model, path)
+        arguments = {
+            # llama.cpp repacks 4-bit weights as it loads them. Mapped, the file would stay in memory beside the copy.
+            "use_mmap": False,
+            "verbose": target.verbose,
+            **{name: target_kwargs[name] for name in _INHERITED if name in target_kwargs},
+            "n_ctx": target.n_ctx(),
+            "n_batch": target.n_batch,
+            "n_threads": target.n_threads,
+            "n_threads_batch": target.n_threads_batch,
+            **(draft_kwargs or {}),
+        }
+        with explained(path):
+            llama = llama_cpp.Llama(path, **arguments)
+        return cls(target, llama, owned=True)
+
+    def engine(self, target: _core.Context) -> _core.Speculator:
+        """See the base class."""
+        return _core.Speculator(target, self.context)
+
+    def pickled(self) -> Any:
+        """See the base class."""
+        return self.llama.model_path if self.owned else self.llama
+
+    def notice_closing(self) -> None:
+        """Look whether the draft's owner has closed it: its native context must not be touched then."""
+        if not is_open(self.llama):
+            self.unusable = self.unusable or "the draft Llama is closed"
+            self.context.close()
+
+    def claim(self) -> None:
+        """Learn what the cache holds if the draft's owner has used it. While it is ours its ``n_tokens`` is 0."""
+        self.notice_closing()
+        if self.unusable is None and self.llama.n_tokens:
+            self.context.assume(self.llama._input_ids)
+            self.llama.n_tokens = 0
+
+    def forget(self) -> None:
+        """Empty its cache, as far as the target uses it."""
+        self.notice_closing()
+        if self.unusable is None:
+            self.llama.n_tokens = 0
+            self.context.assume(np.empty(0, dtype=np.int32))
+
+    def close(self) -> None:
+        """Free the draft if the target loaded it."""
+        if self.owned:
+            self.context.close()
+            self.llama.close()
+
+
+def _warn_if_larger(target: llama_cpp.Llama, draft: llama_cpp.Llama) -> None:
+    of_target, of_draft = target._model.n_params(), draft._model.n_params()
+    if of_draft > of_target:
+        warn(
+            f"the draft ({of_draft:,} parameters) is larger than the target ({of_target:,}): this is slower than no "
+            "draft; exchange the two paths"
+        )

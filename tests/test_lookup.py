@@ -1,0 +1,158 @@
+"""Drafting from the text itself, and from a function of the user's."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+import pytest
+from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+import specllama
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama, TinyFiles
+
+PROMPT = "the cat sat on the dog and the cat sat on the"
+
+
+def texts(llm: specllama.Llama, **settings: Any) -> list[list[int]]:
+    return [
+        [token.id for token in llm.generate_tokens(PROMPT, max_tokens=80, seed=seed, **settings)] for seed in range(4)
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 0.0}, {"temperature": 0.4}, {"temperature": 0.4, "verify": "block"}]
+)
+def test_lookup_drafts_and_changes_nothing(make_llama: MakeLlama, settings: dict[str, Any]) -> None:
+    """Greedy and coupled texts equal plain decoding. Under block only the distribution is the same."""
+    llm = make_llama(draft="lookup", num_draft_tokens=7)
+    plain = texts(llm, num_draft_tokens=0, **settings)
+    drafted = texts(llm, **settings)
+    stats = llm.total_stats
+    assert stats.num_accepted_tokens > 20
+    assert stats.num_draft_tokens_decoded == 0
+    if settings.get("verify") != "block":
+        assert drafted == plain
+
+
+def test_a_repetition_is_drafted_beyond_the_end_of_the_text(make_llama: MakeLlama) -> None:
+    """A text of one token: from the second round on a draft is longer than what it copies, and accepted whole."""
+    llm = make_llama(draft="lookup", num_draft_tokens=8)
+    tokens = llm.generate_tokens(PROMPT, max_tokens=90, temperature=0.0, logit_bias={270: 100.0})
+    assert {token.id for token in tokens} == {270}
+    assert llm.stats.num_accepted_tokens > 75
+    assert llm.stats.num_draft_tokens - llm.stats.num_accepted_tokens <= 8, "only the first draft is wrong"
+
+
+def test_no_match_is_plain_decoding(make_llama: MakeLlama) -> None:
+    llm = make_llama(draft="lookup", num_draft_tokens=4)
+    next(llm.generate([1, 270, 280], temp=0.0))
+    assert llm.stats.num_drafts == 0
+    assert llm.stats.num_tokens == 1
+
+
+def test_a_corpus_is_looked_up(make_llama: MakeLlama) -> None:
+    """With the answer itself as corpus nearly everything is accepted, from the first tokens on."""
+    plain = make_llama(num_draft_tokens=0)
+    answer = [token.id for token in plain.generate_tokens("the dog", max_tokens=60, temperature=0.9, seed=4)]
+    for corpus in (answer, plain.detokenize(answer).decode(errors="ignore")):
+        llm = make_llama(draft="lookup", lookup_corpus=corpus, num_draft_tokens=6)
+        again = [token.id for token in llm.generate_tokens("the dog", max_tokens=60, temperature=0.9, seed=4)]
+        assert again == answer
+        if corpus is answer:
+            assert llm.stats.num_accepted_tokens > 45
+    without = make_llama(draft="lookup", num_draft_tokens=6)
+    list(without.generate_tokens("the dog", max_tokens=60, temperature=0.9, seed=4))
+    assert without.stats.num_accepted_tokens < 20
+
+
+def test_the_text_before_a_reset_is_not_looked_up(make_llama: MakeLlama) -> None:
+    llm = make_llama(draft="lookup", num_draft_tokens=6)
+    settings: dict[str, Any] = {"max_tokens": 40, "temperature": 0.9, "seed": 2}
+    list(llm.generate_tokens("the dog", **settings))
+    first = llm.stats
+    list(llm.generate_tokens("a fox", **settings))
+    llm.reset()
+    list(llm.generate_tokens("the dog", **settings))
+    again = llm.stats
+    assert (again.num_draft_tokens, again.num_accepted_tokens) == (first.num_draft_tokens, first.num_accepted_tokens)
+
+
+@pytest.mark.parametrize("interruption", ["abandoned", "send"])
+def test_interruptions_leave_the_index_in_step(make_llama: MakeLlama, interruption: str) -> None:
+    llm = make_llama(draft="lookup", num_draft_tokens=6)
+    fresh = make_llama(num_draft_tokens=0)
+    prompt = llm.tokenize(PROMPT.encode())
+    tokens = llm.generate(prompt, temp=0.0)
+    text = [next(tokens) for _ in range(25)]
+    if interruption == "send":
+        text.append(tokens.send([270, 271]))
+        text += [next(tokens) for _ in range(20)]
+        other = fresh.generate(prompt, temp=0.0)
+        expected = [next(other) for _ in range(25)]
+        expected.append(other.send([270, 271]))
+        expected += [next(other) for _ in range(20)]
+        assert text == expected
+    tokens.close()
+    prompt += text[:10] + [275] + text[:10]
+    ours, theirs = llm.generate(prompt, temp=0.0), fresh.generate(prompt, temp=0.0)
+    assert [next(ours) for _ in range(40)] == [next(theirs) for _ in range(40)]
+
+
+def test_llama_cpps_own_draft_models_work(make_llama: MakeLlama) -> None:
+    llm = make_llama(draft=LlamaPromptLookupDecoding(num_pred_tokens=5), num_draft_tokens=5)
+    assert texts(llm, temperature=0.4) == texts(llm, temperature=0.4, num_draft_tokens=0)
+    assert llm.total_stats.num_accepted_tokens > 20
+    assert isinstance(llm.draft_model, LlamaPromptLookupDecoding)
+
+
+@pytest.mark.parametrize("drafted", [[-1], [10**6], "ab", None])
+def test_a_function_that_drafts_nonsense_costs_speed_and_not_the_text(make_llama: MakeLlama, drafted: Any) -> None:
+    llm = make_llama(draft=lambda history: drafted)
+    expected = texts(llm, temperature=0.4, num_draft_tokens=0)
+    with pytest.warns(specllama.FallbackWarning, match="decoding plainly from here on"):
+        assert texts(llm, temperature=0.4) == expected
+    assert llm.stats.fallback_reason
+
+
+def test_ctrl_c_in_a_function_is_not_lost(make_llama: MakeLlama) -> None:
+    def interrupted(history: np.ndarray[Any, Any]) -> list[int]:
+        if len(history) > 20:
+            raise KeyboardInterrupt
+        return [270]
+
+    llm = make_llama(draft=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(llm.generate_tokens(PROMPT, max_tokens=50))
+    llm.draft_model = None
+    assert texts(llm, temperature=0.4) == texts(make_llama(), temperature=0.4)
+
+
+def test_drafts_can_be_exchanged_and_pickled(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft="lookup", lookup_corpus="the cat")
+    assert llm.draft_model == "lookup"
+    copy = pickle.loads(pickle.dumps(llm))
+    assert copy.draft_model == "lookup"
+    copy.close()
+    llm.draft_model = str(tiny_files.good)
+    assert isinstance(llm.draft_model, llama_cpp.Llama)
+    llm.draft_model = "lookup"
+    list(llm.generate_tokens(PROMPT, max_tokens=20))
+    assert llm.stats.num_draft_tokens_decoded == 0
+
+
+def test_arguments_of_another_kind_of_draft_are_refused(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    with pytest.raises(ValueError, match="draft_kwargs is for a draft_model given by its path"):
+        make_llama(draft="lookup", draft_kwargs={"n_ctx": 64})
+    for draft in (None, tiny_files.good, lambda history: []):
+        with pytest.raises(ValueError, match="lookup_corpus is for draft_model='lookup'"):
+            make_llama(draft=draft, lookup_corpus="the cat")
+
+
+def test_a_recurrent_target_says_that_it_cannot(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    with pytest.warns(specllama.FallbackWarning, match="recurrent"):
+        make_llama(tiny_files.recurrent, "lookup")
