@@ -2,7 +2,10 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <array>
+
 #include "bindings.hpp"
+#include "pace.hpp"
 #include "suffix_index.hpp"
 
 namespace py = pybind11;
@@ -23,9 +26,47 @@ py::tuple longest(const SuffixIndex & self) {
     return py::make_tuple(match.next, match.length, match.num_same, match.num_other);
 }
 
+const char * name_of(Pace::Move move) {
+    constexpr std::array<const char *, 4> names{"stop", "model", "lookup", "pad"};
+    return names[static_cast<std::size_t>(move)];
+}
+
+void bind_pace(py::module_ & module) {
+    py::class_<CostModel>(module, "CostModel")
+        .def(py::init<>())
+        .def("observe", &CostModel::observe, py::arg("n"), py::arg("seconds"))
+        .def("restore", &CostModel::restore, py::arg("seconds"))
+        .def("seconds", &CostModel::seconds, py::arg("n"))
+        .def("known", &CostModel::known);
+    py::class_<Expectation>(module, "Expectation")
+        .def_static("of_model", &Expectation::of_model, py::arg("probability"), py::arg("before"))
+        .def_static("of_lookup", &Expectation::of_lookup, py::arg("length"), py::arg("disputed"))
+        .def_static("of_padding", &Expectation::of_padding);
+    py::class_<Pace>(module, "Pace")
+        .def(py::init<>())
+        .def("begin_generation", &Pace::begin_generation)
+        .def("begin_round", &Pace::begin_round, py::arg("most"), py::arg("missing"))
+        .def(
+            "decide",
+            [](Pace & self, const std::vector<Expectation> & lookup) {
+                const Pace::Decision decision = self.decide(lookup);
+                return py::make_tuple(name_of(decision.move), decision.count);
+            },
+            py::arg("lookup"))
+        .def("before", &Pace::before)
+        .def("drafted", &Pace::drafted, py::arg("token"))
+        .def("end_round", &Pace::end_round, py::arg("num_accepted"), py::arg("verify_seconds"),
+             py::arg("draft_seconds"))
+        .def("judge_unused", &Pace::judge_unused, py::arg("lookup"), py::arg("num_right"), py::arg("num_judged"))
+        .def_property_readonly("target", &Pace::target, py::return_value_policy::reference_internal)
+        .def_property_readonly("draft", &Pace::draft, py::return_value_policy::reference_internal)
+        .def_property_readonly("exploring_seconds", &Pace::exploring_seconds);
+}
+
 }  // namespace
 
 void bind_drafting(py::module_ & module) {
+    bind_pace(module);
     py::class_<SuffixIndex>(module, "SuffixIndex")
         .def(py::init<>())
         .def("append", &append, py::arg("tokens"))

@@ -7,7 +7,7 @@
 #include "bindings.hpp"
 #include "context.hpp"
 #include "drafters/callback.hpp"
-#include "drafters/lookup.hpp"
+#include "drafters/mixed.hpp"
 #include "speculator.hpp"
 #include "vocabulary.hpp"
 
@@ -108,6 +108,10 @@ void bind_context(py::module_ & module) {
 }
 
 void bind_counters(py::module_ & module) {
+    py::class_<SourceCounters>(module, "SourceCounters")
+        .def_readonly("num_drafts", &SourceCounters::num_drafts)
+        .def_readonly("num_draft_tokens", &SourceCounters::num_draft_tokens)
+        .def_readonly("num_accepted_tokens", &SourceCounters::num_accepted_tokens);
     py::class_<Counters>(module, "Counters")
         .def_readonly("num_prompt_tokens", &Counters::num_prompt_tokens)
         .def_readonly("num_prompt_tokens_reused", &Counters::num_prompt_tokens_reused)
@@ -116,6 +120,15 @@ void bind_counters(py::module_ & module) {
         .def_readonly("num_accepted_tokens", &Counters::num_accepted_tokens)
         .def_readonly("num_draft_tokens_per_pos", &Counters::num_draft_tokens_per_pos)
         .def_readonly("num_accepted_tokens_per_pos", &Counters::num_accepted_tokens_per_pos)
+        .def_readonly("num_rounds_per_gamma", &Counters::num_rounds_per_gamma)
+        .def_property_readonly("per_source",
+                               [](const Counters & self) {
+                                   std::map<std::string, SourceCounters> named;
+                                   for (std::size_t i = 0; i < num_sources; ++i) {
+                                       named[source_names[i]] = self.per_source[i];
+                                   }
+                                   return named;
+                               })
         .def_readonly("num_reached_tokens", &Counters::num_reached_tokens)
         .def_readonly("sum_overlap", &Counters::sum_overlap)
         .def_readonly("sum_argmax_match", &Counters::sum_argmax_match)
@@ -151,9 +164,21 @@ std::unique_ptr<Drafter> callback_drafter(py::function drafter) {
         });
 }
 
+// Plain without a draft and a corpus. With a corpus, which may be empty, the text is looked up too.
+std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Context> target, const std::shared_ptr<Context> & draft,
+                                            const std::optional<Tokens> & lookup_corpus) {
+    if (!draft && !lookup_corpus) {
+        return std::make_unique<Speculator>(std::move(target));
+    }
+    auto model = draft ? std::make_unique<ModelDrafter>(draft) : nullptr;
+    const std::vector<int32_t> corpus = lookup_corpus ? to_vector(*lookup_corpus) : std::vector<int32_t>();
+    return std::make_unique<Speculator>(std::move(target), std::make_unique<MixedDrafter>(std::move(model), corpus),
+                                        draft);
+}
+
 void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
-           std::size_t num_draft_tokens, std::uint64_t seed) {
-    Settings settings{sampler, rule_from_name(rule), num_draft_tokens, seed};
+           std::size_t num_draft_tokens, std::uint64_t seed, bool paced) {
+    Settings settings{sampler, rule_from_name(rule), num_draft_tokens, paced, seed};
     std::vector<int32_t> tokens = to_vector(prompt);
     const py::gil_scoped_release release;
     self.begin(std::move(tokens), std::move(settings));
@@ -173,19 +198,14 @@ py::tuple step(Speculator & self, std::size_t max_tokens) {
 
 void bind_speculator(py::module_ & module) {
     py::class_<Speculator>(module, "Speculator")
-        .def(py::init<std::shared_ptr<Context>, std::shared_ptr<Context>>(), py::arg("target"),
-             py::arg("draft") = nullptr)
+        .def(py::init(&make_speculator), py::arg("target"), py::arg("draft") = nullptr,
+             py::arg("lookup_corpus") = py::none())
         .def(py::init([](std::shared_ptr<Context> target, py::function drafter) {
                  return std::make_unique<Speculator>(std::move(target), callback_drafter(std::move(drafter)));
              }),
              py::arg("target"), py::kw_only(), py::arg("drafter"))
-        .def(py::init([](std::shared_ptr<Context> target, const Tokens & corpus) {
-                 auto drafter = std::make_unique<LookupDrafter>(to_vector(corpus));
-                 return std::make_unique<Speculator>(std::move(target), std::move(drafter));
-             }),
-             py::arg("target"), py::kw_only(), py::arg("lookup_corpus"))
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
-             py::arg("num_draft_tokens"), py::arg("seed"))
+             py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false)
         .def("prefill", &Speculator::prefill, ReleaseGil())
         .def("step", &step, py::arg("max_tokens"))
         .def("decode_pending", &Speculator::decode_pending, ReleaseGil())

@@ -1,10 +1,20 @@
 // What is counted during one generation. specllama.Stats is made of it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <vector>
 
+#include "acceptance.hpp"
+
 namespace specllama {
+
+// One way of drafting: a model, lookup, ...
+struct SourceCounters {
+    std::size_t num_drafts = 0;  // rounds to which it contributed
+    std::size_t num_draft_tokens = 0;
+    std::size_t num_accepted_tokens = 0;
+};
 
 struct Counters {
     std::size_t num_prompt_tokens = 0;
@@ -15,6 +25,9 @@ struct Counters {
     // By position in the draft. How many rounds drafted that far, and in how many of them it was accepted.
     std::vector<std::size_t> num_draft_tokens_per_pos;
     std::vector<std::size_t> num_accepted_tokens_per_pos;
+
+    std::array<SourceCounters, num_sources> per_source;  // by Source
+    std::vector<std::size_t> num_rounds_per_gamma;       // rounds that drafted 0, 1, 2, ... tokens
 
     // Drafted positions that were reached: every draft before them in the round had been accepted.
     std::size_t num_reached_tokens = 0;

@@ -5,20 +5,31 @@
 #include <cstdint>
 #include <vector>
 
+#include "acceptance.hpp"
 #include "distribution.hpp"
 #include "verify.hpp"
 
 namespace specllama {
 
-// d_1..d_gamma and the distributions q_1..q_gamma that they were drawn from. A drafter appends a token and its q
+// d_1..d_gamma, the distributions q_1..q_gamma that they were drawn from, and where each came from. They are appended
 // together, so that a proposal is whole at any moment: what was drawn is never taken back (design section 8).
 struct Proposal {
     std::vector<int32_t> tokens;
     std::vector<Distribution> q;
+    std::vector<Source> sources;
+
+    void append(int32_t token, Distribution token_q, Source source) {
+        q.push_back(std::move(token_q));
+        sources.push_back(source);
+        tokens.push_back(token);
+    }
+    // A token that was not drawn: a function of history and of the tokens before it.
+    void append_guess(int32_t token, Source source) { append(token, {{token}, {1.0}}, source); }
 
     void clear() {
         tokens.clear();
         q.clear();
+        sources.clear();
     }
 };
 
@@ -32,6 +43,15 @@ struct DraftRequest {
     Rule rule;
     std::uint64_t seed;
     std::uint64_t round;
+    bool paced;  // fewer than gamma where more do not pay; else as many as there are
+};
+
+// What became of a proposal.
+struct Outcome {
+    const std::vector<int32_t> & emitted;  // accepted drafts, and one token of the target's
+    std::size_t num_accepted;
+    double draft_seconds;   // llama_decode only
+    double verify_seconds;  // the same
 };
 
 class Drafter {
@@ -55,6 +75,9 @@ public:
 
     // The history after verification, longer than before: forget what was rejected.
     virtual void commit(const std::vector<int32_t> & history) = 0;
+
+    // How the round went.
+    virtual void learn(const Outcome &) {}
 
     // All but the first `count` tokens of history are no longer part of it.
     virtual void rewind(std::size_t count) = 0;

@@ -34,6 +34,18 @@ void refuse_bad_prompt(const std::vector<int32_t> & prompt, std::size_t first, c
     }
 }
 
+void count_sources(const std::vector<Source> & sources, std::size_t num_accepted,
+                   std::array<SourceCounters, num_sources> & per_source) {
+    std::array<bool, num_sources> seen{};
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+        const auto source = static_cast<std::size_t>(sources[i]);
+        per_source[source].num_drafts += seen[source] ? 0 : 1;
+        per_source[source].num_draft_tokens += 1;
+        per_source[source].num_accepted_tokens += i < num_accepted ? 1 : 0;
+        seen[source] = true;
+    }
+}
+
 void count_per_position(std::vector<std::size_t> & per_position, std::size_t count, std::size_t num_drafted) {
     per_position.resize(std::max(per_position.size(), num_drafted), 0);
     for (std::size_t i = 0; i < count; ++i) {
@@ -43,15 +55,9 @@ void count_per_position(std::vector<std::size_t> & per_position, std::size_t cou
 
 }  // namespace
 
-Speculator::Speculator(std::shared_ptr<Context> target, std::unique_ptr<Drafter> drafter)
-    : target_(std::move(target)), drafter_(std::move(drafter)) {}
-
-Speculator::Speculator(std::shared_ptr<Context> target, std::shared_ptr<Context> draft)
-    : target_(std::move(target)), draft_context_(std::move(draft)) {
-    if (draft_context_) {
-        drafter_ = std::make_unique<ModelDrafter>(draft_context_);
-    }
-}
+Speculator::Speculator(std::shared_ptr<Context> target, std::unique_ptr<Drafter> drafter,
+                       std::shared_ptr<Context> draft_context)
+    : target_(std::move(target)), draft_context_(std::move(draft_context)), drafter_(std::move(drafter)) {}
 
 void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     const InUse in_use(*this);
@@ -116,6 +122,8 @@ const Round & Speculator::step(std::size_t max_tokens) {
     ++round_number_;
     round_ = Round();
     proposal_.clear();
+    const double draft_before = counters_.draft_seconds;
+    const double verify_before = counters_.verify_seconds;
     propose(choose_gamma(max_tokens));
     try {
         verify();
@@ -125,8 +133,16 @@ const Round & Speculator::step(std::size_t max_tokens) {
     }
     history_.insert(history_.end(), round_.tokens.begin(), round_.tokens.end());
     commit();
+    learn(draft_before, verify_before);
     count_decoded();
     return round_;
+}
+
+void Speculator::learn(double draft_before, double verify_before) {
+    if (drafter_ && settings_.num_draft_tokens > 0) {
+        drafter_->learn({round_.tokens, round_.num_accepted, counters_.draft_seconds - draft_before,
+                         counters_.verify_seconds - verify_before});
+    }
 }
 
 void Speculator::decode_pending() {
@@ -214,10 +230,8 @@ void Speculator::propose(std::size_t gamma) {
     const double decoded_before = drafter_->decode_seconds();
     try {
         drafter_->commit(history_);
-        while (drafter_->prefill(history_) > 0) {
-        }
         drafter_->propose({history_, counters_.num_prompt_tokens, gamma, target_->n_vocab(), *chain_, settings_.rule,
-                           settings_.seed, round_number_},
+                           settings_.seed, round_number_, settings_.paced},
                           proposal_);
     } catch (const std::exception & error) {
         stop_drafting(error.what());
@@ -276,9 +290,13 @@ void Speculator::count(const Verdict & verdict) {
     const std::size_t drafted = proposal_.tokens.size();
     round_.num_drafted = drafted;
     round_.num_accepted = verdict.num_accepted;
+    auto & per_gamma = counters_.num_rounds_per_gamma;
+    per_gamma.resize(std::max(per_gamma.size(), drafted + 1), 0);
+    per_gamma[drafted] += 1;
     if (drafted == 0) {
         return;
     }
+    count_sources(proposal_.sources, verdict.num_accepted, counters_.per_source);
     counters_.num_drafts += 1;
     counters_.num_draft_tokens += drafted;
     counters_.num_accepted_tokens += verdict.num_accepted;

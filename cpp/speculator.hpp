@@ -11,14 +11,14 @@
 #include "context.hpp"
 #include "counters.hpp"
 #include "drafter.hpp"
-#include "drafters/model.hpp"
 
 namespace specllama {
 
 struct Settings {
     SamplerParams sampler;
     Rule rule = Rule::block;
-    std::size_t num_draft_tokens = 4;  // gamma; 0 is plain decoding
+    std::size_t num_draft_tokens = 4;  // gamma, or the most of it; 0 is plain decoding
+    bool paced = false;                // draft fewer where more do not pay
     std::uint64_t seed = 0;
 };
 
@@ -33,10 +33,9 @@ struct Round {
 // An exception leaves the history as it was before the call; the next call brings the caches back in step.
 class Speculator {
 public:
-    // `draft` may be null: plain decoding.
-    Speculator(std::shared_ptr<Context> target, std::shared_ptr<Context> draft);
-    // Any other drafter.
-    Speculator(std::shared_ptr<Context> target, std::unique_ptr<Drafter> drafter);
+    // `drafter` may be null: plain decoding. `draft_context`: the one that it decodes with, if any.
+    explicit Speculator(std::shared_ptr<Context> target, std::unique_ptr<Drafter> drafter = nullptr,
+                        std::shared_ptr<Context> draft_context = nullptr);
 
     // Starts a generation behind `prompt`, keeping what the caches have of it. Throws std::invalid_argument for an
     // empty or over-long prompt, a token out of range, or bad settings.
@@ -75,6 +74,7 @@ private:
     void settle();
     void propose(std::size_t gamma);
     void verify();
+    void learn(double draft_before, double verify_before);
     void commit();
     const Distribution & target_at(std::size_t i);
     Verdict decide();

@@ -107,6 +107,7 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
         "draft_kwargs",
         "lookup_corpus",
         "num_draft_tokens",
+        "max_draft_tokens",
         "verify",
     ]
     for name in kwargs.keys() - set(known):

@@ -6,7 +6,7 @@ import contextvars
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .options import Options
+from .options import NumDraftTokens, Options
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -23,7 +23,7 @@ def options_of_call(llama: Llama) -> Options:
 def call_with_options(
     llama: Llama,
     method: Callable[..., Any],
-    num_draft_tokens: int | None,
+    num_draft_tokens: NumDraftTokens | None,
     verify: str | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

@@ -28,7 +28,7 @@ class LookupDraft(Draft):
 
     def engine(self, target: _core.Context) -> _core.Speculator:
         """See the base class."""
-        return _core.Speculator(target, lookup_corpus=self._corpus)
+        return _core.Speculator(target, None, self._corpus)
 
     def pickled(self) -> str:
         """See the base class."""

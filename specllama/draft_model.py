@@ -85,7 +85,7 @@ class ModelDraft(Draft):
 
     def engine(self, target: _core.Context) -> _core.Speculator:
         """See the base class."""
-        return _core.Speculator(target, self.context)
+        return _core.Speculator(target, self.context, np.empty(0, dtype=np.int32))
 
     def pickled(self) -> Any:
         """See the base class."""

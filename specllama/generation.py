@@ -135,7 +135,7 @@ class Generation:
 
     def _draft_unusable(self) -> str | None:
         draft = self._llama._draft
-        return None if draft is None or self._request.options.num_draft_tokens == 0 else draft.unusable
+        return None if draft is None or self._request.options.most_draft_tokens == 0 else draft.unusable
 
     def _how_to_roll_back(self) -> str:
         if self._llama.draft_model is None or self._fallback_reason or self._draft_unusable():
@@ -158,7 +158,7 @@ class Generation:
             # llama_cpp's reset=False: the prompt continues what was evaluated before.
             tokens = np.concatenate([llama._input_ids, tokens])
             self._prompt_size = self._position = len(tokens)
-        num_draft_tokens = 0 if self._fallback_reason else request.options.num_draft_tokens
+        num_draft_tokens = 0 if self._fallback_reason else request.options.most_draft_tokens
         if num_draft_tokens > 0 and not llama._claim_draft():
             num_draft_tokens = 0
         sampler = request.native_sampler(llama.last_n_tokens_size)
@@ -169,6 +169,7 @@ class Generation:
                 rule=self._rule,
                 num_draft_tokens=num_draft_tokens,
                 seed=request.seed & (2**64 - 1),
+                paced=request.options.paced,
             )
         except BaseException:
             llama.n_tokens = min(llama.n_tokens, llama._target_context.num_tokens)  # it may have been cut already
@@ -180,7 +181,7 @@ class Generation:
         self._publish(llama._target_context.num_tokens)
         if self._fallback_reason:
             self._next_round = self._sampled_by(self._llama_cpp_sampler())
-            if llama.draft_model is not None and request.options.num_draft_tokens > 0:
+            if llama.draft_model is not None and request.options.most_draft_tokens > 0:
                 llama._warn_once(f"{self._fallback_reason}: decoding plainly, without the draft")
 
     def _next(self) -> int | None:
@@ -219,7 +220,7 @@ class Generation:
         self._llama.n_tokens = self._published = n_tokens
 
     def _claim_draft(self) -> None:
-        if self._request.options.num_draft_tokens > 0 and not self._fallback_reason:
+        if self._request.options.most_draft_tokens > 0 and not self._fallback_reason:
             self._llama._claim_draft()
         elif self._llama._draft is not None:
             self._llama._draft.notice_closing()

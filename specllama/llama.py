@@ -23,7 +23,7 @@ from .completion import Completion
 from .draft import Draft, opened, refuse
 from .generation import Generation, Request
 from .loading import explained
-from .options import FallbackWarning, Options, checked_seed
+from .options import FallbackWarning, NumDraftTokens, Options, checked_seed
 from .stats import Stats, Tally
 from .token import Token
 
@@ -44,7 +44,9 @@ class Llama(llama_cpp.Llama):
         draft_kwargs: constructor arguments of a draft given by path. Unless given here it takes the target's context
             size, threads and GPU settings.
         lookup_corpus: for ``"lookup"``, a text to look up besides prompt and output: what is edited or summarised.
-        num_draft_tokens: gamma, how many tokens a round drafts; 0 is plain decoding.
+        num_draft_tokens: gamma, how many tokens a round drafts. ``"auto"``: as many as measured times and acceptance
+            say that pay, by the model, by lookup in the text, or by both. 0 is plain decoding.
+        max_draft_tokens: the most that ``"auto"`` drafts in a round.
         verify: the acceptance rule. ``"rejection"`` (Leviathan et al. 2022; Chen et al. 2023), ``"block"`` (Sun et
             al. 2025), ``"coupled"`` (Daliri et al. 2024: a seed means one text whatever the draft), or ``"auto"``:
             coupled if a seed was given, else block. Each leaves the target's distribution as it is.
@@ -63,12 +65,13 @@ class Llama(llama_cpp.Llama):
         draft_model: DraftModel | None = None,
         draft_kwargs: dict[str, Any] | None = None,
         lookup_corpus: str | list[int] | None = None,
-        num_draft_tokens: int = 4,
+        num_draft_tokens: NumDraftTokens = "auto",
+        max_draft_tokens: int = 16,
         verify: str = "auto",
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self._options = Options.checked(num_draft_tokens, verify)
+        self._options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
         checked = checked_seed(seed)
         check_constructor(kwargs)
         self._lock = threading.RLock()
@@ -181,12 +184,12 @@ class Llama(llama_cpp.Llama):
     # Options and statistics
 
     @property
-    def num_draft_tokens(self) -> int:
-        """Gamma: how many tokens a round drafts; 0 is plain decoding."""
+    def num_draft_tokens(self) -> NumDraftTokens:
+        """Gamma: how many tokens a round drafts, or "auto"; 0 is plain decoding."""
         return self._options.num_draft_tokens
 
     @num_draft_tokens.setter
-    def num_draft_tokens(self, value: int) -> None:
+    def num_draft_tokens(self, value: NumDraftTokens) -> None:
         self._options = self._options.overridden(value, None)
 
     @property
@@ -231,7 +234,7 @@ class Llama(llama_cpp.Llama):
 
     @with_options(llama_cpp.Llama.generate)
     def generate(
-        self, *args: Any, num_draft_tokens: int | None = None, verify: str | None = None, **kwargs: Any
+        self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Generator[int, Sequence[int] | None, None]:
         """See the base class."""
         arguments = bound(llama_cpp.Llama.generate, args, kwargs)
@@ -251,21 +254,21 @@ class Llama(llama_cpp.Llama):
 
     @with_options(llama_cpp.Llama.create_completion)
     def create_completion(
-        self, *args: Any, num_draft_tokens: int | None = None, verify: str | None = None, **kwargs: Any
+        self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
         return call_with_options(self, super().create_completion, num_draft_tokens, verify, args, kwargs)
 
     @with_options(llama_cpp.Llama.__call__)
     def __call__(
-        self, *args: Any, num_draft_tokens: int | None = None, verify: str | None = None, **kwargs: Any
+        self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
         return call_with_options(self, super().__call__, num_draft_tokens, verify, args, kwargs)
 
     @with_options(llama_cpp.Llama.create_chat_completion)
     def create_chat_completion(
-        self, *args: Any, num_draft_tokens: int | None = None, verify: str | None = None, **kwargs: Any
+        self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
         return call_with_options(self, super().create_chat_completion, num_draft_tokens, verify, args, kwargs)
@@ -274,7 +277,7 @@ class Llama(llama_cpp.Llama):
         self,
         prompt: str | list[int],
         *,
-        num_draft_tokens: int | None = None,
+        num_draft_tokens: NumDraftTokens | None = None,
         verify: str | None = None,
         **kwargs: Any,
     ) -> Iterator[Token]:
@@ -360,6 +363,7 @@ class Llama(llama_cpp.Llama):
             "draft_kwargs": self._draft_kwargs,
             "lookup_corpus": self._lookup_corpus,
             "num_draft_tokens": self.num_draft_tokens,
+            "max_draft_tokens": self._options.max_draft_tokens,
             "verify": self.verify,
         }
 

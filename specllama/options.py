@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Union, get_args
 
 import llama_cpp
 
 Verify = Literal["auto", "rejection", "block", "coupled"]
+NumDraftTokens = Union[int, Literal["auto"]]
 
 _MAX_DRAFT_TOKENS = 512
 
@@ -17,21 +18,27 @@ class FallbackWarning(UserWarning):
     """Something cannot be applied exactly under speculation yet: the text is decoded plainly instead."""
 
 
-def checked_num_draft_tokens(value: Any) -> int:
-    """An int from 0 (plain decoding) to 512.
+def checked_num_draft_tokens(value: Any) -> NumDraftTokens:
+    """``"auto"``, or an int from 0 (plain decoding) to 512.
 
     Raises:
-        TypeError: not an integer.
+        TypeError: neither.
         ValueError: out of range.
     """
-    if isinstance(value, bool):
-        raise TypeError(f"num_draft_tokens={value!r} must be an int")
+    if value == "auto":
+        return "auto"
+    return _checked_int("num_draft_tokens", value, 0, "an int, from 0 (plain decoding) up, or 'auto'")
+
+
+def _checked_int(name: str, value: Any, least: int, what: str) -> int:
     try:
+        if isinstance(value, bool):
+            raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"num_draft_tokens={value!r} must be an int, from 0 (plain decoding) up") from None
-    if not 0 <= number <= _MAX_DRAFT_TOKENS:
-        raise ValueError(f"num_draft_tokens={number} is out of range: 0 (plain decoding) to {_MAX_DRAFT_TOKENS}")
+        raise TypeError(f"{name}={value!r} must be {what}") from None
+    if not least <= number <= _MAX_DRAFT_TOKENS:
+        raise ValueError(f"{name}={number} is out of range: it must be {what}, and at most {_MAX_DRAFT_TOKENS}")
     return number
 
 
@@ -66,20 +73,36 @@ def checked_seed(seed: Any) -> int | None:
 class Options:
     """How to speculate: the constructor's values, or one call's."""
 
-    num_draft_tokens: int
+    num_draft_tokens: NumDraftTokens
     verify: Verify
+    max_draft_tokens: int
 
     @classmethod
-    def checked(cls, num_draft_tokens: Any, verify: Any) -> Options:
-        """Check both values."""
-        return cls(checked_num_draft_tokens(num_draft_tokens), checked_verify(verify))
+    def checked(cls, num_draft_tokens: Any, verify: Any, max_draft_tokens: Any) -> Options:
+        """Check all values."""
+        return cls(
+            checked_num_draft_tokens(num_draft_tokens),
+            checked_verify(verify),
+            _checked_int("max_draft_tokens", max_draft_tokens, 1, "an int, from 1 up"),
+        )
 
     def overridden(self, num_draft_tokens: Any | None, verify: Any | None) -> Options:
         """These options but for what a call gives."""
         return Options.checked(
             self.num_draft_tokens if num_draft_tokens is None else num_draft_tokens,
             self.verify if verify is None else verify,
+            self.max_draft_tokens,
         )
+
+    @property
+    def paced(self) -> bool:
+        """Whether a round drafts as much as pays."""
+        return self.num_draft_tokens == "auto"
+
+    @property
+    def most_draft_tokens(self) -> int:
+        """Gamma, or the most that it may be; 0 is plain decoding."""
+        return self.max_draft_tokens if self.num_draft_tokens == "auto" else self.num_draft_tokens
 
     def rule(self, seed_given: bool) -> str:
         """The acceptance rule: ``auto`` is ``coupled`` with a seed (so that it means one text), else ``block``."""

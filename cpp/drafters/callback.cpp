@@ -29,6 +29,7 @@ void require_proposal(const DraftRequest & request, const Proposal & proposal) {
 
 void CallbackDrafter::propose(const DraftRequest & request, Proposal & out) {
     propose_(request, out);
+    out.sources.assign(out.tokens.size(), Source::function);
     try {
         require_proposal(request, out);
     } catch (...) {

@@ -23,34 +23,45 @@ LookupDrafter::LookupDrafter(const std::vector<int32_t> & corpus) {
 
 void LookupDrafter::begin(const std::vector<int32_t> & history) {
     std::size_t same = 0;
-    while (same < std::min(index_.size() - start_, history.size()) && index_[start_ + same] == history[same]) {
+    while (same < std::min(known_, history.size()) && index_[start_ + same] == history[same]) {
         ++same;
     }
     rewind(same);
     commit(history);
 }
 
+void LookupDrafter::rewind(std::size_t count) {
+    known_ = std::min(known_, count);
+    index_.truncate(start_ + known_);
+}
+
 void LookupDrafter::commit(const std::vector<int32_t> & history) {
-    for (std::size_t i = index_.size() - start_; i < history.size(); ++i) {
-        index_.append(history[i]);
+    index_.truncate(start_ + known_);
+    for (; known_ < history.size(); ++known_) {
+        index_.append(history[known_]);
     }
+}
+
+LookupDrafter::Found LookupDrafter::look_up(std::size_t most, std::size_t n_vocab) const {
+    Found found;
+    const SuffixIndex::Match match = index_.longest();
+    for (std::size_t i = 0; match.length > 0 && i < most; ++i) {
+        // A match that reaches the end of the text is a repetition: it goes on with what it has just found.
+        const std::size_t at = match.next + i;
+        const int32_t token = at < index_.size() ? index_[at] : found.tokens[at - index_.size()];
+        if (token < 0 || static_cast<std::size_t>(token) >= n_vocab) {
+            break;
+        }
+        found.tokens.push_back(token);
+        found.expectations.push_back(Expectation::of_lookup(match.length + i, match.num_other > 0));
+    }
+    return found;
 }
 
 void LookupDrafter::propose(const DraftRequest & request, Proposal & out) {
     commit(request.history);
-    const SuffixIndex::Match match = index_.longest();
-    if (match.length == 0) {
-        return;
-    }
-    for (std::size_t i = 0; i < request.gamma; ++i) {
-        // A match that reaches the end of the text is a repetition: it goes on with what it has just drafted.
-        const std::size_t at = match.next + i;
-        const int32_t token = at < index_.size() ? index_[at] : out.tokens[at - index_.size()];
-        if (token < 0 || static_cast<std::size_t>(token) >= request.n_vocab) {
-            return;
-        }
-        out.q.push_back({{token}, {1.0}});
-        out.tokens.push_back(token);
+    for (const int32_t token : look_up(request.gamma, request.n_vocab).tokens) {
+        out.append_guess(token, Source::lookup);
     }
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "../logits_scan.hpp"
 #include "../prefill.hpp"
 
 namespace specllama {
@@ -12,28 +13,55 @@ std::size_t ModelDrafter::room(std::size_t history_size) const {
     return context_->n_ctx() + 1 - std::min(context_->n_ctx() + 1, history_size);
 }
 
-std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) { return prefill_chunk(*context_, history); }
+std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) {
+    const std::size_t left = tokens_to_prefill(*context_, history);
+    const std::size_t count = std::min(left, context_->n_batch());
+    if (count > 0) {
+        decode(history.data() + context_->tokens().size(), count, count);
+    }
+    return left - count;
+}
 
 void ModelDrafter::propose(const DraftRequest & request, Proposal & out) {
-    sequence_ = request.history;
-    const std::size_t n_vocab = std::min(request.n_vocab, context_->n_vocab());
     for (std::size_t i = 0; i < request.gamma; ++i) {
-        // In the first step: the tokens that the last round added (two after a round without rejection). Then one each.
-        const std::size_t cached = context_->tokens().size();
-        const std::size_t count = sequence_.size() - cached;
-        context_->decode(sequence_.data() + cached, count, count - 1);
-        Distribution q;
-        request.chain.apply(context_->logits(count - 1), n_vocab, sequence_.data() + request.prompt_size,
-                            sequence_.size() - request.prompt_size, q);
-        const int32_t token = request.rule == Rule::coupled
-                                  ? q.gumbel_argmax(Noise(request.seed, Stream::gumbel, sequence_.size()))
-                                  : q.sample(Noise(request.seed, Stream::draft, request.round).uniform(i));
-        sequence_.push_back(token);
-        out.q.push_back(std::move(q));
-        out.tokens.push_back(token);
-        if (context_->is_eog(token)) {
+        draw(request, out);
+        if (context_->is_eog(out.tokens.back())) {
             return;  // what would follow is of no use
         }
+    }
+}
+
+double ModelDrafter::draw(const DraftRequest & request, Proposal & out) {
+    sequence_ = request.history;
+    sequence_.insert(sequence_.end(), out.tokens.begin(), out.tokens.end());
+    while (missing(sequence_.size()) > context_->n_batch()) {
+        decode(sequence_.data() + context_->tokens().size(), context_->n_batch(), context_->n_batch());
+    }
+    // In the first step: the tokens that the last round added (two after a round without rejection). Then one each.
+    const std::size_t count = missing(sequence_.size());
+    decode(sequence_.data() + context_->tokens().size(), count, count - 1);
+    float * logits = context_->logits(count - 1);
+    const std::size_t n_vocab = std::min(request.n_vocab, context_->n_vocab());
+    Distribution q;
+    request.chain.apply(logits, n_vocab, sequence_.data() + request.prompt_size, sequence_.size() - request.prompt_size,
+                        q);
+    const int32_t token = request.rule == Rule::coupled
+                              ? q.gumbel_argmax(Noise(request.seed, Stream::gumbel, sequence_.size()))
+                              : q.sample(Noise(request.seed, Stream::draft, request.round).uniform(out.tokens.size()));
+    double confidence = q.of(token);
+    if (request.paced && q.size() == 1) {
+        const float top = largest(logits, n_vocab);
+        confidence = 1.0 / sum_exp(logits, n_vocab, top, 1.0F);
+    }
+    out.append(token, std::move(q), Source::model);
+    return confidence;
+}
+
+void ModelDrafter::decode(const int32_t * tokens, std::size_t count, std::size_t first_output) {
+    const double before = context_->decode_seconds();
+    context_->decode(tokens, count, first_output);
+    if (costs_ != nullptr) {
+        costs_->observe(count, context_->decode_seconds() - before);
     }
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "../context.hpp"
+#include "../cost_model.hpp"
 #include "../drafter.hpp"
 
 namespace specllama {
@@ -21,8 +22,20 @@ public:
     double decode_seconds() const override { return context_->decode_seconds(); }
     std::size_t num_decoded() const override { return context_->num_decoded(); }
 
+    // One token behind history and proposal, which may have tokens that others drafted. Returns how sure the model was
+    // of it: its probability, before the chain where that leaves only one token.
+    double draw(const DraftRequest & request, Proposal & out);
+    // Tokens that have to be decoded before the next can be drawn, behind a sequence of this length.
+    std::size_t missing(std::size_t sequence_size) const { return sequence_size - context_->tokens().size(); }
+    bool is_eog(int32_t token) const { return context_->is_eog(token); }
+    // What its decodes have cost is reported here.
+    void report_to(CostModel * costs) { costs_ = costs; }
+
 private:
+    void decode(const int32_t * tokens, std::size_t count, std::size_t first_output);
+
     std::shared_ptr<Context> context_;
+    CostModel * costs_ = nullptr;
     std::vector<int32_t> sequence_;  // history and the tokens drafted so far
 };
 

@@ -1,0 +1,106 @@
+// Lookup and a draft model together, token by token, each where it pays (design sections 7 and 8).
+#include "mixed.hpp"
+
+#include <algorithm>
+
+namespace specllama {
+
+MixedDrafter::MixedDrafter(std::unique_ptr<ModelDrafter> model, const std::vector<int32_t> & corpus)
+    : model_(std::move(model)), lookup_(corpus) {
+    if (model_) {
+        model_->report_to(&pace_.draft());
+    }
+}
+
+std::size_t MixedDrafter::room(std::size_t history_size) const {
+    return model_ ? model_->room(history_size) : lookup_.room(history_size);
+}
+
+void MixedDrafter::begin(const std::vector<int32_t> & history) {
+    lookup_.begin(history);
+    pace_.begin_generation();
+    if (model_) {
+        model_->begin(history);
+    }
+}
+
+std::size_t MixedDrafter::prefill(const std::vector<int32_t> & history) {
+    return model_ ? model_->prefill(history) : 0;
+}
+
+void MixedDrafter::commit(const std::vector<int32_t> & history) {
+    lookup_.commit(history);
+    if (model_) {
+        model_->commit(history);
+    }
+}
+
+void MixedDrafter::rewind(std::size_t count) { lookup_.rewind(count); }
+
+void MixedDrafter::propose(const DraftRequest & request, Proposal & out) {
+    offered_ = {};
+    used_ = false;
+    if (request.paced) {
+        mix(request, out);
+    } else if (model_) {
+        model_->propose(request, out);
+    } else {
+        lookup_.propose(request, out);
+    }
+}
+
+void MixedDrafter::mix(const DraftRequest & request, Proposal & out) {
+    pace_.begin_round(request.gamma, model_ ? model_->missing(request.history.size()) : 0);
+    while (out.tokens.size() < request.gamma) {
+        const LookupDrafter::Found found = lookup_.look_up(request.gamma - out.tokens.size(), request.n_vocab);
+        const Pace::Decision decision = pace_.decide(found.expectations);
+        if (out.tokens.empty()) {
+            offered_ = found;
+            used_ = decision.move == Pace::Move::lookup;
+        }
+        if (decision.move == Pace::Move::stop) {
+            return;
+        }
+        take(request, decision, found, out);
+        if (decision.move == Pace::Move::pad || (model_ && model_->is_eog(out.tokens.back()))) {
+            return;
+        }
+    }
+}
+
+void MixedDrafter::take(const DraftRequest & request, const Pace::Decision & decision,
+                        const LookupDrafter::Found & found, Proposal & out) {
+    if (decision.move == Pace::Move::model) {
+        const std::size_t before = pace_.before();
+        const double confidence = model_->draw(request, out);
+        pace_.drafted(Expectation::of_model(confidence, before));
+        lookup_.push(out.tokens.back());
+        return;
+    }
+    for (std::size_t i = 0; i < decision.count; ++i) {
+        if (decision.move == Pace::Move::lookup) {
+            out.append_guess(found.tokens[i], Source::lookup);
+            pace_.drafted(found.expectations[i]);
+        } else {
+            // The same token once more: it is seldom right, and makes the batch a size that costs less.
+            out.append_guess(out.tokens.back(), Source::padding);
+            pace_.drafted(Expectation::of_padding());
+        }
+        lookup_.push(out.tokens.back());
+    }
+}
+
+void MixedDrafter::learn(const Outcome & outcome) {
+    pace_.end_round(outcome.num_accepted, outcome.verify_seconds, outcome.draft_seconds);
+    if (!used_) {
+        const auto & tokens = offered_.tokens;
+        const std::size_t judged = std::min(tokens.size(), outcome.emitted.size());
+        std::size_t right = 0;
+        while (right < judged && tokens[right] == outcome.emitted[right]) {
+            ++right;
+        }
+        pace_.judge_unused(offered_.expectations, right, judged);
+    }
+}
+
+}  // namespace specllama

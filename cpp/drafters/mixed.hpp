@@ -1,0 +1,44 @@
+// Lookup and a draft model together, token by token, each where it pays (design sections 7 and 8).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "../drafter.hpp"
+#include "../pace.hpp"
+#include "lookup.hpp"
+#include "model.hpp"
+
+namespace specllama {
+
+class MixedDrafter final : public Drafter {
+public:
+    // model may be null: lookup alone. corpus: see LookupDrafter.
+    MixedDrafter(std::unique_ptr<ModelDrafter> model, const std::vector<int32_t> & corpus);
+
+    std::size_t room(std::size_t history_size) const override;
+    void begin(const std::vector<int32_t> & history) override;
+    std::size_t prefill(const std::vector<int32_t> & history) override;
+    // Paced: whatever promises most. Else gamma tokens of the model, or of the lookup if there is no model.
+    void propose(const DraftRequest & request, Proposal & out) override;
+    void commit(const std::vector<int32_t> & history) override;
+    void rewind(std::size_t count) override;
+    void learn(const Outcome & outcome) override;
+    double decode_seconds() const override { return model_ ? model_->decode_seconds() : 0.0; }
+    std::size_t num_decoded() const override { return model_ ? model_->num_decoded() : 0; }
+
+    Pace & pace() { return pace_; }
+
+private:
+    void mix(const DraftRequest & request, Proposal & out);
+    void take(const DraftRequest & request, const Pace::Decision & decision, const LookupDrafter::Found & found,
+              Proposal & out);
+
+    std::unique_ptr<ModelDrafter> model_;
+    LookupDrafter lookup_;
+    Pace pace_;
+    LookupDrafter::Found offered_;  // by the lookup at the beginning of the round
+    bool used_ = false;             // whether it was taken
+};
+
+}  // namespace specllama

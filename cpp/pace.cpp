@@ -1,0 +1,182 @@
+// How much to draft next, and from where, from measured costs and acceptance. Knows neither llama.cpp nor Python.
+#include "pace.hpp"
+
+#include <algorithm>
+
+namespace specllama {
+
+namespace {
+
+constexpr double fading = 0.95;             // of rounds in the rate: some 20 are remembered
+constexpr double prior_rounds = 5.0;        // of plain decoding, before there are others
+constexpr double catching_up_share = 0.15;  // of its cost is charged to one round: the next ones profit, too
+constexpr double forgetting = 0.99;         // of what is known of the model, for each round without it
+constexpr double exploring_share = 0.01;    // of all time
+constexpr double first_credit = 1.0;        // in plain decodes
+constexpr double largest_credit = 3.0;
+constexpr std::size_t most_padding = 3;
+constexpr double padding_gain = 0.97;  // a larger batch must be so much cheaper
+
+}  // namespace
+
+void Pace::begin_generation() { credit_ = first_credit; }
+
+void Pace::begin_round(std::size_t most, std::size_t missing) {
+    most_ = target_.count(1) == 0 ? 0 : most;  // what plain decoding costs is measured first
+    missing_ = missing;
+    exploring_ = false;
+    survival_ = 1.0;
+    tokens_.clear();
+    if (most_ > 0 && missing_ > 0 && !model_pays()) {
+        missing_ = 0;
+        acceptance_.forget_model(forgetting);
+    }
+}
+
+// Whether the model is worth considering in this round. If it pays only should its acceptance be better than it was so
+// far, that costs credit.
+bool Pace::model_pays() {
+    const double plain = 1.0 / target_.seconds(1);
+    if (model_rate(acceptance_.model()) > plain) {
+        return true;
+    }
+    const double cost = (first_draft_seconds(missing_) + target_.seconds(2)) * plain - 1.0;
+    exploring_ = credit_ >= cost && model_rate(acceptance_.model_optimistic()) > plain;
+    return exploring_;
+}
+
+// Tokens per second if every token of the model is accepted so often, with the number of them that is best then.
+double Pace::model_rate(double acceptance) const {
+    double best = 0.0;
+    double survival = 1.0;
+    double tokens = 1.0;
+    for (std::size_t k = 1; k <= most_; ++k) {
+        survival *= acceptance;
+        tokens += survival;
+        const double draft_seconds = first_draft_seconds(missing_) + static_cast<double>(k - 1) * draft_.seconds(1);
+        best = std::max(best, tokens / (draft_seconds + target_.seconds(k + 1)));
+    }
+    return best;
+}
+
+double Pace::first_draft_seconds(std::size_t missing) const {
+    const double one = draft_.seconds(1);
+    return one + catching_up_share * std::max(0.0, draft_.seconds(missing) - one);
+}
+
+double Pace::rate() const {
+    const double plain = 1.0 / target_.seconds(1);
+    return std::max(plain, (earned_ + prior_rounds) / (spent_ + prior_rounds / plain));
+}
+
+std::size_t Pace::before() const {
+    return !tokens_.empty() && tokens_.back().source == Source::model ? tokens_.back().bucket : Acceptance::start;
+}
+
+Pace::Decision Pace::decide(const std::vector<Expectation> & lookup) {
+    const std::size_t done = tokens_.size();
+    if (done >= most_) {
+        return {};
+    }
+    const double rho = rate();
+    const double stop = target_.seconds(done + 1);
+    Decision best;
+    double best_net = 0.0;
+    const double model = model_run(survival_, -stop, done, missing_, before(), rho);
+    if (model > best_net) {
+        best = {Move::model, 1};
+        best_net = model;
+    }
+    double survival = survival_;
+    double gain = 0.0;
+    for (std::size_t k = 1; k <= std::min(lookup.size(), most_ - done); ++k) {
+        survival *= acceptance_.of(lookup[k - 1]);
+        gain += survival;
+        const double alone = gain - rho * (target_.seconds(done + k + 1) - stop);
+        const double continued =
+            gain + model_run(survival, -stop, done + k, missing_ > 0 ? missing_ + k : 0, Acceptance::start, rho);
+        if (std::max(alone, continued) > best_net) {
+            best = {Move::lookup, k};
+            best_net = std::max(alone, continued);
+        }
+    }
+    if (best.move != Move::stop) {
+        return best;
+    }
+    const std::size_t pad = padding();
+    return pad > 0 ? Decision{Move::pad, pad} : Decision{};
+}
+
+// The best net gain, in tokens, of drafting one token or more with the model, behind `drafted` tokens that survive
+// verification with probability `survival`. The target's batch is counted from `time_so_far` on.
+double Pace::model_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing,
+                       std::size_t before, double rho) const {
+    double best = -1.0;
+    if (missing == 0) {
+        return best;
+    }
+    double gain = 0.0;
+    double draft_time = 0.0;
+    for (std::size_t k = 1; drafted + k <= most_; ++k) {
+        survival *= k == 1 ? acceptance_.next(before) : acceptance_.model();
+        gain += survival;
+        draft_time += k == 1 ? first_draft_seconds(missing) : draft_.seconds(1);
+        const double net = gain - rho * (draft_time + target_.seconds(drafted + k + 1) + time_so_far);
+        best = std::max(best, net);
+    }
+    return best;
+}
+
+// A batch of a few more tokens can be cheaper: kernels work on several rows at a time.
+std::size_t Pace::padding() const {
+    const std::size_t size = tokens_.size() + 1;
+    std::size_t best = 0;
+    double least = padding_gain * target_.seconds(size);
+    if (tokens_.empty() || target_.count(size) == 0) {
+        return 0;
+    }
+    for (std::size_t more = 1; more <= std::min(most_padding, most_ - tokens_.size()); ++more) {
+        if (target_.count(size + more) > 0 && target_.seconds(size + more) < least) {
+            best = more;
+            least = target_.seconds(size + more);
+        }
+    }
+    return best;
+}
+
+void Pace::drafted(const Expectation & token) {
+    tokens_.push_back(token);
+    survival_ *= acceptance_.of(token);
+    if (missing_ > 0) {
+        missing_ = token.source == Source::model ? 1 : missing_ + 1;
+    }
+}
+
+void Pace::end_round(std::size_t num_accepted, double verify_seconds, double draft_seconds) {
+    target_.observe(tokens_.size() + 1, verify_seconds);
+    for (std::size_t i = 0; i < std::min(num_accepted + 1, tokens_.size()); ++i) {
+        acceptance_.observe(tokens_[i], i < num_accepted);
+    }
+    // What was to be expected, not what luck made of it: a few lucky rounds must not make the next ones look poor.
+    double expected = 1.0;
+    double survival = 1.0;
+    for (const Expectation & token : tokens_) {
+        survival *= acceptance_.of(token);
+        expected += survival;
+    }
+    const double seconds = verify_seconds + draft_seconds;
+    earned_ = fading * earned_ + expected;
+    spent_ = fading * spent_ + seconds;
+    const double in_plain = seconds / target_.seconds(1);
+    const double lost = in_plain - static_cast<double>(num_accepted + 1);
+    credit_ = std::min(credit_ + exploring_share * in_plain - (exploring_ ? lost : 0.0), largest_credit);
+    exploring_seconds_ += exploring_ ? std::max(0.0, lost) * target_.seconds(1) : 0.0;
+}
+
+void Pace::judge_unused(const std::vector<Expectation> & lookup, std::size_t num_right, std::size_t num_judged) {
+    for (std::size_t i = 0; i < std::min({num_right + 1, num_judged, lookup.size()}); ++i) {
+        acceptance_.observe(lookup[i], i < num_right);
+    }
+}
+
+}  // namespace specllama

@@ -1,0 +1,82 @@
+// How much to draft next, and from where, from measured costs and acceptance. Knows neither llama.cpp nor Python.
+//
+// A round earns tokens and costs time. What maximises tokens per second in the long run is to go on drafting as long as
+// what another token is expected to earn is worth more than its time at the rate rho that is earned anyway (the
+// renewal-reward argument: Dinkelbach 1967 for the ratio). rho is at least that of plain decoding, so a draft that does
+// not pay is not made.
+//
+// Decisions are made before a token is drawn, from costs, earlier outcomes and the tokens drafted so far; none is ever
+// taken back. So they cannot change what is sampled (design section 8).
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "acceptance.hpp"
+#include "cost_model.hpp"
+
+namespace specllama {
+
+class Pace {
+public:
+    enum class Move { stop, model, lookup, pad };
+    struct Decision {
+        Move move = Move::stop;
+        std::size_t count = 0;  // tokens to take from the lookup, or to pad with; the model drafts one
+    };
+
+    void begin_generation();
+
+    // most: at most so many drafted tokens. missing: tokens that the draft model has to decode before its next one
+    // (1 if it is in step); 0 without a draft model.
+    void begin_round(std::size_t most, std::size_t missing);
+
+    // What to do next in this round. `lookup`: what it could draft from here on, at most `most` tokens.
+    Decision decide(const std::vector<Expectation> & lookup);
+
+    // What the next token of the model comes behind: see Expectation::before.
+    std::size_t before() const;
+
+    // A token was drafted. After a model's token `missing` is 1; after others it grows by one.
+    void drafted(const Expectation & token);
+
+    // The target's batch took verify_seconds, and the first num_accepted drafts were accepted.
+    void end_round(std::size_t num_accepted, double verify_seconds, double draft_seconds);
+
+    // A lookup that was not used would have been right in its first num_right tokens, of those that can be judged.
+    void judge_unused(const std::vector<Expectation> & lookup, std::size_t num_right, std::size_t num_judged);
+
+    CostModel & target() { return target_; }
+    CostModel & draft() { return draft_; }
+    const Acceptance & acceptance() const { return acceptance_; }
+    double plain_seconds() const { return target_.seconds(1); }
+    double exploring_seconds() const { return exploring_seconds_; }
+
+private:
+    double rate() const;
+    double model_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing, std::size_t before,
+                     double rho) const;
+    double first_draft_seconds(std::size_t missing) const;
+    double model_rate(double acceptance) const;
+    bool model_pays();
+    std::size_t padding() const;
+
+    CostModel target_;
+    CostModel draft_;
+    Acceptance acceptance_;
+
+    // This round.
+    std::size_t most_ = 0;
+    std::size_t missing_ = 0;
+    bool exploring_ = false;  // the model drafts although it may not pay
+    double survival_ = 1.0;   // the probability that all drafted so far are accepted
+    std::vector<Expectation> tokens_;
+
+    // All rounds, fading.
+    double earned_ = 0.0;
+    double spent_ = 0.0;
+    double credit_ = 1.0;  // what exploring may cost, in plain decodes
+    double exploring_seconds_ = 0.0;
+};
+
+}  // namespace specllama
