@@ -9,14 +9,21 @@ namespace specllama {
 namespace {
 
 constexpr double prior_weight = 3.0;
-constexpr double fading = 0.98;  // some 50 outcomes are remembered
+constexpr double fading = 0.96;     // some 25 outcomes are remembered
+constexpr double shape_step = 0.1;  // in log odds, times the surprise
+constexpr double level_step = 0.3;
+constexpr double largest_level = 3.0;
 
+// Bounds of the buckets, and what a pair of models of one family showed on code, prose and questions (greedy).
 constexpr std::array<double, Acceptance::num_confidences - 1> confidences{0.2, 0.35, 0.5,  0.65, 0.8,
                                                                           0.9, 0.95, 0.98, 0.995};
-constexpr std::array<double, Acceptance::num_confidences> confidence_priors{0.15, 0.3,  0.4, 0.5,  0.65,
-                                                                            0.75, 0.85, 0.9, 0.95, 0.98};
+const std::vector<double> confidence_priors{0.26, 0.37, 0.52, 0.69, 0.82, 0.92, 0.95, 0.98, 0.99, 0.995};
+const std::vector<double> next_priors{0.65, 0.65, 0.74, 0.78, 0.78, 0.80, 0.81, 0.86, 0.90, 0.95, 0.75};
 constexpr std::array<std::size_t, Acceptance::num_lengths - 1> lengths{3, 4, 5, 7, 10, 16, 32};
-constexpr std::array<double, Acceptance::num_lengths> length_priors{0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.92, 0.95};
+const std::vector<double> match_priors{0.50, 0.62, 0.66, 0.72, 0.80, 0.82, 0.88, 0.95,
+                                       0.15, 0.25, 0.30, 0.30, 0.40, 0.50, 0.60, 0.70};
+
+double log_odds(double p) { return std::log(p / (1.0 - p)); }
 
 }  // namespace
 
@@ -30,23 +37,23 @@ void Rate::fade(double factor) {
     trials_ *= factor;
 }
 
+double Rate::mean() const { return (prior_ * prior_weight + successes_) / (prior_weight + trials_); }
+
 double Rate::optimistic() const {
     const double rate = mean();
     return std::min(1.0, rate + std::sqrt(rate * (1.0 - rate) / (prior_weight + trials_)));
 }
 
-double Rate::mean() const { return (prior_ * prior_weight + successes_) / (prior_weight + trials_); }
+Rates::Rates(const std::vector<double> & priors) : shape_(priors.size()) {
+    std::transform(priors.begin(), priors.end(), shape_.begin(), log_odds);
+}
 
-Acceptance::Acceptance() : model_(0.7), padding_(0.05) {
-    for (std::size_t i = 0; i < num_confidences; ++i) {
-        confidence_[i] = Rate(confidence_priors[i]);
-        next_[i] = Rate(0.5 + 0.4 * confidence_priors[i]);
-    }
-    next_[start] = Rate(0.7);
-    for (std::size_t i = 0; i < num_lengths; ++i) {
-        match_[i] = Rate(length_priors[i]);
-        match_[num_lengths + i] = Rate(0.6 * length_priors[i]);
-    }
+double Rates::of(std::size_t i) const { return 1.0 / (1.0 + std::exp(-shape_[i] - level_)); }
+
+void Rates::observe(std::size_t i, bool success) {
+    const double surprise = (success ? 1.0 : 0.0) - of(i);
+    shape_[i] += shape_step * surprise;
+    level_ = std::clamp(level_ + level_step * surprise, -largest_level, largest_level);
 }
 
 Expectation Expectation::of_model(double probability, std::size_t before) {
@@ -60,19 +67,15 @@ Expectation Expectation::of_lookup(std::size_t length, bool disputed) {
     return {Source::lookup, bucket + (disputed ? Acceptance::num_lengths : 0), 0};
 }
 
-void Acceptance::forget_model(double factor) {
-    model_.fade(factor);
-    for (Rate & rate : next_) {
-        rate.fade(factor);
-    }
-}
+Acceptance::Acceptance()
+    : confidence_(confidence_priors), next_(next_priors), match_(match_priors), model_(0.75), padding_(0.05) {}
 
 double Acceptance::of(const Expectation & token) const {
     switch (token.source) {
         case Source::model:
-            return confidence_[token.bucket].mean();
+            return confidence_.of(token.bucket);
         case Source::lookup:
-            return match_[token.bucket].mean();
+            return match_.of(token.bucket);
         case Source::function:
         case Source::padding:
             break;
@@ -83,18 +86,25 @@ double Acceptance::of(const Expectation & token) const {
 void Acceptance::observe(const Expectation & token, bool accepted) {
     switch (token.source) {
         case Source::model:
-            confidence_[token.bucket].observe(accepted);
-            next_[token.before].observe(accepted);
+            confidence_.observe(token.bucket, accepted);
+            next_.observe(token.before, accepted);
             model_.observe(accepted);
             break;
         case Source::lookup:
-            match_[token.bucket].observe(accepted);
+            match_.observe(token.bucket, accepted);
             break;
         case Source::function:
         case Source::padding:
             padding_.observe(accepted);
             break;
     }
+}
+
+void Acceptance::new_text() {
+    confidence_.new_text();
+    next_.new_text();
+    match_.new_text();
+    model_.fade(0.3);
 }
 
 }  // namespace specllama

@@ -3,26 +3,9 @@
 
 #include <array>
 #include <cstddef>
+#include <vector>
 
 namespace specllama {
-
-// A rate with a prior. Old outcomes fade: texts change their kind.
-class Rate {
-public:
-    Rate() = default;
-    explicit Rate(double prior) : prior_(prior) {}
-    void observe(bool success);
-    // Time has passed: what was observed counts for less.
-    void fade(double factor);
-    double mean() const;
-    // As high as it may well be: one standard error above the mean.
-    double optimistic() const;
-
-private:
-    double prior_ = 0.5;
-    double successes_ = 0.0;
-    double trials_ = 0.0;
-};
 
 // Where a drafted token came from.
 enum class Source { model, lookup, function, padding };
@@ -42,29 +25,63 @@ struct Expectation {
     static Expectation of_padding() { return {Source::padding, 0, 0}; }
 };
 
+// A rate with a prior. Old outcomes fade: texts change their kind.
+class Rate {
+public:
+    Rate() = default;
+    explicit Rate(double prior) : prior_(prior) {}
+    void observe(bool success);
+    // Time has passed: what was observed counts for less.
+    void fade(double factor);
+    double mean() const;
+    // As high as it may well be: one standard error above the mean.
+    double optimistic() const;
+
+private:
+    double prior_ = 0.5;
+    double successes_ = 0.0;
+    double trials_ = 0.0;
+};
+
+// Rates of classes that rise and fall together (online logistic regression). Each class keeps its distance to the
+// others for long; what they share follows the text at hand within some tokens.
+class Rates {
+public:
+    explicit Rates(const std::vector<double> & priors);
+    double of(std::size_t i) const;
+    void observe(std::size_t i, bool success);
+    // Another text: what was particular to the last one counts for less.
+    void new_text() { level_ *= kept_; }
+
+private:
+    static constexpr double kept_ = 0.3;
+    std::vector<double> shape_;  // log odds at level 0
+    double level_ = 0.0;
+};
+
 class Acceptance {
 public:
     static constexpr std::size_t num_confidences = 10;
     static constexpr std::size_t num_lengths = 8;
     static constexpr std::size_t start = num_confidences;  // `before` of a draft's first token
 
+    Acceptance();
+
     // Before a model's token is drawn, given what is drafted before it (the bucket of the last token, or `start`).
-    double next(std::size_t before) const { return next_[before].mean(); }
+    double next(std::size_t before) const { return next_.of(before); }
     // Of any token of the model.
-    double model() const { return model_.mean(); }
-    double model_optimistic() const { return model_.optimistic(); }
-    // The model has not drafted for a while.
-    void forget_model(double factor);
+    const Rate & model() const { return model_; }
     double of(const Expectation & token) const;
 
     void observe(const Expectation & token, bool accepted);
-
-    Acceptance();
+    void new_text();
+    // The model has not drafted for a while.
+    void forget_model(double factor) { model_.fade(factor); }
 
 private:
-    std::array<Rate, num_confidences> confidence_;
-    std::array<Rate, num_confidences + 1> next_;
-    std::array<Rate, 2 * num_lengths> match_;
+    Rates confidence_;
+    Rates next_;
+    Rates match_;
     Rate model_;
     Rate padding_;
 };

@@ -8,18 +8,26 @@ namespace specllama {
 namespace {
 
 constexpr double fading = 0.95;             // of rounds in the rate: some 20 are remembered
+constexpr double kept = 0.25;               // of them when another text begins
 constexpr double prior_rounds = 5.0;        // of plain decoding, before there are others
 constexpr double catching_up_share = 0.15;  // of its cost is charged to one round: the next ones profit, too
 constexpr double forgetting = 0.99;         // of what is known of the model, for each round without it
 constexpr double exploring_share = 0.01;    // of all time
-constexpr double first_credit = 1.0;        // in plain decodes
+constexpr std::size_t first_window = 3;
+constexpr double first_credit = 2.0;  // in plain decodes
 constexpr double largest_credit = 3.0;
 constexpr std::size_t most_padding = 3;
 constexpr double padding_gain = 0.97;  // a larger batch must be so much cheaper
 
 }  // namespace
 
-void Pace::begin_generation() { credit_ = first_credit; }
+void Pace::begin_generation() {
+    credit_ = first_credit;
+    earned_ *= kept;
+    spent_ *= kept;
+    acceptance_.new_text();
+    window_ = first_window;
+}
 
 void Pace::begin_round(std::size_t most, std::size_t missing) {
     most_ = target_.count(1) == 0 ? 0 : most;  // what plain decoding costs is measured first
@@ -37,11 +45,11 @@ void Pace::begin_round(std::size_t most, std::size_t missing) {
 // far, that costs credit.
 bool Pace::model_pays() {
     const double plain = 1.0 / target_.seconds(1);
-    if (model_rate(acceptance_.model()) > plain) {
+    if (model_rate(acceptance_.model().mean()) > plain) {
         return true;
     }
     const double cost = (first_draft_seconds(missing_) + target_.seconds(2)) * plain - 1.0;
-    exploring_ = credit_ >= cost && model_rate(acceptance_.model_optimistic()) > plain;
+    exploring_ = credit_ >= cost && model_rate(acceptance_.model().optimistic()) > plain;
     return exploring_;
 }
 
@@ -89,7 +97,7 @@ Pace::Decision Pace::decide(const std::vector<Expectation> & lookup) {
     }
     double survival = survival_;
     double gain = 0.0;
-    for (std::size_t k = 1; k <= std::min(lookup.size(), most_ - done); ++k) {
+    for (std::size_t k = 1; k <= std::min({lookup.size(), most_ - done, window_}); ++k) {
         survival *= acceptance_.of(lookup[k - 1]);
         gain += survival;
         const double alone = gain - rho * (target_.seconds(done + k + 1) - stop);
@@ -118,7 +126,8 @@ double Pace::model_run(double survival, double time_so_far, std::size_t drafted,
     double gain = 0.0;
     double draft_time = 0.0;
     for (std::size_t k = 1; drafted + k <= most_; ++k) {
-        survival *= k == 1 ? acceptance_.next(before) : acceptance_.model();
+        const double usual = exploring_ ? acceptance_.model().optimistic() : acceptance_.model().mean();
+        survival *= k == 1 && !exploring_ ? acceptance_.next(before) : usual;
         gain += survival;
         draft_time += k == 1 ? first_draft_seconds(missing) : draft_.seconds(1);
         const double net = gain - rho * (draft_time + target_.seconds(drafted + k + 1) + time_so_far);
@@ -157,6 +166,7 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     for (std::size_t i = 0; i < std::min(num_accepted + 1, tokens_.size()); ++i) {
         acceptance_.observe(tokens_[i], i < num_accepted);
     }
+    adapt_window(num_accepted);
     // What was to be expected, not what luck made of it: a few lucky rounds must not make the next ones look poor.
     double expected = 1.0;
     double survival = 1.0;
@@ -171,6 +181,28 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     const double lost = in_plain - static_cast<double>(num_accepted + 1);
     credit_ = std::min(credit_ + exploring_share * in_plain - (exploring_ ? lost : 0.0), largest_credit);
     exploring_seconds_ += exploring_ ? std::max(0.0, lost) * target_.seconds(1) : 0.0;
+}
+
+// Long copies are expensive to try, and what is known of other texts says little of how long this one repeats: begin
+// with short ones, and double them while they hold (as TCP's slow start does).
+void Pace::adapt_window(std::size_t num_accepted) {
+    std::size_t first = 0;
+    while (first < tokens_.size() && tokens_[first].source != Source::lookup) {
+        ++first;
+    }
+    std::size_t end = first;
+    while (end < tokens_.size() && tokens_[end].source == Source::lookup) {
+        ++end;
+    }
+    if (end == first || num_accepted < first) {
+        return;
+    }
+    const std::size_t right = std::min(num_accepted, end) - first;
+    if (num_accepted >= end) {
+        window_ = std::max(window_, 2 * right + 1);
+    } else {
+        window_ = std::clamp<std::size_t>(2 * right, first_window, window_);
+    }
 }
 
 void Pace::judge_unused(const std::vector<Expectation> & lookup, std::size_t num_right, std::size_t num_judged) {

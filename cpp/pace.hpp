@@ -60,6 +60,7 @@ private:
     double model_rate(double acceptance) const;
     bool model_pays();
     std::size_t padding() const;
+    void adapt_window(std::size_t num_accepted);
 
     CostModel target_;
     CostModel draft_;
@@ -77,6 +78,7 @@ private:
     double spent_ = 0.0;
     double credit_ = 1.0;  // what exploring may cost, in plain decodes
     double exploring_seconds_ = 0.0;
+    std::size_t window_ = 3;  // the longest lookup
 };
 
 }  // namespace specllama
