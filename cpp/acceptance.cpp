@@ -9,9 +9,9 @@ namespace specllama {
 namespace {
 
 constexpr double prior_weight = 3.0;
-constexpr double fading = 0.96;     // some 25 outcomes are remembered
-constexpr double shape_step = 0.1;  // in log odds, times the surprise
-constexpr double level_step = 0.3;
+constexpr double fading = 0.96;      // some 25 outcomes are remembered
+constexpr double shape_step = 0.04;  // in log odds, times the surprise
+constexpr double level_step = 0.12;
 constexpr double largest_level = 3.0;
 
 // Bounds of the buckets, and what a pair of models of one family showed on code, prose and questions (greedy).

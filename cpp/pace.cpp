@@ -7,14 +7,13 @@ namespace specllama {
 
 namespace {
 
-constexpr double fading = 0.95;             // of rounds in the rate: some 20 are remembered
-constexpr double kept = 0.25;               // of them when another text begins
-constexpr double prior_rounds = 5.0;        // of plain decoding, before there are others
+constexpr double fading = 0.9;              // of rounds in the rate: some 10 are remembered
+constexpr double prior_rounds = 8.0;        // of plain decoding, before there are others
 constexpr double catching_up_share = 0.15;  // of its cost is charged to one round: the next ones profit, too
 constexpr double forgetting = 0.99;         // of what is known of the model, for each round without it
 constexpr double exploring_share = 0.01;    // of all time
 constexpr std::size_t first_window = 3;
-constexpr double first_credit = 2.0;  // in plain decodes
+constexpr double first_credit = 1.5;  // in plain decodes
 constexpr double largest_credit = 3.0;
 constexpr std::size_t most_padding = 3;
 constexpr double padding_gain = 0.97;  // a larger batch must be so much cheaper
@@ -23,8 +22,8 @@ constexpr double padding_gain = 0.97;  // a larger batch must be so much cheaper
 
 void Pace::begin_generation() {
     credit_ = first_credit;
-    earned_ *= kept;
-    spent_ *= kept;
+    earned_ = 0.0;
+    spent_ = 0.0;
     acceptance_.new_text();
     window_ = first_window;
 }
