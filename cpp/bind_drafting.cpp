@@ -60,7 +60,8 @@ void bind_pace(py::module_ & module) {
         .def("judge_unused", &Pace::judge_unused, py::arg("lookup"), py::arg("num_right"), py::arg("num_judged"))
         .def_property_readonly("target", &Pace::target, py::return_value_policy::reference_internal)
         .def_property_readonly("draft", &Pace::draft, py::return_value_policy::reference_internal)
-        .def_property_readonly("exploring_seconds", &Pace::exploring_seconds);
+        .def_property_readonly("exploring_seconds",
+                               [](const Pace & self) { return self.counters().exploring_seconds; });
 }
 
 }  // namespace

@@ -129,6 +129,10 @@ void bind_counters(py::module_ & module) {
                                    }
                                    return named;
                                })
+        .def_property_readonly("plain_seconds", [](const Counters & self) { return self.pace.plain_seconds; })
+        .def_property_readonly("exploring_seconds", [](const Counters & self) { return self.pace.exploring_seconds; })
+        .def_property_readonly("predicted_tokens", [](const Counters & self) { return self.pace.predicted_tokens; })
+        .def_property_readonly("predicted_seconds", [](const Counters & self) { return self.pace.predicted_seconds; })
         .def_readonly("num_reached_tokens", &Counters::num_reached_tokens)
         .def_readonly("sum_overlap", &Counters::sum_overlap)
         .def_readonly("sum_argmax_match", &Counters::sum_argmax_match)

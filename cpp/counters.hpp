@@ -16,6 +16,14 @@ struct SourceCounters {
     std::size_t num_accepted_tokens = 0;
 };
 
+// What the pace expected, and what it cost to find out.
+struct PaceCounters {
+    double plain_seconds = 0.0;      // of decoding one token plainly, as measured last
+    double exploring_seconds = 0.0;  // lost in rounds that drafted although it might not pay
+    double predicted_tokens = 0.0;   // of all rounds, when they were verified
+    double predicted_seconds = 0.0;
+};
+
 struct Counters {
     std::size_t num_prompt_tokens = 0;
     std::size_t num_prompt_tokens_reused = 0;  // found in the target's KV cache
@@ -28,6 +36,8 @@ struct Counters {
 
     std::array<SourceCounters, num_sources> per_source;  // by Source
     std::vector<std::size_t> num_rounds_per_gamma;       // rounds that drafted 0, 1, 2, ... tokens
+
+    PaceCounters pace;
 
     // Drafted positions that were reached: every draft before them in the round had been accepted.
     std::size_t num_reached_tokens = 0;

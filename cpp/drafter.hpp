@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "acceptance.hpp"
+#include "counters.hpp"
 #include "distribution.hpp"
 #include "verify.hpp"
 
@@ -78,6 +79,8 @@ public:
 
     // How the round went.
     virtual void learn(const Outcome &) {}
+    // What it has counted in this generation.
+    virtual PaceCounters pace_counters() const { return {}; }
 
     // All but the first `count` tokens of history are no longer part of it.
     virtual void rewind(std::size_t count) = 0;

@@ -12,6 +12,8 @@ constexpr double prior_rounds = 8.0;        // of plain decoding, before there a
 constexpr double catching_up_share = 0.15;  // of its cost is charged to one round: the next ones profit, too
 constexpr double forgetting = 0.99;         // of what is known of the model, for each round without it
 constexpr double exploring_share = 0.01;    // of all time
+constexpr std::size_t first_plain_rounds = 2;
+constexpr std::size_t plain_interval = 100;  // rounds
 constexpr std::size_t first_window = 3;
 constexpr double first_credit = 1.5;  // in plain decodes
 constexpr double largest_credit = 3.0;
@@ -26,10 +28,13 @@ void Pace::begin_generation() {
     spent_ = 0.0;
     acceptance_.new_text();
     window_ = first_window;
+    counters_ = PaceCounters();
 }
 
 void Pace::begin_round(std::size_t most, std::size_t missing) {
-    most_ = target_.count(1) == 0 ? 0 : most;  // what plain decoding costs is measured first
+    // What plain decoding costs is measured first, and again now and then: everything is compared with it.
+    const bool measure_plain = target_.count(1) < first_plain_rounds || since_plain_ >= plain_interval;
+    most_ = measure_plain ? 0 : most;
     missing_ = missing;
     exploring_ = false;
     survival_ = 1.0;
@@ -161,11 +166,6 @@ void Pace::drafted(const Expectation & token) {
 }
 
 void Pace::end_round(std::size_t num_accepted, double verify_seconds, double draft_seconds) {
-    target_.observe(tokens_.size() + 1, verify_seconds);
-    for (std::size_t i = 0; i < std::min(num_accepted + 1, tokens_.size()); ++i) {
-        acceptance_.observe(tokens_[i], i < num_accepted);
-    }
-    adapt_window(num_accepted);
     // What was to be expected, not what luck made of it: a few lucky rounds must not make the next ones look poor.
     double expected = 1.0;
     double survival = 1.0;
@@ -173,13 +173,23 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
         survival *= acceptance_.of(token);
         expected += survival;
     }
-    const double seconds = verify_seconds + draft_seconds;
     earned_ = fading * earned_ + expected;
-    spent_ = fading * spent_ + seconds;
-    const double in_plain = seconds / target_.seconds(1);
-    const double lost = in_plain - static_cast<double>(num_accepted + 1);
-    credit_ = std::min(credit_ + exploring_share * in_plain - (exploring_ ? lost : 0.0), largest_credit);
-    exploring_seconds_ += exploring_ ? std::max(0.0, lost) * target_.seconds(1) : 0.0;
+    spent_ = fading * spent_ + verify_seconds + draft_seconds;
+    counters_.predicted_tokens += expected;
+    counters_.predicted_seconds +=
+        draft_seconds + (target_.empty() ? verify_seconds : target_.seconds(tokens_.size() + 1));
+
+    target_.observe(tokens_.size() + 1, verify_seconds);
+    since_plain_ = tokens_.empty() ? 0 : since_plain_ + 1;
+    for (std::size_t i = 0; i < std::min(num_accepted + 1, tokens_.size()); ++i) {
+        acceptance_.observe(tokens_[i], i < num_accepted);
+    }
+    adapt_window(num_accepted);
+    counters_.plain_seconds = target_.seconds(1);
+    const double in_plain = (verify_seconds + draft_seconds) / counters_.plain_seconds;
+    const double lost = exploring_ ? in_plain - static_cast<double>(num_accepted + 1) : 0.0;
+    credit_ = std::min(credit_ + exploring_share * in_plain - lost, largest_credit);
+    counters_.exploring_seconds += std::max(0.0, lost) * counters_.plain_seconds;
 }
 
 // Long copies are expensive to try, and what is known of other texts says little of how long this one repeats: begin

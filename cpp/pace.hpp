@@ -14,6 +14,7 @@
 
 #include "acceptance.hpp"
 #include "cost_model.hpp"
+#include "counters.hpp"
 
 namespace specllama {
 
@@ -49,8 +50,8 @@ public:
     CostModel & target() { return target_; }
     CostModel & draft() { return draft_; }
     const Acceptance & acceptance() const { return acceptance_; }
-    double plain_seconds() const { return target_.seconds(1); }
-    double exploring_seconds() const { return exploring_seconds_; }
+    // Of this generation.
+    const PaceCounters & counters() const { return counters_; }
 
 private:
     double rate() const;
@@ -77,8 +78,9 @@ private:
     double earned_ = 0.0;
     double spent_ = 0.0;
     double credit_ = 1.0;  // what exploring may cost, in plain decodes
-    double exploring_seconds_ = 0.0;
-    std::size_t window_ = 3;  // the longest lookup
+    PaceCounters counters_;
+    std::size_t since_plain_ = 0;  // rounds
+    std::size_t window_ = 3;       // the longest lookup
 };
 
 }  // namespace specllama

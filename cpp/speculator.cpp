@@ -142,6 +142,7 @@ void Speculator::learn(double draft_before, double verify_before) {
     if (drafter_ && settings_.num_draft_tokens > 0) {
         drafter_->learn({round_.tokens, round_.num_accepted, counters_.draft_seconds - draft_before,
                          counters_.verify_seconds - verify_before});
+        counters_.pace = drafter_->pace_counters();
     }
 }
 

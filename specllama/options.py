@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Any, Literal, Union, get_args
+from typing import Any, Literal, get_args
 
 import llama_cpp
 
 Verify = Literal["auto", "rejection", "block", "coupled"]
-NumDraftTokens = Union[int, Literal["auto"]]
+NumDraftTokens = int | Literal["auto"]
 
 _MAX_DRAFT_TOKENS = 512
 

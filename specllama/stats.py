@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from . import _core
+
+
+@dataclasses.dataclass(frozen=True)
+class DrafterStats:
+    """What one way of drafting contributed."""
+
+    num_drafts: int = 0
+    """Rounds to which it contributed tokens."""
+    num_draft_tokens: int = 0
+    """Tokens it drafted."""
+    num_accepted_tokens: int = 0
+    """Those of them that the target accepted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +77,18 @@ class Stats:
     """Tokens that the target decoded, prompt included."""
     num_draft_tokens_decoded: int = 0
     """Tokens that the draft model decoded, prompt included."""
+    per_drafter: Mapping[str, DrafterStats] = dataclasses.field(default_factory=dict)
+    """The same counters for each way of drafting that was used: ``model``, ``lookup``, ``function``, ``padding``."""
+    num_rounds_per_gamma: tuple[int, ...] = ()
+    """How many rounds drafted 0, 1, 2, ... tokens."""
+    plain_seconds: float = 0.0
+    """What decoding one token plainly takes, as ``"auto"`` measured it last; 0.0 without ``"auto"``."""
+    predicted_speedup: float = 0.0
+    """What ``"auto"`` expected of its rounds when it verified them, against plain decoding; 0.0 without it."""
+    realised_speedup: float = 0.0
+    """What they really gained: tokens times ``plain_seconds`` by the seconds of both models."""
+    exploring_seconds: float = 0.0
+    """Time that ``"auto"`` lost in rounds that drafted although it might not pay, to find out."""
     num_draft_tokens_per_pos: tuple[int, ...] = ()
     """``num_draft_tokens`` by position in the draft: rounds that drafted that far."""
 
@@ -97,10 +122,24 @@ class Stats:
             f"verify {self.verify_seconds:.3f}, sample {self.sample_seconds:.3f}, "
             f"rollback {self.rollback_seconds:.3f}"
         )
+        if self.plain_seconds:
+            lines += self._pace_lines()
         lines.append(f"rule {self.verify or '-'}, rollback {self.rollback}")
         if self.fallback_reason:
             lines.append(f"decoded plainly: {self.fallback_reason}")
         return "\n".join(lines)
+
+    def _pace_lines(self) -> list[str]:
+        drafters = ", ".join(
+            f"{name} {drafter.num_accepted_tokens} of {drafter.num_draft_tokens}"
+            for name, drafter in self.per_drafter.items()
+        )
+        rounds, plain = sum(self.num_rounds_per_gamma), self.num_rounds_per_gamma[0]
+        return [
+            f"accepted by drafter: {drafters or '-'}; {plain} of {rounds} rounds did not draft: it would not have paid",
+            f"speedup {self.realised_speedup:.2f} (predicted {self.predicted_speedup:.2f}) against "
+            f"{self.plain_seconds * 1000:.1f} ms a token plainly; {self.exploring_seconds:.3f} s lost exploring",
+        ]
 
 
 @dataclasses.dataclass
@@ -116,6 +155,9 @@ class Tally:
     sums: dict[str, float] = dataclasses.field(default_factory=dict)
     drafted_per_pos: tuple[int, ...] = ()
     accepted_per_pos: tuple[int, ...] = ()
+    rounds_per_gamma: tuple[int, ...] = ()
+    per_drafter: dict[str, DrafterStats] = dataclasses.field(default_factory=dict)
+    plain_seconds: float = 0.0
 
     @classmethod
     def of(cls, counters: _core.Counters, **known: Any) -> Tally:
@@ -125,6 +167,13 @@ class Tally:
             sums=sums,
             drafted_per_pos=tuple(counters.num_draft_tokens_per_pos),
             accepted_per_pos=tuple(counters.num_accepted_tokens_per_pos),
+            rounds_per_gamma=tuple(counters.num_rounds_per_gamma),
+            per_drafter={
+                name: DrafterStats(found.num_drafts, found.num_draft_tokens, found.num_accepted_tokens)
+                for name, found in counters.per_source.items()
+                if found.num_drafts
+            },
+            plain_seconds=counters.plain_seconds,
             **known,
         )
         sums["sample_seconds"] += tally.extra_sample_seconds
@@ -141,18 +190,29 @@ class Tally:
             sums={name: self.sums.get(name, 0) + other.sums.get(name, 0) for name in _SUMMED},
             drafted_per_pos=_added(self.drafted_per_pos, other.drafted_per_pos),
             accepted_per_pos=_added(self.accepted_per_pos, other.accepted_per_pos),
+            rounds_per_gamma=_added(self.rounds_per_gamma, other.rounds_per_gamma),
+            per_drafter=_added_drafters(self.per_drafter, other.per_drafter),
+            plain_seconds=other.plain_seconds or self.plain_seconds,
         )
 
     def stats(self) -> Stats:
         """The statistics of these sums."""
         sums = {name: self.sums.get(name, 0) for name in _SUMMED}
         overlap, argmax_match = sums.pop("sum_overlap"), sums.pop("sum_argmax_match")
+        predicted_tokens, predicted_seconds = sums.pop("predicted_tokens"), sums.pop("predicted_seconds")
         generating = self.total_seconds - sums["prompt_seconds"]
+        decoding = sums["draft_seconds"] + sums["verify_seconds"]
+        num_emitted = sums["num_accepted_tokens"] + sum(self.rounds_per_gamma)
         return Stats(
             **sums,  # type: ignore[arg-type]
             num_tokens=self.num_tokens,
             num_draft_tokens_per_pos=self.drafted_per_pos,
             num_accepted_tokens_per_pos=self.accepted_per_pos,
+            num_rounds_per_gamma=self.rounds_per_gamma,
+            per_drafter=dict(self.per_drafter),
+            plain_seconds=self.plain_seconds,
+            predicted_speedup=_ratio(predicted_tokens * self.plain_seconds, predicted_seconds),
+            realised_speedup=_ratio(num_emitted * self.plain_seconds, decoding),
             acceptance_rate=_ratio(sums["num_accepted_tokens"], sums["num_draft_tokens"]),
             mean_acceptance_length=1.0 + _ratio(sums["num_accepted_tokens"], sums["num_drafts"]),
             expected_acceptance=_ratio(overlap, sums["num_reached_tokens"]),
@@ -181,11 +241,22 @@ _SUMMED = (
     "verify_seconds",
     "sample_seconds",
     "rollback_seconds",
+    "exploring_seconds",
+    "predicted_tokens",
+    "predicted_seconds",
 )
 
 
 def _added(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(a + b for a, b in itertools.zip_longest(one, other, fillvalue=0))
+
+
+def _added_drafters(one: dict[str, DrafterStats], other: dict[str, DrafterStats]) -> dict[str, DrafterStats]:
+    total = dict(one)
+    for name, more in other.items():
+        known = dataclasses.astuple(total.get(name, DrafterStats()))
+        total[name] = DrafterStats(*(a + b for a, b in zip(known, dataclasses.astuple(more), strict=True)))
+    return total
 
 
 def _ratio(numerator: float, denominator: float) -> float:

@@ -24,6 +24,7 @@ public:
     void commit(const std::vector<int32_t> & history) override;
     void rewind(std::size_t count) override;
     void learn(const Outcome & outcome) override;
+    PaceCounters pace_counters() const override { return pace_.counters(); }
     double decode_seconds() const override { return model_ ? model_->decode_seconds() : 0.0; }
     std::size_t num_decoded() const override { return model_ ? model_->num_decoded() : 0; }
 
