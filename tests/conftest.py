@@ -159,13 +159,17 @@ MakeBase = Callable[..., "llama_cpp.Llama"]
 
 @pytest.fixture
 def make_llama(tiny_files: TinyFiles) -> Iterator[MakeLlama]:
-    """Opens `specllama.Llama`: one thread, quiet, `tiny_files.target` unless told otherwise; closes it afterwards."""
+    """Opens `specllama.Llama`: one thread, quiet, four drafted tokens, `tiny_files.target` unless told otherwise.
+
+    Closes it afterwards.
+    """
     import specllama
 
     opened: list[specllama.Llama] = []
 
     def make(model: Path | str | None = None, draft: object = None, **kwargs: Any) -> specllama.Llama:
         kwargs = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **kwargs}
+        kwargs = {"num_draft_tokens": 4, **kwargs}
         path = str(tiny_files.target if model is None else model)
         llm = specllama.Llama(path, draft_model=str(draft) if isinstance(draft, Path) else draft, **kwargs)
         opened.append(llm)
