@@ -31,6 +31,8 @@ _WHERE = {
     "Token": ".token",
 }
 
+_EVIDENCE = ("bench", "compare", "eval", "verify")  # modules: `specllama.bench.run(llm, prompts)`
+
 __all__ = [
     "BusyError",
     "ClosedError",
@@ -47,8 +49,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Loading libllama takes most of a second: `specllama pull --list` need not wait for it.
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _EVIDENCE:
+        return import_module(f".{name}", __name__)
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_WHERE[name], __name__), name)

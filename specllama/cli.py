@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # A terminal that cannot show a character must not end the run.
     arguments = build_parser().parse_args(argv)
+    arguments.command_line = list(sys.argv[1:] if argv is None else argv)
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         return _run(arguments)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Protocol
 
-from specllama.commands import compare, demo, generate, pull, quantize
+from specllama.commands import bench, compare, demo, generate, pull, quantize, verify
+from specllama.commands import eval as evaluate
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -24,4 +25,4 @@ class Command(Protocol):
         """Do what the command says, and return the exit code."""
 
 
-COMMANDS: tuple[Command, ...] = (pull, quantize, generate, demo, compare)
+COMMANDS: tuple[Command, ...] = (pull, quantize, generate, demo, compare, bench, evaluate, verify)

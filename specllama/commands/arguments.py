@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specllama import Llama
 
+_SEED = "the same seed gives the same text, with any draft or none"
 VERIFY_RULES = ("auto", "rejection", "block", "coupled")
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+def add_model_arguments(parser: argparse.ArgumentParser, threads_batch: bool = False) -> None:
     """Add the target, the draft, and how they are loaded."""
     group = parser.add_argument_group("models (a GGUF file, a catalog name, or a name with a type as in NAME:F16)")
     group.add_argument("--model", "-m", required=True, metavar="TARGET", help="the model whose text is wanted")
@@ -20,36 +21,35 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--num-draft-tokens", type=int, metavar="N", help="tokens drafted in a round (0: plain decoding)"
     )
     group.add_argument("--verify", choices=VERIFY_RULES, help="the rule that accepts drafted tokens")
-    add_context_arguments(parser)
+    add_context_arguments(parser, threads_batch)
 
 
 def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a target and its draft for a comparison, which needs both, with the same threads for batches of any size."""
-    add_model_arguments(parser)
-    parser.add_argument(
-        "--threads-batch", "-tb", type=int, metavar="N", help="threads for batches of several tokens, if others"
-    )
+    add_model_arguments(parser, threads_batch=True)
 
 
-def add_context_arguments(parser: argparse.ArgumentParser) -> None:
+def add_context_arguments(parser: argparse.ArgumentParser, threads_batch: bool = False) -> None:
     """Add context size, threads and GPU layers."""
     group = parser.add_argument_group("context")
     group.add_argument("--ctx-size", "-c", type=int, default=4096, metavar="N", help="default 4096; 0: the model's own")
     group.add_argument("--threads", "-t", type=int, metavar="N", help="for prompts and generation alike")
+    if threads_batch:
+        group.add_argument(
+            "--threads-batch", "-tb", type=int, metavar="N", help="for batches of several tokens, if another number"
+        )
     group.add_argument("--n-gpu-layers", "-ngl", type=int, metavar="N", help="layers on the GPU (-1: all)")
 
 
-def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the sampler chain and its seed."""
+def add_sampling_arguments(parser: argparse.ArgumentParser, seed: str = _SEED) -> None:
+    """Add the sampler chain and its seed, of which `seed` says what it means."""
     group = parser.add_argument_group("sampling (unset values are llama-cpp-python's)")
     group.add_argument("--temp", type=float, metavar="T", help="0 is greedy")
     group.add_argument("--top-k", type=int, metavar="K")
     group.add_argument("--top-p", type=float, metavar="P")
     group.add_argument("--min-p", type=float, metavar="P")
     group.add_argument("--repeat-penalty", type=float, metavar="X")
-    group.add_argument(
-        "--seed", type=int, metavar="N", help="the same seed gives the same text, with any draft or none"
-    )
+    group.add_argument("--seed", type=int, metavar="N", help=seed)
 
 
 def context_options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -1,23 +1,151 @@
-"""Reads prompts from files."""
+"""Reads prompts from files: HumanEval and Spec-Bench as JSON lines, messages of one's own, plain text."""
 
 from __future__ import annotations
 
+import collections
+import json
 from collections.abc import Iterable
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from .prompt import Prompt
+
+_JSON_LINES = (".jsonl", ".json")
+_TEXT = "text"  # the category of what has none
+# The instruction under which instruct models are usually given HumanEval; its tasks are the beginnings of functions.
+_HUMANEVAL = "Complete this Python function. Answer with the code only.\n\n```python\n{}\n```"
 
 
 def builtin_prompts() -> list[Prompt]:
     """The prompts that come with the package."""
-    raise NotImplementedError
+    file = resources.files("specllama.prompts") / "builtin.jsonl"
+    prompts, problems = _read_lines(file.name, file.read_text(encoding="utf-8"))
+    if problems:
+        raise RuntimeError(f"the prompts that come with specllama are damaged, install it again: {problems[0]}")
+    return prompts
 
 
 def read_prompts(path: Path) -> tuple[list[Prompt], list[str]]:
-    """The prompts of a file, and what was wrong with the lines that were skipped ("FILE:LINE: why")."""
-    raise NotImplementedError
+    """Read the prompts of a file.
+
+    A file whose name ends in .jsonl or .json has one JSON object on each line:
+
+    - HumanEval (``prompt`` with ``task_id`` or ``entry_point``): a message that asks for the function's completion;
+    - Spec-Bench (``turns``, ``category``, ``question_id``): the first turn;
+    - ``prompt``, with ``id`` and ``category`` if wanted: a message as it is.
+
+    Any other file is one prompt. All are messages of a user, for the chat template.
+
+    Returns:
+        The prompts, and what was wrong with the lines that were skipped, as "FILE:LINE: why".
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not UTF-8, or holds no prompt.
+    """
+    text = _read(path)
+    if path.suffix.lower() in _JSON_LINES:
+        prompts, problems = _read_lines(str(path), text)
+    else:
+        message = text.removesuffix("\n")
+        prompts, problems = [Prompt(path.name, _TEXT, message)] if message.strip() else [], []
+    if not prompts:
+        why = f"no line of {len(problems)} is a prompt, the first being {problems[0]}" if problems else "it is empty"
+        raise ValueError(f"{path} holds no prompt: {why}")
+    return prompts, problems
 
 
 def limited(prompts: Iterable[Prompt], limit: int) -> list[Prompt]:
-    """At most the first `limit` prompts of each category."""
-    raise NotImplementedError
+    """At most the first `limit` prompts of each category.
+
+    Raises:
+        ValueError: a limit below 1.
+    """
+    if limit < 1:
+        raise ValueError(f"limit={limit}: give the number of prompts wanted of each category, at least 1")
+    counts: collections.Counter[str] = collections.Counter()
+    kept = []
+    for prompt in prompts:
+        counts[prompt.category] += 1
+        if counts[prompt.category] <= limit:
+            kept.append(prompt)
+    return kept
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")  # Windows editors write a byte order mark
+    except OSError as error:
+        raise OSError(f"cannot read prompts from {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"cannot read prompts from {path}: byte {error.start} is not UTF-8; save the file as UTF-8 text"
+        ) from error
+
+
+def _read_lines(name: str, text: str) -> tuple[list[Prompt], list[str]]:
+    prompts, problems = [], []
+    # Not splitlines(): JSON strings may hold U+2028 and other ends of line.
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            prompts.append(_prompt_of(line, number))
+        except ValueError as error:
+            problems.append(f"{name}:{number}: {error}")
+    return prompts, problems
+
+
+def _prompt_of(line: str, number: int) -> Prompt:
+    """The prompt of one line.
+
+    Raises:
+        ValueError: what is wrong with it.
+    """
+    task = _object_of(line)
+    if "turns" in task:
+        turns = task["turns"]
+        if not isinstance(turns, list) or not turns:
+            raise ValueError("`turns` must be a list of messages")
+        text = _checked_text(turns[0], "turns[0]")
+        return Prompt(_name(task, "question_id", str(number)), _name(task, "category", _TEXT), text, task=task)
+    if "prompt" not in task:
+        raise ValueError("neither `prompt` (HumanEval, or a message) nor `turns` (Spec-Bench)")
+    text = _checked_text(task["prompt"], "prompt")
+    for key in ("task_id", "entry_point"):
+        if key in task:
+            return Prompt(_name(task, key, ""), "humaneval", _HUMANEVAL.format(text.rstrip()), task=task)
+    return Prompt(_name(task, "id", str(number)), _name(task, "category", _TEXT), text, task=task)
+
+
+def _object_of(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("not JSON that can be read: nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"not a JSON object, but {type(found).__name__}")
+    return found
+
+
+def _checked_text(value: Any, key: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"`{key}` must be a string, not {type(value).__name__}")
+    if not value.strip():
+        raise ValueError(f"`{key}` is empty")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"`{key}` is not valid Unicode: it has half of a surrogate pair") from None
+    return value
+
+
+def _name(task: dict[str, Any], key: str, default: str) -> str:
+    """An identifier or category: a string or a whole number."""
+    value = task.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
+        raise ValueError(f"`{key}` must be a name or a whole number, not {value!r}")
+    return _checked_text(str(value), key).strip()

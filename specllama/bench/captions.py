@@ -1,0 +1,88 @@
+"""Captions of a report's figures, and the same in words and numbers for those who cannot see them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .prediction import Prediction
+from .result import ALL, BenchResult
+from .rounds import PARTS, Rounds
+
+
+class Caption(NamedTuple):
+    """How to read a figure, and what it shows."""
+
+    caption: str
+    alt: str
+
+
+def figure_captions(result: BenchResult, rounds: Mapping[str, Rounds], prediction: Prediction) -> dict[str, Caption]:
+    """The captions of all figures, by name."""
+    ratios = _listed({mode: f"{prediction.median_ratio(mode):.2f}" for mode in prediction.points})
+    return {
+        "speedup": Caption(
+            "A prompt's speedup is its tokens per second over those of plain decoding on the same prompt. A dot is the "
+            "mean over prompts, a whisker the 95% bootstrap interval of that mean. Right of the line is faster.",
+            f"Dot plot by category and mode. Mean speedup over all prompts: {_speedups(result)}.",
+        ),
+        "acceptance": Caption(
+            "How often a drafted token is accepted, and with it all before it in its round.",
+            f"Line plot, accepted over drafted from the first position on: {_acceptance(rounds)}.",
+        ),
+        "round_time": Caption(
+            "A round is one decode by the target. A longer one pays when it gives enough tokens: what counts is the "
+            "time of a token, below each name. Prompts are left out.",
+            f"Stacked bars, milliseconds a round: {_round_times(rounds)}.",
+        ),
+        "cost_curves": Caption(
+            "Decoding n tokens in one batch: median, and quartiles as a band, in milliseconds and over a batch of one. "
+            "Where the right curve of the target is flat, verifying more tokens costs nothing.",
+            f"Two line plots. {_costs(result)}.",
+        ),
+        "prediction": Caption(
+            "A dot is one prompt. The prediction is S = E / (γ c + v(γ+1)): tokens per round over what the round's "
+            "drafts and batch cost by the curves above. Dots below the line: time goes elsewhere. "
+            f"Measured over predicted, median: {ratios}.",
+            f"Scatter plot with a diagonal. Median of measured over predicted speedup: {ratios}.",
+        ),
+    }
+
+
+def _listed(of_modes: Mapping[str, str]) -> str:
+    return "; ".join(f"{mode} {words}" for mode, words in of_modes.items()) or "none"
+
+
+def _speedups(result: BenchResult) -> str:
+    rows = [row for row in result.summary if row.category == ALL and row.mode != "plain"]
+    return _listed(
+        {
+            row.mode: f"{row.speedup_mean:.2f} ({row.speedup_low:.2f} to {row.speedup_high:.2f})"
+            for row in rows
+            if math.isfinite(row.speedup_mean)
+        }
+    )
+
+
+def _acceptance(rounds: Mapping[str, Rounds]) -> str:
+    rates = {mode: of_mode.acceptance_rate_per_pos for mode, of_mode in rounds.items()}
+    return _listed({mode: " ".join(f"{rate:.2f}" for rate in of_mode) for mode, of_mode in rates.items() if of_mode})
+
+
+def _round_times(rounds: Mapping[str, Rounds]) -> str:
+    return _listed(
+        {
+            mode: ", ".join(f"{part} {1000 * of_mode.seconds[part] / of_mode.num_rounds:.3g}" for part in PARTS)
+            for mode, of_mode in rounds.items()
+            if of_mode.num_rounds
+        }
+    )
+
+
+def _costs(result: BenchResult) -> str:
+    curves = [(name, curve, curve.sizes[0], curve.sizes[-1]) for name, curve in result.curves.items() if curve.sizes]
+    return "; ".join(
+        f"{name}: {1000 * curve.seconds(first):.3g} ms for {first}, {1000 * curve.seconds(last):.3g} ms for {last}"
+        for name, curve, first, last in curves
+    )

@@ -1,0 +1,96 @@
+"""What figures were measured on: all that somebody else needs to compare theirs, and nothing private."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+
+
+def describe_machine(llm: llama_cpp.Llama) -> dict[str, Any]:
+    """Versions, processor, backend, and for target and draft: name, file, quantisation, sizes, context and threads.
+
+    Args:
+        llm: an open Llama; its draft is described if it has one.
+    """
+    system_info = llama_cpp.llama_print_system_info().decode("utf-8", errors="replace").strip(" |\n")
+    draft = getattr(llm, "draft_model", None)
+    return {
+        "specllama": metadata.version("specllama"),
+        "llama_cpp_python": llama_cpp.__version__,
+        "python": platform.python_version(),
+        "os": platform.platform(),
+        "cpu": cpu_name(),
+        "logical_cores": os.cpu_count(),
+        "backends": backends_of(system_info),
+        "gpu_offload": bool(llama_cpp.llama_supports_gpu_offload()),
+        "system_info": system_info,
+        "target": _describe_model(llm),
+        "draft": _describe_model(draft) if isinstance(draft, llama_cpp.Llama) else None,
+    }
+
+
+def without_home(text: str) -> str:
+    """The text with the user's home folder written as ``~``."""
+    home = os.path.expanduser("~").rstrip("/\\")
+    return text.replace(home + os.sep, "~" + os.sep) if home else text
+
+
+def cpu_name() -> str:
+    """The processor's model name, as far as this platform tells it."""
+    found = ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if sys.platform == "win32":
+            found = _cpu_name_windows()
+        elif sys.platform == "darwin":
+            command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+            found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+        else:
+            found = _cpu_name_linux(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
+    return " ".join(found.split()) or platform.processor() or platform.machine()
+
+
+def backends_of(system_info: str) -> list[str]:
+    """The backends that llama.cpp names: ``CUDA : ARCHS = 890 | CPU : AVX = 1 | ...`` has CUDA and CPU."""
+    parts = (part.partition(" : ") for part in system_info.split("|"))
+    return [name.strip() for name, separator, _ in parts if separator]
+
+
+def _cpu_name_linux(cpuinfo: str) -> str:
+    fields: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip().lower(), value.strip())
+    # x86 has "model name"; Arm boards, POWER and others have what follows, or nothing.
+    return next((fields[key] for key in ("model name", "model", "hardware", "cpu") if fields.get(key)), "")
+
+
+def _cpu_name_windows() -> str:
+    import winreg
+
+    where = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
+    with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, where) as key:  # type: ignore[attr-defined,unused-ignore]
+        return str(winreg.QueryValueEx(key, "ProcessorNameString")[0])  # type: ignore[attr-defined,unused-ignore]
+
+
+def _describe_model(llama: llama_cpp.Llama) -> dict[str, Any]:
+    context = llama._ctx.ctx
+    return {
+        "name": without_home(llama.metadata.get("general.name", "")),
+        "file": os.path.basename(llama.model_path),  # a whole path would tell the user's name
+        "description": llama._model.desc(),
+        "file_type": llama.metadata.get("general.file_type"),
+        "size": llama._model.size(),
+        "parameters": llama._model.n_params(),
+        "n_ctx": llama.n_ctx(),
+        "n_gpu_layers": llama.model_params.n_gpu_layers,
+        "n_threads": llama_cpp.llama_n_threads(context),
+        "n_threads_batch": llama_cpp.llama_n_threads_batch(context),
+    }

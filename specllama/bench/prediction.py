@@ -1,0 +1,81 @@
+"""The speedup that acceptance and the costs of batches predict: whether the loop gives what its parts allow."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+from specllama.cost_curve import CostCurve
+
+from .result import BenchResult, Run
+from .rounds import Rounds
+
+
+def predicted_speedup(rounds: Rounds, target: CostCurve, draft: CostCurve) -> float:
+    """S = E / (gamma c + v(gamma+1)): tokens per round over what a round costs, in plain decodes of one token.
+
+    E is the number of tokens per round, gamma how many the round drafts, c = T_draft(1) / T_target(1) what drafting
+    one costs, and v(n) = T_target(n) / T_target(1) what verifying costs. Where gamma varies the cost is the mean over
+    the rounds; one that drafts nothing costs v(1) = 1.
+
+    The source is the improvement factor of Leviathan et al. 2022 (arXiv 2211.17192, theorem 3.8 in section 3.3), which
+    assumes that a batch costs as much as one token, v = 1. Here v is measured. Sampling, rollback and everything else
+    outside of the two models is left out, and so is the second token that a draft decodes after a round in which all
+    was accepted: measured speedups lie a little below.
+
+    Args:
+        rounds: of one mode, on one prompt or on several.
+        target: T(n) of the target, at least up to gamma + 1.
+        draft: T(n) of the draft, at least T(1).
+
+    Raises:
+        ValueError: no rounds, or a batch larger than those that were measured.
+    """
+    if not rounds.num_rounds:
+        raise ValueError("nothing was generated: there is no speedup to predict")
+    one = target.at(1)
+    c = draft.at(1) / one
+    cost = sum(count * (gamma * c + target.at(gamma + 1) / one) for gamma, count in rounds.by_gamma.items())
+    return rounds.tokens_per_round / (cost / rounds.num_rounds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """Predicted beside measured speedups of a benchmark.
+
+    Attributes:
+        points: (predicted, measured) for each prompt, by mode; plain decoding is not among them.
+        problems: what could not be predicted, and why.
+    """
+
+    points: dict[str, list[tuple[float, float]]]
+    problems: list[str]
+
+    @classmethod
+    def of(cls, result: BenchResult) -> Prediction:
+        """Predict for every mode and prompt; nothing unless both curves were measured."""
+        points: dict[str, list[tuple[float, float]]] = {}
+        problems: dict[str, None] = {}
+        if {"target", "draft"} <= result.curves.keys():
+            for mode, runs in _runs_by_mode_and_prompt(result):
+                rounds = Rounds.of(run.stats for run in runs)
+                try:
+                    predicted = predicted_speedup(rounds, result.curves["target"], result.curves["draft"])
+                except ValueError as error:
+                    problems[f"There is no prediction for some prompts of {mode}: {error}."] = None
+                    continue
+                measured = statistics.fmean(run.speedup for run in runs if run.speedup is not None)
+                points.setdefault(mode, []).append((predicted, measured))
+        return cls(points, list(problems))
+
+    def median_ratio(self, mode: str) -> float:
+        """Median of measured / predicted over the prompts of a mode."""
+        return statistics.median(measured / predicted for predicted, measured in self.points[mode])
+
+
+def _runs_by_mode_and_prompt(result: BenchResult) -> list[tuple[str, list[Run]]]:
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in result.runs:
+        if run.mode != "plain" and run.speedup is not None:
+            groups.setdefault((run.mode, run.prompt_id), []).append(run)
+    return [(mode, runs) for (mode, _), runs in groups.items()]

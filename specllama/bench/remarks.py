@@ -1,0 +1,71 @@
+"""What a reader of the figures must know beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from specllama.answer import first_difference
+
+from .result import Run
+
+if TYPE_CHECKING:
+    from specllama.answer import Answer
+
+_STEADY = 1.5  # on an idle machine, prompts of up to a few thousand tokens stay well within
+
+
+def on_threads(name: str, model: dict[str, Any]) -> str | None:
+    """A model with more cores for several tokens than for one, as ``describe_machine`` found it."""
+    single, batch = model["n_threads"], model["n_threads_batch"]
+    if single == batch:
+        return None
+    return (
+        f"the {name} has n_threads={single} but n_threads_batch={batch}: the ratios are not those of decoding alone, "
+        "because rounds of several tokens run on other cores than plain decoding"
+    )
+
+
+def on_noise(plain: Sequence[Run]) -> str | None:
+    """Plain decoding does the same work for every token but for attention: its speed tells how idle the machine was."""
+    rates = [run.tokens_per_second for run in plain]
+    if not rates or max(rates) < _STEADY * min(rates):
+        return None
+    return (
+        f"plain decoding ran at {min(rates):.2f} to {max(rates):.2f} t/s: unless the prompts differ much in length, "
+        "something else used the machine, and the ratios mean little; run it again when the machine is idle"
+    )
+
+
+def on_fallbacks(runs: Sequence[Run]) -> str | None:
+    """Runs of one mode that were decoded plainly although a draft was asked for."""
+    fallen = [run for run in runs if run.stats["fallback_reason"]]
+    if not fallen:
+        return None
+    first = fallen[0]
+    return (
+        f"{first.mode} decoded plainly in {len(fallen)} of {len(runs)} runs "
+        f"(the first: {first.prompt_id}): {first.stats['fallback_reason']}"
+    )
+
+
+def on_differences(mode: str, pairs: Sequence[tuple[str, Answer, Answer]]) -> str | None:
+    """Answers of one mode that should have plain decoding's text.
+
+    Args:
+        mode: its name.
+        pairs: of every such run: id of the prompt, the answer, plain decoding's.
+    """
+    parted = [
+        (prompt, place)
+        for prompt, found, plain in pairs
+        if (place := first_difference(found.tokens, plain.tokens)) is not None
+    ]
+    if not parted:
+        return None
+    prompt, place = parted[0]
+    return (
+        f"{mode}: {len(parted)} of {len(pairs)} texts part from plain decoding's (the first: {prompt}, at token "
+        f"{place}); batches of other sizes round differently where two tokens nearly tie, and `specllama verify` tells "
+        "that from an error"
+    )

@@ -1,0 +1,98 @@
+"""What a benchmark measured, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specllama.cost_curve import CostCurve
+
+ALL = "all"
+"""The category of the rows over every prompt."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One answer: one mode on one prompt."""
+
+    prompt_id: str
+    category: str
+    mode: str
+    repeat: int
+    """0 for the first."""
+    num_prompt_tokens: int
+    num_tokens: int
+    seconds: float
+    """From the start of the generation to its last token, the prompt included."""
+    tokens_per_second: float
+    """Generated tokens per second, the prompt left out."""
+    speedup: float | None
+    """`tokens_per_second` over that of plain decoding, same prompt and repeat; None if that was not measured."""
+    end_to_end_speedup: float | None
+    """The same of ``num_tokens / seconds``: the prompt, which the draft decodes too, included."""
+    acceptance_rate: float
+    mean_acceptance_length: float
+    text_equal_to_plain: bool | None
+    """None where the text may rightly differ: sampling without a coupled seed."""
+    stats: dict[str, Any]
+    """All of ``Stats.to_dict()``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One mode on the prompts of one category. A prompt's speedup is the mean of its repeats."""
+
+    mode: str
+    category: str
+    """``all`` is every prompt."""
+    num_prompts: int
+    num_tokens: int
+    tokens_per_second: float
+    """All tokens over all seconds, prompts left out."""
+    speedup_mean: float
+    """Over prompts."""
+    speedup_median: float
+    speedup_low: float
+    """Lower end of the 95% bootstrap interval of the mean, over prompts."""
+    speedup_high: float
+    end_to_end_mean: float
+    acceptance_rate: float
+    mean_acceptance_length: float
+    draft_share: float
+    """Of the generating seconds, prompts left out: decoding by the draft. What no share counts is "other"."""
+    verify_share: float
+    """Decoding by the target."""
+    sample_share: float
+    """Sampler chains, drawing, and acceptance rules."""
+    worst_prompt: str
+    """The prompt with the lowest speedup."""
+    worst_speedup: float
+    num_texts_equal: int
+    """Answers with plain decoding's tokens."""
+    num_texts_compared: int
+    """Answers that should have them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchResult:
+    """Everything a benchmark found."""
+
+    runs: list[Run]
+    summary: list[Row]
+    machine: dict[str, Any]
+    settings: dict[str, Any]
+    curves: dict[str, CostCurve] = dataclasses.field(default_factory=dict)
+    """What a batch of n tokens costs, by model: ``target``, ``draft``."""
+    interrupted: bool = False
+    """Whether it ended before all runs were done."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "runs": [dataclasses.asdict(run) for run in self.runs],
+            "summary": [dataclasses.asdict(row) for row in self.summary],
+            "machine": self.machine,
+            "settings": {**self.settings, "interrupted": self.interrupted},
+            "curves": {name: curve.to_dict() for name, curve in self.curves.items()},
+        }

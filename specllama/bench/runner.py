@@ -1,0 +1,261 @@
+"""Runs a benchmark: every mode on every prompt, by turns."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from specllama.answer import Answer, answer
+
+from . import remarks
+from .machine import describe_machine
+from .mode import Mode
+from .plan import Plan
+from .result import ALL, BenchResult, Run
+from .summary import summarise
+
+if TYPE_CHECKING:
+    from specllama import Llama
+    from specllama.chat import RenderedPrompt
+    from specllama.cost_curve import CostCurve
+    from specllama.prompts import Prompt
+
+OnRun = Callable[[Run, int, int], None]
+"""Is told each run, how many are done, and how many there will be. A run's `speedup` is None if plain's comes later."""
+OnNote = Callable[[str], None]
+_WARM_UP_TOKENS = 8
+
+
+def run(
+    llm: Llama,
+    prompts: Iterable[Prompt],
+    *,
+    modes: Iterable[str | Mode] = ("plain", "auto"),
+    repeat: int = 1,
+    max_tokens: int = 128,
+    curve: bool = False,
+    seed: int | None = None,
+    temperature: float = 0.0,
+    on_run: OnRun | None = None,
+    on_note: OnNote | None = None,
+    **sampling: Any,
+) -> BenchResult:
+    """Compare modes of decoding with plain decoding on the same prompts.
+
+    Use ``Bench`` to keep what is there when it is interrupted.
+
+    Args:
+        llm: target with its draft. Give it equal ``n_threads`` and ``n_threads_batch``: llama_cpp's defaults would
+            credit speculation with idle cores.
+        prompts: what to answer.
+        modes: what to compare, see ``Mode.parse``; plain decoding is always among them.
+        repeat: answers of each mode to each prompt.
+        max_tokens: the length at which an answer is cut.
+        curve: whether to measure what a batch of n tokens costs, too.
+        seed: of the first repeat; each repeat has the next one. None: a random one for each answer.
+        temperature: 0 is greedy.
+        on_run: is told each run, how many are done, and how many there will be.
+        on_note: is told what is done beside the runs.
+        sampling: other options of ``create_completion``: ``top_p``, ``min_p``, ...
+
+    Raises:
+        ValueError: an unknown mode, a count below 1, a mode that drafts without a draft, or no prompt that fits.
+    """
+    plan = Plan.checked(
+        modes, repeat=repeat, max_tokens=max_tokens, curve=curve, seed=seed, temperature=temperature, **sampling
+    )
+    bench = Bench(llm, prompts, plan)
+    bench.measure(on_run, on_note)
+    return bench.result()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Measured:
+    prompt: Prompt
+    mode: str
+    repeat: int
+    answer: Answer
+
+
+class Bench:
+    """One benchmark. What it has measured stays when ``measure`` is interrupted."""
+
+    def __init__(self, llm: Llama, prompts: Iterable[Prompt], plan: Plan) -> None:
+        self._llm = llm
+        self._plan = plan
+        self._skipped: list[str] = []
+        self._prompts: list[tuple[Prompt, RenderedPrompt]] = []
+        self._measured: list[_Measured] = []
+        self._plain: dict[tuple[str, int], Answer] = {}
+        self._curves: dict[str, CostCurve] = {}
+        self._finished = False
+        if llm.draft_model is None and not all(mode.is_plain for mode in plan.modes):
+            raise ValueError("the Llama has no draft_model: there is nothing to compare with plain decoding")
+        self._render(_distinct(prompts))
+
+    @property
+    def num_runs(self) -> int:
+        """How many there will be."""
+        return len(self._prompts) * len(self._plan.modes) * self._plan.repeat
+
+    @property
+    def runs(self) -> list[Run]:
+        """Those there are."""
+        return [self._as_run(one) for one in self._measured]
+
+    def measure(self, on_run: OnRun | None = None, on_note: OnNote | None = None) -> None:
+        """Warm up, and do all runs; then measure the curves if they are wanted."""
+        say = on_note or (lambda text: None)
+        say("warming up")
+        for mode in self._plan.modes:
+            self._answer(self._prompts[0][1], mode, 0, max_tokens=min(_WARM_UP_TOKENS, self._plan.max_tokens))
+        say(f"{self.num_runs} runs")
+        for repeat, index, modes in self._plan.turns(len(self._prompts)):
+            prompt, rendered = self._prompts[index]
+            for mode in modes:
+                found = _Measured(prompt, mode.name, repeat, self._answer(rendered, mode, repeat))
+                if mode.name == "plain":
+                    self._plain[prompt.id, repeat] = found.answer
+                self._measured.append(found)
+                if on_run is not None:
+                    on_run(self._as_run(found), len(self._measured), self.num_runs)
+        if self._plan.curve:
+            self._measure_curves(say)
+        self._finished = True
+
+    def result(self) -> BenchResult:
+        """Everything so far. The Llama must still be open."""
+        runs = self.runs
+        machine = describe_machine(self._llm)
+        return BenchResult(
+            runs=runs,
+            summary=summarise(runs),
+            machine=machine,
+            settings=self._settings(self._notes(runs, machine)),
+            curves=dict(self._curves),
+            interrupted=not self._finished,
+        )
+
+    def _render(self, prompts: list[Prompt]) -> None:
+        """Templates and tokenizes outside of what is measured."""
+        room = self._llm.n_ctx()
+        too_long: list[str] = []
+        for prompt in prompts:
+            if prompt.category == ALL:
+                raise ValueError(f"prompt {prompt.id}: the category {ALL!r} means every prompt: give it another name")
+            rendered = prompt.rendered(self._llm)
+            needed = len(rendered.tokens) + self._plan.max_tokens
+            if needed <= room:
+                self._prompts.append((prompt, rendered))
+            else:
+                too_long.append(f"{prompt.id} ({needed})")
+        if too_long:
+            self._skipped.append(
+                f"left out, because with an answer of {self._plan.max_tokens} tokens they do not fit into "
+                f"n_ctx={room}: {', '.join(too_long)}"
+            )
+        if not self._prompts:
+            raise ValueError(f"there is no prompt to measure: {self._skipped[0] if too_long else 'the list is empty'}")
+
+    def _answer(self, rendered: RenderedPrompt, mode: Mode, repeat: int, **changes: Any) -> Answer:
+        self._llm.reset()  # each run decodes its own prompt
+        return answer(self._llm, rendered, **{**self._plan.options(mode, repeat), **changes})
+
+    def _measure_curves(self, say: OnNote) -> None:
+        from specllama.cost_curve import measure_cost_curve
+
+        for name, model in (("target", self._llm), ("draft", self._llm.draft_model)):
+            if model is None:
+                continue
+            say(f"measuring what a batch costs the {name}")
+            try:
+                self._curves[name] = measure_cost_curve(model, name)
+            except ValueError as error:  # the runs are worth showing without it
+                self._skipped.append(f"no costs of batches for the {name}: {error}")
+        self._llm.reset()
+
+    def _as_run(self, one: _Measured) -> Run:
+        stats = one.answer.stats
+        plain = self._plain.get((one.prompt.id, one.repeat))
+        reference = self._reference(one)
+        speedup = end_to_end = None
+        if plain is not None and plain.stats.tokens_per_second > 0:
+            speedup = stats.tokens_per_second / plain.stats.tokens_per_second
+            end_to_end = _end_to_end(one.answer) / _end_to_end(plain)
+        return Run(
+            prompt_id=one.prompt.id,
+            category=one.prompt.category,
+            mode=one.mode,
+            repeat=one.repeat,
+            num_prompt_tokens=stats.num_prompt_tokens,
+            num_tokens=stats.num_tokens,
+            seconds=stats.total_seconds,
+            tokens_per_second=stats.tokens_per_second,
+            speedup=speedup,
+            end_to_end_speedup=end_to_end,
+            acceptance_rate=stats.acceptance_rate,
+            mean_acceptance_length=stats.mean_acceptance_length,
+            text_equal_to_plain=None if reference is None else one.answer.tokens == reference.tokens,
+            stats=stats.to_dict(),
+        )
+
+    def _reference(self, one: _Measured) -> Answer | None:
+        """Plain decoding's answer, if this one should be the same."""
+        plain = self._plain.get((one.prompt.id, one.repeat))
+        if plain is None or plain is one.answer or self._plan.temperature == 0:
+            return plain
+        coupled = self._plan.seed is not None and one.answer.stats.verify == plain.stats.verify == "coupled"
+        return plain if coupled else None
+
+    def _notes(self, runs: list[Run], machine: dict[str, Any]) -> list[str]:
+        found = [remarks.on_threads(name, machine[name]) for name in ("target", "draft") if machine[name]]
+        found.append(remarks.on_noise([run for run in runs if run.mode == "plain"]))
+        for mode in self._plan.modes:
+            pairs = [
+                (one.prompt.id, one.answer, reference)
+                for one in self._measured
+                if one.mode == mode.name and (reference := self._reference(one)) is not None
+            ]
+            found.append(remarks.on_fallbacks([run for run in runs if run.mode == mode.name]))
+            found.append(remarks.on_differences(mode.name, pairs))
+        if not self._finished:
+            what = "the costs of batches" if len(runs) == self.num_runs else f"{self.num_runs - len(runs)} runs"
+            found.append(f"interrupted: {what} are missing ({len(runs)} of {self.num_runs} runs are done)")
+        return [*self._skipped, *(note for note in found if note)]
+
+    def _settings(self, notes: list[str]) -> dict[str, Any]:
+        plan = self._plan
+        return {
+            "modes": [mode.name for mode in plan.modes],
+            "repeat": plan.repeat,
+            "max_tokens": plan.max_tokens,
+            "temperature": plan.temperature,
+            "seed": plan.seed,
+            "sampling": plan.sampling,
+            "num_draft_tokens": self._llm.num_draft_tokens,
+            "verify": self._llm.verify,
+            "prompts": dict(collections.Counter(prompt.category for prompt, _ in self._prompts)),
+            "num_runs": self.num_runs,
+            "notes": notes,
+        }
+
+
+def _end_to_end(found: Answer) -> float:
+    seconds = found.stats.total_seconds
+    return found.stats.num_tokens / seconds if seconds > 0 else 0.0
+
+
+def _distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
+    """The prompts with a number behind each name that was there before: files may name theirs alike."""
+    names: set[str] = set()
+    distinct = []
+    for prompt in prompts:
+        name, number = prompt.id, 1
+        while name in names:
+            number += 1
+            name = f"{prompt.id}#{number}"
+        names.add(name)
+        distinct.append(prompt if name == prompt.id else dataclasses.replace(prompt, id=name))
+    return distinct

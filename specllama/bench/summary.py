@@ -1,0 +1,93 @@
+"""From runs to rows: ratios to plain decoding, and how sure they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .result import ALL, Row, Run
+
+_RESAMPLES = 5000
+_SEED = 0  # the same runs give the same interval
+_BATCH = 1 << 22  # numbers drawn at a time
+
+
+def summarise(runs: Sequence[Run]) -> list[Row]:
+    """A row for each category and mode, and for all prompts together (last, and alone if there is one category).
+
+    Runs without a speedup, whose plain counterpart was not measured, are left out.
+    """
+    counted = [run for run in runs if run.speedup is not None]
+    categories = list(dict.fromkeys(run.category for run in counted))
+    rows = []
+    for category in [*(categories if len(categories) > 1 else []), ALL]:
+        for mode in dict.fromkeys(run.mode for run in runs):
+            chosen = [run for run in counted if run.mode == mode and category in (run.category, ALL)]
+            if chosen:
+                rows.append(_row(mode, category, chosen))
+    return rows
+
+
+def interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """The 95% bootstrap interval (percentiles) of the mean of values [n]; that of one value is the value."""
+    count = len(values)
+    if count == 1:
+        return float(values[0]), float(values[0])
+    generator = np.random.default_rng(_SEED)
+    rows = max(1, _BATCH // count)
+    means = [
+        values[generator.integers(0, count, (min(rows, _RESAMPLES - start), count))].mean(axis=1)
+        for start in range(0, _RESAMPLES, rows)
+    ]
+    low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _row(mode: str, category: str, runs: list[Run]) -> Row:
+    speedups = _by_prompt(runs, [run.speedup or 0.0 for run in runs])
+    end_to_end = _by_prompt(runs, [run.end_to_end_speedup or 0.0 for run in runs])
+    values = np.array(list(speedups.values()))
+    low, high = interval(values)
+    worst = min(speedups, key=speedups.__getitem__)
+    generating = _sum(runs, "total_seconds") - _sum(runs, "prompt_seconds")
+    num_tokens = sum(run.num_tokens for run in runs)
+    compared = [run.text_equal_to_plain for run in runs if run.text_equal_to_plain is not None]
+    return Row(
+        mode=mode,
+        category=category,
+        num_prompts=len(speedups),
+        num_tokens=num_tokens,
+        tokens_per_second=_ratio(num_tokens, generating),
+        speedup_mean=float(values.mean()),
+        speedup_median=float(np.median(values)),
+        speedup_low=low,
+        speedup_high=high,
+        end_to_end_mean=float(np.mean(list(end_to_end.values()))),
+        acceptance_rate=_ratio(_sum(runs, "num_accepted_tokens"), _sum(runs, "num_draft_tokens")),
+        mean_acceptance_length=1.0 + _ratio(_sum(runs, "num_accepted_tokens"), _sum(runs, "num_drafts")),
+        draft_share=_ratio(_sum(runs, "draft_seconds"), generating),
+        verify_share=_ratio(_sum(runs, "verify_seconds"), generating),
+        sample_share=_ratio(_sum(runs, "sample_seconds"), generating),
+        worst_prompt=worst,
+        worst_speedup=speedups[worst],
+        num_texts_equal=sum(compared),
+        num_texts_compared=len(compared),
+    )
+
+
+def _by_prompt(runs: list[Run], values: list[float]) -> dict[str, float]:
+    """The mean over the repeats of each prompt."""
+    found: dict[str, list[float]] = {}
+    for run, value in zip(runs, values, strict=True):
+        found.setdefault(run.prompt_id, []).append(value)
+    return {prompt: sum(repeats) / len(repeats) for prompt, repeats in found.items()}
+
+
+def _sum(runs: list[Run], name: str) -> float:
+    return float(sum(run.stats[name] for run in runs))
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0 else 0.0

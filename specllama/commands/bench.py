@@ -1,0 +1,173 @@
+"""`specllama bench`: what the draft gains, as ratios to plain decoding on the same prompts."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specllama.commands import arguments as common
+
+if TYPE_CHECKING:
+    from specllama.bench import BenchResult, Run
+    from specllama.bench.runner import OnRun
+    from specllama.commands import Subparsers
+    from specllama.commands.steps import Steps
+    from specllama.prompts import Prompt
+
+_SHOWN_PROBLEMS = 10
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure what the draft gains",
+        description="Compare modes of decoding with plain decoding. They take turns on every prompt in one process, "
+        "and a mode's figure is its ratio to plain decoding on the same prompt. It is greedy unless --temp says "
+        "otherwise; above 0 the rule auto is coupled with --seed and block without. The result goes to stdout as a "
+        "table that can be pasted into an issue, progress goes to stderr, and Ctrl-C prints what is there so far.",
+    )
+    group = parser.add_argument_group("what is measured")
+    group.add_argument(
+        "--prompts",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="JSON lines (.jsonl) of HumanEval, of Spec-Bench or with a `prompt` each, or a text file that is one "
+        "prompt; may be repeated. Default: 24 prompts of eight kinds that come with specllama",
+    )
+    group.add_argument("--limit", type=int, metavar="N", help="the first N prompts of each category only")
+    group.add_argument("--max-tokens", "-n", type=int, default=128, metavar="N", help="per answer, default 128")
+    group.add_argument(
+        "--modes",
+        default="plain,auto",
+        metavar="LIST",
+        help="plain, auto (what the options of the models say), RULE or RULE:GAMMA with a rule of --verify, as in "
+        "rejection:4,block:4; default plain,auto. plain is always among them",
+    )
+    group.add_argument("--repeat", type=int, default=1, metavar="R", help="answers of each mode to each prompt")
+    group.add_argument("--curve", action="store_true", help="also measure what a batch of 1 to 16 tokens costs")
+    group = parser.add_argument_group("what is written")
+    formats = ("md", "csv", "json", "jsonl")
+    group.add_argument(
+        "--output",
+        "-o",
+        choices=formats,
+        default="md",
+        help="default md; csv has the summary, jsonl every run, json both and all else",
+    )
+    group.add_argument(
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help="also write report.html and its charts there (measures --curve too; needs specllama[plot])",
+    )
+    common.add_pair_arguments(parser)
+    common.add_sampling_arguments(parser)
+    parser.set_defaults(temp=0.0)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure; whatever ends it, print what is there."""
+    from specllama.bench import Bench, Plan
+    from specllama.commands.steps import steps
+
+    plan = Plan.checked(
+        arguments.modes.split(","),
+        repeat=arguments.repeat,
+        max_tokens=arguments.max_tokens,
+        curve=arguments.curve or arguments.report is not None,
+        **common.sampling_options(arguments),
+    )
+    prompts, problems = _read(arguments)
+    if arguments.report is not None:
+        from specllama.bench.report import require_folder, require_plotting
+
+        require_plotting()
+        require_folder(arguments.report)
+    with steps() as progress:
+        for problem in problems:
+            progress.note(problem)
+        progress.note("loading")
+        llm = common.load_pair(arguments)
+        with contextlib.closing(llm):
+            bench = Bench(llm, prompts, plan)
+            try:
+                bench.measure(_shown_in(progress, len(plan.modes)), progress.note)
+            finally:
+                progress.stop()
+                if bench.runs:
+                    _write(_signed(bench.result(), arguments, problems), arguments)
+    return 0
+
+
+def _shown_in(progress: Steps, num_modes: int) -> OnRun:
+    """Shows each run; where there is no bar, a line for all modes of a prompt."""
+    turn: list[Run] = []
+
+    def on_run(run: Run, done: int, total: int) -> None:
+        turn.append(run)
+        line = None
+        if len(turn) == num_modes:
+            line = f"{run.prompt_id}: " + ", ".join(f"{one.mode} {one.tokens_per_second:.2f} t/s" for one in turn)
+            turn.clear()
+        progress.done(run.prompt_id, done, total, line)
+
+    return on_run
+
+
+def _read(arguments: argparse.Namespace) -> tuple[list[Prompt], list[str]]:
+    """The prompts, and what to say of lines that are none."""
+    from specllama.prompts import builtin_prompts, limited, read_prompts
+
+    prompts: list[Prompt] = []
+    problems: list[str] = []
+    for path in arguments.prompts or ():
+        found, skipped = read_prompts(path)
+        prompts += found
+        problems += skipped
+    if not arguments.prompts:
+        prompts = builtin_prompts()
+    if arguments.limit is not None:
+        prompts = limited(prompts, arguments.limit)
+    notes = [f"skipped {problem}" for problem in problems[:_SHOWN_PROBLEMS]]
+    if len(problems) > _SHOWN_PROBLEMS:
+        notes.append(f"skipped {len(problems) - _SHOWN_PROBLEMS} more lines ({len(problems)} in all)")
+    return prompts, notes
+
+
+def _signed(result: BenchResult, arguments: argparse.Namespace, problems: list[str]) -> BenchResult:
+    """The result with the command that made it. It is made to be published: no names of home folders."""
+    from specllama.bench.machine import without_home
+
+    words: Sequence[str] = arguments.command_line
+    command = " ".join(["specllama", *(_quoted(without_home(word)) for word in words)])
+    notes = [without_home(note) for note in [*problems, *result.settings["notes"]]]
+    return dataclasses.replace(result, settings={"command": command, **result.settings, "notes": notes})
+
+
+def _quoted(word: str) -> str:
+    # A shell expands ~ only where it is not quoted.
+    return "~/" + shlex.quote(word[2:]) if word.startswith("~/") else shlex.quote(word)
+
+
+def _write(result: BenchResult, arguments: argparse.Namespace) -> None:
+    from specllama.bench.output import FORMATS, curves_table
+
+    print(FORMATS[arguments.output](result), flush=True)
+    if arguments.output in ("csv", "jsonl"):  # which have no place for these
+        if result.curves:
+            print(curves_table(result), file=sys.stderr)
+        for note in result.settings["notes"]:
+            print(f"note: {note}", file=sys.stderr)
+    if arguments.report is not None and result.summary:
+        from specllama.bench.report import write_report
+
+        print(f"report: {write_report(result, arguments.report)}", file=sys.stderr)

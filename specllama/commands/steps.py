@@ -1,0 +1,66 @@
+"""Progress of a measurement on stderr, with the time that is left."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+
+class Steps:
+    """A bar on a terminal; elsewhere lines.
+
+    It draws between steps only: a thread that drew in the background would take time from what is measured.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started = time.monotonic()
+        name, left = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[left]}")
+        columns = (name, BarColumn(), MofNCompleteColumn(), left)
+        self._bar = Progress(*columns, console=console, transient=True, auto_refresh=False)
+        self._task = self._bar.add_task("", total=None, left="")
+
+    def note(self, text: str) -> None:
+        """Print a line, and begin to estimate anew: something else is done from here on."""
+        self._print(text)
+        self._started = time.monotonic()
+
+    def done(self, name: str, done: int, total: int, line: str | None) -> None:
+        """A step is done. `name` stands at the bar; `line`, if any, is printed where there is none."""
+        seconds = (time.monotonic() - self._started) / done * (total - done)
+        left = f"{_duration(seconds)} left"
+        if self._console.is_terminal:
+            self._bar.start()
+            self._bar.update(self._task, description=name, completed=done, total=total, left=left)
+            self._bar.refresh()
+        elif line is not None:
+            self._print(f"{done}/{total} {line}; {left}")
+
+    def stop(self) -> None:
+        """Take the bar away: results follow."""
+        if self._console.is_terminal:  # elsewhere it would leave an empty line
+            self._bar.stop()
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def steps() -> Iterator[Steps]:
+    """Show progress on stderr while the block runs."""
+    progress = Steps(Console(stderr=True))
+    try:
+        yield progress
+    finally:
+        progress.stop()
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    minutes = seconds / 60
+    return f"about {minutes:.0f} min" if minutes < 90 else f"about {minutes / 60:.1f} h"

@@ -1,0 +1,190 @@
+"""What a batch of n tokens costs, T(n): measured, because it is neither flat nor monotonic."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from ._llama import can_roll_back, context_of
+from .closed import require_open
+from .llama import Llama
+
+_SEED = 1  # of the filling and of the order: two measurements do the same
+
+
+@dataclasses.dataclass(frozen=True)
+class CostCurve:
+    """T(n) of one model on one machine, with its spread.
+
+    Attributes:
+        name: ``"target"`` or ``"draft"``.
+        n_past: tokens in the KV cache before each batch.
+        samples: seconds of every decode, by the number of tokens in its batch.
+    """
+
+    name: str
+    n_past: int
+    samples: Mapping[int, tuple[float, ...]]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The batch sizes that were measured, ascending."""
+        return tuple(sorted(self.samples))
+
+    def seconds(self, n: int) -> float:
+        """T(n): the median of the seconds that a batch of n tokens took.
+
+        Raises:
+            ValueError: that size was not measured.
+        """
+        return float(np.median(self._samples_of(n)))
+
+    def spread(self, n: int) -> tuple[float, float]:
+        """The quartiles (25%, 75%) of the same, in seconds."""
+        low, high = np.quantile(self._samples_of(n), (0.25, 0.75))
+        return float(low), float(high)
+
+    def relative(self, n: int) -> float:
+        """T(n) / T(1)."""
+        return self.seconds(n) / self.seconds(1)
+
+    def at(self, n: float) -> float:
+        """T(n) in seconds for a mean batch size: linear between the measured sizes next to it.
+
+        Raises:
+            ValueError: n lies outside of what was measured.
+        """
+        sizes = self.sizes
+        if not sizes or not sizes[0] <= n <= sizes[-1]:
+            raise ValueError(f"T({n:g}) of the {self.name} lies outside the sizes measured: {_listed(sizes)}")
+        return float(np.interp(n, sizes, [self.seconds(size) for size in sizes]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON: name, n_past, and for each size the median, the quartiles and every sample, in seconds."""
+        points = []
+        for n in self.sizes:
+            low, high = self.spread(n)
+            samples = list(self.samples[n])
+            points.append({"n": n, "seconds": self.seconds(n), "q25": low, "q75": high, "samples": samples})
+        return {"name": self.name, "n_past": self.n_past, "points": points}
+
+    def _samples_of(self, n: int) -> tuple[float, ...]:
+        if n not in self.samples:
+            raise ValueError(
+                f"T({n}) of the {self.name} was not measured, only {_listed(self.sizes)}: add {n} to the sizes"
+            )
+        return self.samples[n]
+
+
+def measure_cost_curve(
+    llm: llama_cpp.Llama,
+    name: str,
+    *,
+    sizes: Iterable[int] = range(1, 17),
+    repeats: int = 7,
+    n_past: int = 128,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> CostCurve:
+    """Measure T(n) of a model: decode n tokens behind n_past others, with logits for all n as verification has them.
+
+    Each repeat takes the sizes in another order, so that a machine that slows down or speeds up does so for all of
+    them alike. Only the decode is timed. Measure between generations: the cache is emptied, and left empty, also by
+    Ctrl-C.
+
+    Args:
+        llm: a target, or its draft (``llm.draft_model``).
+        name: ``"target"`` or ``"draft"``.
+        sizes: the batch sizes.
+        repeats: decodes of each size, after one that is not counted.
+        n_past: tokens in the KV cache before each batch.
+        on_progress: is told (decodes done, decodes in all), those not counted among them.
+
+    Raises:
+        ValueError: a batch that fits neither n_batch nor the context, or a model that keeps no KV cache or cannot roll
+            it back (a recurrent one).
+        ClosedError, BusyError: the Llama is closed, or generates in another thread.
+    """
+    require_open(llm)
+    checked = _checked_sizes(llm, name, sizes, repeats, n_past)
+    context = context_of(llm, name)
+    tokens = _filling(llm, context.n_vocab, n_past + max(checked))
+    samples: dict[int, list[float]] = {n: [] for n in checked}
+    order = random.Random(_SEED)
+    with llm._exclusive() if isinstance(llm, Llama) else contextlib.nullcontext():
+        try:
+            _empty(llm, context)
+            for repeat in range(repeats + 1):
+                for i, n in enumerate(order.sample(checked, len(checked))):
+                    _fill(context, tokens[:n_past], llm.n_batch)
+                    started = time.perf_counter()
+                    context.decode(tokens[n_past : n_past + n], 0)
+                    seconds = time.perf_counter() - started
+                    if repeat > 0:  # the first one warms up
+                        samples[n].append(seconds)
+                    if on_progress is not None:
+                        on_progress(repeat * len(checked) + i + 1, (repeats + 1) * len(checked))
+        finally:
+            _empty(llm, context)
+    return CostCurve(name, n_past, {n: tuple(samples[n]) for n in checked})
+
+
+def _checked_sizes(llm: llama_cpp.Llama, name: str, sizes: Iterable[int], repeats: int, n_past: int) -> list[int]:
+    checked = sorted(set(sizes))
+    if not checked or checked[0] < 1:
+        raise ValueError(f"sizes={checked} must be batch sizes of at least 1, for example range(1, 17)")
+    if repeats < 1:
+        raise ValueError(f"repeats={repeats} must be at least 1")
+    if n_past < 0:
+        raise ValueError(f"n_past={n_past} must be at least 0")
+    if not can_roll_back(llm):
+        raise ValueError(
+            f"the {name}'s memory is recurrent and cannot be rolled back: its cost curve cannot be measured, "
+            "and it does not decode speculatively; use a model with a plain KV cache"
+        )
+    largest = checked[-1]
+    if largest > llm.n_batch:
+        raise ValueError(
+            f"a batch of {largest} tokens does not fit into n_batch={llm.n_batch} of the {name}: "
+            "measure smaller sizes, or create the Llama with a larger n_batch"
+        )
+    if n_past + largest > llm.n_ctx():
+        raise ValueError(
+            f"{n_past} + {largest} tokens (n_past and the largest batch) do not fit into n_ctx={llm.n_ctx()} of the "
+            f"{name}: measure with a smaller n_past, or create the Llama with a larger n_ctx"
+        )
+    return checked
+
+
+def _filling(llm: llama_cpp.Llama, n_vocab: int, count: int) -> npt.NDArray[np.int32]:
+    """The same tokens each time, from those that text is made of: no control tokens, no padding."""
+    vocabulary = llm._model.vocab
+    of_text = llama_cpp.LLAMA_TOKEN_ATTR_NORMAL | llama_cpp.LLAMA_TOKEN_ATTR_BYTE
+    ids = [i for i in range(n_vocab) if llama_cpp.llama_vocab_get_attr(vocabulary, i) & of_text]
+    return np.array(random.Random(_SEED).choices(ids, k=count), dtype=np.int32)
+
+
+def _fill(context: _core.Context, tokens: npt.NDArray[np.int32], n_batch: int) -> None:
+    """Roll back to `tokens`, or decode them: at first, and where a sliding window has moved past them."""
+    context.keep(len(tokens))
+    for start in range(context.num_tokens, len(tokens), n_batch):
+        part = tokens[start : start + n_batch]
+        context.decode(part, len(part))
+
+
+def _empty(llm: llama_cpp.Llama, context: _core.Context) -> None:
+    context.assume(np.empty(0, dtype=np.int32))  # it may hold what the Llama's owner decoded: cut that too
+    context.keep(0)
+    llm.n_tokens = 0
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes)) or "none"

@@ -1,0 +1,129 @@
+"""Asks every question plainly and speculatively, and grades both answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from specllama.answer import answer
+from specllama.bench.machine import describe_machine
+from specllama.options import checked_num_draft_tokens, checked_verify
+
+from .result import WAYS, EvalResult, Grade, GradedAnswer, Record
+
+if TYPE_CHECKING:
+    from specllama import Llama
+    from specllama.chat import RenderedPrompt
+    from specllama.prompts import Prompt
+
+Grader = Callable[["Prompt", str], Grade]
+"""Of a question and the text of an answer."""
+OnRecord = Callable[[Record, int, int], None]
+"""Is told each question with its answers, how many are done, and how many there will be."""
+
+_WARM_UP_TOKENS = 4
+
+
+class Evaluation:
+    """Questions answered both ways. What there is stays when ``run`` is interrupted.
+
+    Which way goes first changes from question to question, so that a machine that slows down slows both. Both answers
+    to a question are drawn independently: each has a seed of its own, derived from `seed`, the question and the way.
+    With one seed for both, ``coupled`` would give one text twice, and the comparison could find nothing.
+
+    The caches are not emptied between questions: a prompt is decoded from where it differs from the one before.
+
+    Args:
+        llm: target with its draft.
+        name: what the result is called.
+        prompts: the questions.
+        grade: tells what an answer is worth.
+        seed: where all answers' seeds come from.
+        max_tokens: of an answer.
+        verify: the acceptance rule of the speculative answers.
+        sampling: other options of ``create_completion``, for both ways; ``num_draft_tokens`` is for speculation.
+
+    Raises:
+        ValueError: no draft, no questions, an option out of range, or a question that does not fit into the context.
+    """
+
+    def __init__(
+        self,
+        llm: Llama,
+        name: str,
+        prompts: Sequence[Prompt],
+        grade: Grader,
+        *,
+        seed: int,
+        max_tokens: int,
+        verify: str,
+        **sampling: Any,
+    ) -> None:
+        gamma = checked_num_draft_tokens(sampling.pop("num_draft_tokens", llm.num_draft_tokens))
+        _check(llm, prompts, max_tokens, gamma)
+        options = {"max_tokens": max_tokens, **sampling}
+        speculation = {"num_draft_tokens": gamma, "verify": checked_verify(verify)}
+        self._llm = llm
+        self._name = name
+        self._seed = seed
+        self._grade = grade
+        self._options: dict[str, dict[str, Any]] = {
+            "plain": {**options, "num_draft_tokens": 0},
+            "speculative": {**options, **speculation},
+        }
+        self._settings = {"num_questions": len(prompts), "seed": seed, **options, **speculation}
+        self._questions = [(prompt, _rendered(llm, prompt)) for prompt in prompts]
+        self.records: list[Record] = []
+        """The questions answered both ways."""
+
+    def run(self, on_record: OnRecord | None = None) -> EvalResult:
+        """Ask all questions."""
+        for way in WAYS:  # weights are read from the disk when they are first used
+            warm_up = {**self._options[way], "max_tokens": _WARM_UP_TOKENS}
+            answer(self._llm, self._questions[0][1], seed=self._seed, **warm_up)
+        for index, (prompt, rendered) in enumerate(self._questions):
+            order = WAYS if index % 2 == 0 else WAYS[::-1]
+            graded = {way: self._ask(prompt, rendered, way) for way in order}
+            self.records.append(Record(prompt, **graded))
+            if on_record is not None:
+                on_record(self.records[-1], len(self.records), len(self._questions))
+        return self.result()
+
+    def result(self) -> EvalResult:
+        """Everything so far. The Llama must still be open."""
+        unfinished = len(self.records) < len(self._questions)
+        machine = describe_machine(self._llm)
+        return EvalResult(self._name, list(self.records), dict(self._settings), machine, interrupted=unfinished)
+
+    def _ask(self, prompt: Prompt, rendered: RenderedPrompt, way: str) -> GradedAnswer:
+        seed = seed_of(self._seed, prompt.id, way)
+        given = answer(self._llm, rendered, seed=seed, **self._options[way])
+        return GradedAnswer(given.text, given.finish_reason, seed, self._grade(prompt, given.text), given.stats)
+
+
+def seed_of(seed: int, question: str, way: str) -> int:
+    """The seed of one answer, from 0 to 2**31 - 1. A question's two are never equal: one is even, one odd."""
+    return 2 * random.Random(f"{seed} {question} {way}").getrandbits(30) + WAYS.index(way)
+
+
+def _check(llm: Llama, prompts: Sequence[Prompt], max_tokens: int, gamma: int) -> None:
+    if llm.draft_model is None:
+        raise ValueError("the Llama has no draft_model: there is nothing to compare with plain decoding")
+    if gamma == 0:
+        raise ValueError("num_draft_tokens=0 is plain decoding, which is compared with itself: give at least 1")
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens={max_tokens}: give the number of tokens that an answer may have, at least 1")
+    if not prompts:
+        raise ValueError("there are no questions: give at least one")
+
+
+def _rendered(llm: Llama, prompt: Prompt) -> RenderedPrompt:
+    """The tokens of a question, if they fit. That is found out now: the question's turn may be hours away."""
+    rendered = prompt.rendered(llm)
+    if len(rendered.tokens) >= llm.n_ctx():
+        raise ValueError(
+            f"question {prompt.id} has {len(rendered.tokens)} tokens and n_ctx is {llm.n_ctx()}: "
+            "give a larger context, with room for the answer"
+        )
+    return rendered

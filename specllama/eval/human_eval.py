@@ -1,0 +1,126 @@
+"""HumanEval, answered plainly and speculatively: do as many of the programs pass their tests?
+
+Chen et al., "Evaluating Large Language Models Trained on Code" (2021). This executes code that a model wrote: see
+sandbox.py for what that means.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .evaluation import Evaluation, Grader, OnRecord
+from .result import EvalResult, Grade
+from .sandbox import Limits, require_sandbox, run_tests
+
+if TYPE_CHECKING:
+    from specllama import Llama
+    from specllama.prompts import Prompt
+
+NAME = "humaneval"
+
+_FENCED = re.compile(r"```[ \t]*(?P<language>[\w+.-]*)[^\n`]*\n(?P<code>.*?)(?:```|\Z)", re.DOTALL)
+_PYTHON = ("python", "python3", "py")
+
+
+def humaneval(
+    llm: Llama,
+    prompts: Sequence[Prompt],
+    *,
+    allow_code_execution: bool,
+    limits: Limits | None = None,
+    seed: int = 0,
+    temperature: float = 0.2,
+    max_tokens: int = 512,
+    verify: str = "block",
+    on_record: OnRecord | None = None,
+    **sampling: Any,
+) -> EvalResult:
+    """Have each task solved once by both ways, run the tests, and compare pass@1.
+
+    Use ``Evaluation`` to keep what is there when it is interrupted.
+
+    Args:
+        llm: target with its draft.
+        prompts: tasks of HumanEval, from ``read_prompts``.
+        allow_code_execution: must be True: code that the model writes runs on this machine, with limits on time and
+            memory, but with your rights, your files and your network.
+        limits: of each program.
+        seed: of all answers.
+        temperature: 0.2 as in the paper, for pass@1; 0 is greedy.
+        max_tokens: of an answer.
+        verify: the acceptance rule of the speculative answers.
+        on_record: is told each task with its answers, how many are done, and how many there are.
+        sampling: other options of ``create_completion``, for both ways.
+
+    Raises:
+        ValueError: not allowed, no draft, not a HumanEval task, or an option out of range.
+        RuntimeError: this system has no limits on time and memory.
+    """
+    if allow_code_execution is not True:
+        raise ValueError(
+            f"allow_code_execution={allow_code_execution!r}: HumanEval executes code that a model wrote, with your "
+            "rights; pass True if that is what you want"
+        )
+    options = {"seed": seed, "temperature": temperature, "max_tokens": max_tokens, "verify": verify, **sampling}
+    return Evaluation(llm, NAME, checked_tasks(prompts), grader(limits), **options).run(on_record)
+
+
+def grader(limits: Limits | None = None) -> Grader:
+    """What runs the program of each answer.
+
+    Raises:
+        RuntimeError: this system has no limits on time and memory.
+    """
+    require_sandbox()
+    bounds = limits or Limits()
+
+    def grade(prompt: Prompt, text: str) -> Grade:
+        found = run_tests(program(prompt, text), str(prompt.task["entry_point"]), bounds)
+        return Grade(found.passed, found.outcome, found.detail)
+
+    return grade
+
+
+def checked_tasks(prompts: Sequence[Prompt]) -> Sequence[Prompt]:
+    """The prompts, if all of them are tasks of HumanEval.
+
+    Raises:
+        ValueError: one lacks what a task needs.
+    """
+    for prompt in prompts:
+        for key in ("prompt", "entry_point", "test"):
+            if not isinstance(prompt.task.get(key), str):
+                raise ValueError(f"{prompt.id} is no task of HumanEval: its line has no text `{key}`")
+        if not prompt.task["entry_point"].isidentifier():
+            raise ValueError(f"{prompt.id}: entry_point {prompt.task['entry_point']!r} is not the name of a function")
+    return prompts
+
+
+def extract(text: str) -> str:
+    """The code of an answer: its first Python block in a fence, or else all of it.
+
+    A fence that names no language counts if none names Python; one that never closes was cut off.
+    """
+    blocks = list(_FENCED.finditer(text))
+    for languages in (_PYTHON, ("",)):
+        for block in blocks:
+            if block["language"].lower() in languages:
+                return block["code"]
+    return text
+
+
+def program(prompt: Prompt, text: str) -> list[str]:
+    """The parts of the program that tests an answer, to be executed one after the other in one namespace.
+
+    An answer that has the function's signature stands for itself, after what the task has before the function:
+    imports, and helpers that some tests use. Any other continues the task's text.
+    """
+    task, code = prompt.task, extract(text)
+    signature = re.compile(rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{re.escape(task['entry_point'])}[ \t]*\(", re.MULTILINE)
+    if not signature.search(code):
+        return [task["prompt"] + code, task["test"]]
+    starts = [match.start() for match in signature.finditer(task["prompt"])]
+    return [task["prompt"][: starts[-1]] if starts else "", textwrap.dedent(code), task["test"]]

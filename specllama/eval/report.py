@@ -1,0 +1,78 @@
+"""An evaluation's result as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specllama.bench.output import table
+
+from . import human_eval
+from .comparison import Accuracy
+from .result import WAYS, EvalResult
+
+_EXPLANATION = (
+    "t/s: generated tokens per second, prompts left out; `specllama bench` measures speed better, on longer "
+    "answers and each with its prompt decoded anew. accepted: of drafted tokens. mean length: tokens per decode of the "
+    "target."
+)
+_SHOWN_SETTINGS = ("num_questions", "seed", "max_tokens", "num_draft_tokens", "verify")
+
+
+def to_text(result: EvalResult) -> str:
+    """Settings, a table with one row for each way, what the comparison says, and notes."""
+    parts = [_heading(result), _table(result), _EXPLANATION]
+    comparison = result.comparison
+    if comparison is not None:
+        points = [100 * x for x in (comparison.difference, comparison.difference_low, comparison.difference_high)]
+        parts.append(
+            f"Speculative minus plain: {points[0]:+.1f} points, 95% interval [{points[1]:+.1f}, {points[2]:+.1f}].\n"
+            f"{comparison.sentence}"
+        )
+    notes = result.notes()
+    if result.interrupted:
+        notes.append(f"Interrupted: {len(result.records)} of {result.settings['num_questions']} questions are done.")
+    return "\n\n".join(parts + (["\n".join(f"- {note}" for note in notes)] if notes else []))
+
+
+def _heading(result: EvalResult) -> str:
+    settings = result.settings
+    models = [_model(result.machine, role) for role in ("target", "draft")]
+    sampling = {name: value for name, value in settings.items() if name not in _SHOWN_SETTINGS}
+    chain = ", ".join(f"{name} {value}" for name, value in sampling.items())
+    return (
+        f"{result.name}: {len(result.records)} questions, {chain}, seed {settings['seed']}, up to "
+        f"{settings['max_tokens']} tokens; {settings['num_draft_tokens']} drafted a round, rule {settings['verify']}\n"
+        f"{models[0]}, draft {models[1]}"
+    )
+
+
+def _model(machine: dict[str, Any], role: str) -> str:
+    model = machine[role]
+    return f"{model['file']} ({model['n_threads']}/{model['n_threads_batch']} threads)"
+
+
+def _table(result: EvalResult) -> str:
+    comparison = result.comparison
+    rows = []
+    for way in WAYS:
+        speed = result.speed(way)
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes(way).items())
+        accuracy = "-" if comparison is None else _accuracy(getattr(comparison, way))
+        drafted = way == "speculative"
+        rows.append(
+            [
+                way,
+                accuracy,
+                outcomes,
+                f"{speed.tokens_per_second:.2f}",
+                f"{speed.acceptance_rate:.1%}" if drafted else "-",
+                f"{speed.mean_acceptance_length:.2f}" if drafted else "-",
+            ]
+        )
+    share = "pass@1" if result.name == human_eval.NAME else "right"
+    titles = ("", f"{share} [95%]", "answers", "t/s", "accepted", "mean length")
+    return table(titles, rows, left=titles[:3])
+
+
+def _accuracy(accuracy: Accuracy) -> str:
+    return f"{accuracy.rate:.1%} [{100 * accuracy.low:.1f}, {100 * accuracy.high:.1f}]"

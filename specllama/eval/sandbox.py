@@ -1,0 +1,203 @@
+"""Runs a program that a model wrote, in a process of its own, with limits on time and memory.
+
+It is no security boundary. The limits keep a program that loops, hoards memory or fills a file from harming this
+machine, and it runs in an empty folder that is deleted afterwards. But it runs with the rights of whoever started it:
+it can read their files and use their network. macOS does not enforce the limit on memory, and root has no limit on
+processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import math
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+_WORKER = Path(__file__).with_name("_sandbox_worker.py")
+_KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # without them some builds of Python do not start
+_MAX_OUTPUT = 10_000
+_MAX_DETAIL = 300
+_MAX_MESSAGE = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a program may use."""
+
+    seconds: float = 10.0
+    """Of wall-clock time. Then it is ended, with all processes that it started."""
+    memory: int = 1 << 30
+    """Bytes of address space."""
+    file_size: int = 16 << 20
+    """Bytes of each file that it writes; its output is one."""
+    processes: int | None = 0
+    """Of the user, beyond which none can be started: 0 forbids it. None leaves it open."""
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "memory", "file_size"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)}: the limit of a program must be above 0")
+
+    def resources(self) -> dict[str, int]:
+        """The limits by the names of Python's ``resource`` module."""
+        found = {
+            "RLIMIT_AS": self.memory,
+            # The clock is quicker; this is for processes that left the group which the clock ends.
+            "RLIMIT_CPU": math.ceil(self.seconds) + 1,
+            "RLIMIT_FSIZE": self.file_size,
+            "RLIMIT_CORE": 0,
+        }
+        return found if self.processes is None else {**found, "RLIMIT_NPROC": self.processes}
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a program ended."""
+
+    outcome: str
+    """``passed``; ``failed``, an assertion did not hold; ``error``, it ended otherwise; ``timeout``."""
+    detail: str
+    """The exception, or how else it ended."""
+    output: str
+    """The beginning of what it printed."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether all tests held."""
+        return self.outcome == "passed"
+
+
+def require_sandbox() -> None:
+    """Refuse a system without limits.
+
+    Raises:
+        RuntimeError: Python has no ``resource`` module here, as on Windows.
+    """
+    if importlib.util.find_spec("resource") is None:
+        raise RuntimeError(
+            f"this system ({sys.platform}) cannot limit the time and memory of a program (Python has no `resource` "
+            "module here), so no code is executed: use Linux or macOS"
+        )
+
+
+def run_tests(parts: Sequence[str], entry_point: str, limits: Limits | None = None) -> Outcome:
+    """Execute a program, then ``check(entry_point)`` of its namespace.
+
+    A token tells that ``check`` returned: it waits unread in a socket until then, so that a program which ends early,
+    by ``sys.exit(0)`` or ``os._exit(0)``, has not passed.
+
+    Args:
+        parts: sources, executed one after the other in one namespace. One of them defines ``check``.
+        entry_point: the name of the function to be tested.
+        limits: what it may use.
+
+    Raises:
+        RuntimeError: this system has no limits on time and memory.
+        OSError: no process can be started.
+    """
+    require_sandbox()
+    limits = limits or Limits()
+    job = {"parts": list(parts), "entry_point": entry_point, "limits": limits.resources()}
+    token = secrets.token_hex(16)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="specllama-", ignore_cleanup_errors=True))
+        output = stack.enter_context(tempfile.TemporaryFile())
+        ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
+        ours.sendall(token.encode())
+        process = stack.enter_context(_started(job, folder, output, theirs))
+        theirs.close()
+        message = _received(ours, time.monotonic() + limits.seconds)
+        _end(process)
+        output.seek(0)
+        text = output.read(_MAX_OUTPUT).decode("utf-8", errors="replace")
+    return _judged(message, token, process.returncode, text, limits)
+
+
+@contextlib.contextmanager
+def _started(
+    job: dict[str, Any], folder: str, output: IO[bytes], connection: socket.socket
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The process of a program, ended with all that it started when the block is left."""
+    environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    environment |= {"HOME": folder, "TMPDIR": folder, "PATH": os.defpath}
+    with tempfile.TemporaryFile() as given:
+        given.write(json.dumps(job).encode())
+        given.seek(0)
+        process = subprocess.Popen(
+            # Isolated and without site-packages: what passes does not depend on what is installed.
+            [sys.executable, "-I", "-S", "-X", "utf8", str(_WORKER), str(connection.fileno())],
+            cwd=folder,
+            env=environment,
+            stdin=given,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=[connection.fileno()],
+            start_new_session=True,  # a group of its own, which the terminal's Ctrl-C does not reach
+        )
+    try:
+        yield process
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its group. The process is only waited for here, so that its id is not another's by now."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a group that has already ended
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _received(connection: socket.socket, deadline: float) -> bytes | None:
+    """The line that the worker sends; what there is of it if it ended; None when time is up."""
+    received = b""
+    while not received.endswith(b"\n") and len(received) < _MAX_MESSAGE:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        connection.settimeout(left)
+        try:
+            chunk = connection.recv(_MAX_MESSAGE)
+        except TimeoutError:
+            return None
+        except ConnectionError:  # it ended without reading the token
+            chunk = b""
+        if not chunk:
+            break
+        received += chunk
+    return received
+
+
+def _judged(message: bytes | None, token: str, returncode: int, output: str, limits: Limits) -> Outcome:
+    """What a message means. It came from a process that has run a model's code: nothing in it is taken on trust."""
+    if message is None:
+        return Outcome("timeout", f"not done after {limits.seconds:g} s", output)
+    try:
+        found = json.loads(message)
+        outcome, detail, given = (str(found[key]) for key in ("outcome", "detail", "token"))
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return Outcome("error", _ending(returncode, output), output)
+    if outcome == "passed" and given == token:
+        return Outcome("passed", "", output)
+    return Outcome("failed" if outcome == "failed" else "error", detail[:_MAX_DETAIL], output)
+
+
+def _ending(returncode: int, output: str) -> str:
+    if returncode < 0:
+        how = f"killed by {signal.Signals(-returncode).name}"
+    else:
+        how = f"ended with status {returncode} before its tests were done"
+    last = output.strip().rpartition("\n")[2]
+    return f"{how}: {last}"[:_MAX_DETAIL] if last else how

@@ -1,0 +1,12 @@
+"""Proof on the user's own pair: the text with the draft is that without it, and so is the distribution of samples.
+
+>>> result = run(llm)  # doctest: +SKIP
+>>> assert result.passed, result.problems  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from .result import Difference, Drafting, SamplingTest, TextComparison, VerifyResult
+from .runner import run
+
+__all__ = ["Difference", "Drafting", "SamplingTest", "TextComparison", "VerifyResult", "run"]

@@ -1,0 +1,85 @@
+"""The target's exact probabilities of the next two tokens, in batches such as the loop decodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from specllama import _core
+
+from .multinomial import LEAST_EXPECTED, Pair
+from .scorer import Probabilities, Row, Scorer, probabilities
+
+_MOST_SUSPECTS = 16  # pairs that are looked at again: a loop that is badly broken gives hundreds
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactPairs:
+    """Probabilities of pairs (t1, t2) behind a context."""
+
+    first: Probabilities
+    """p(t1)."""
+    first_plain: Probabilities
+    """The same by plain decoding, in a batch of one token."""
+    second: dict[int, Probabilities]
+    """p(t2 | t1) for every t1 that is expected often enough to count what comes behind it."""
+
+    @property
+    def rounding(self) -> float:
+        """Total variation between both ways to compute p(t1)."""
+        return float(np.abs(self.first - self.first_plain).sum() / 2)
+
+
+class PairScorer:
+    """Works out pairs behind one context.
+
+    The loop decodes gamma + 1 tokens from the last one of the context on: p(t1) is in row 0, and p(t2 | t1) in row 1 if
+    t1 was drafted and accepted. Kernels for other batch sizes round otherwise, and a row does not see those behind it.
+    """
+
+    def __init__(
+        self, scorer: Scorer, tokens: Sequence[int], params: _core.SamplerParams, num_draft_tokens: int
+    ) -> None:
+        self._scorer = scorer
+        self._tokens = list(tokens)
+        self._params = params
+        self._gamma = num_draft_tokens
+
+    def exact(self, num_samples: int) -> ExactPairs:
+        """The probabilities that so many samples can be compared with."""
+        self._scorer.prefill(self._tokens[:-1])
+        plain = probabilities(self._scorer.decode(self._tokens[-1:])[0], self._params)
+        first = probabilities(self._rows(self._tokens[-1])[0], self._params)
+        likely = np.flatnonzero(first * num_samples >= LEAST_EXPECTED)
+        second = {int(t1): probabilities(self._rows(int(t1))[1], self._params, [int(t1)]) for t1 in likely}
+        return ExactPairs(first, plain, second)
+
+    def num_impossible(self, exact: ExactPairs, pairs: Iterable[Pair]) -> int:
+        """How many pairs the chain excludes, in whatever batches they are computed.
+
+        Rounding can take a token over a top-k, top-p or min-p cut: other batches are tried before the loop is blamed.
+        """
+        pairs = list(pairs)
+        impossible = sum(1 for t1, _ in pairs if exact.first[t1] == exact.first_plain[t1] == 0)
+        suspects = [(t1, t2) for t1, t2 in pairs if t1 in exact.second and exact.second[t1][t2] == 0]
+        for pair in sorted(set(suspects))[:_MOST_SUSPECTS]:
+            if not self._possible(*pair):
+                impossible += suspects.count(pair)
+        return impossible
+
+    def _rows(self, t1: int) -> list[Row]:
+        """Logits of a round's batch: behind the context, and behind t1."""
+        self._scorer.prefill(self._tokens[:-1])
+        return self._scorer.decode([self._tokens[-1], *[t1] * self._gamma])
+
+    def _possible(self, t1: int, t2: int) -> bool:
+        """Whether t2 can come behind t1 in plain decoding, or in the second round of two."""
+        self._rows(t1)
+        self._scorer.prefill(self._tokens)
+        second_round = self._scorer.decode([t1] * (self._gamma + 1))[0]
+        self._scorer.prefill(self._tokens[:-1])
+        self._scorer.decode(self._tokens[-1:])
+        plain = self._scorer.decode([t1])[0]
+        return any(probabilities(row, self._params, [t1])[t2] > 0 for row in (second_round, plain))

@@ -1,0 +1,177 @@
+"""A verification's result as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specllama.bench.output import table
+
+from .result import Difference, Drafting, SamplingTest, TextComparison, VerifyResult
+from .rounding import SAFETY
+
+_NEUTRAL = {
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "repeat_penalty": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+}
+
+
+def to_text(result: VerifyResult) -> str:
+    """Heading, both parts, notes, and the verdict in the last line."""
+    parts = [_heading(result), _texts(result), _sampling(result)]
+    remarks = [f"- {note}" for note in result.notes] + [f"- FAILED: {problem}" for problem in result.problems]
+    if remarks:
+        parts.append("\n".join(remarks))
+    return "\n\n".join([*parts, _verdict(result)])
+
+
+def _heading(result: VerifyResult) -> str:
+    machine = result.machine
+    models = [
+        f"{role} {machine[role]['file']} ({machine[role]['n_threads']}/{machine[role]['n_threads_batch']} threads)"
+        for role in ("target", "draft")
+        if machine[role]
+    ]
+    return (
+        f"{', '.join(models)}, {result.settings['num_draft_tokens']} tokens drafted a round\n"
+        f"specllama {machine['specllama']}, llama-cpp-python {machine['llama_cpp_python']}, "
+        f"{', '.join(machine['backends'])}, {machine['cpu']}"
+    )
+
+
+def _texts(result: VerifyResult) -> str:
+    titles = ("prompt", "mode", "seed", "tokens", "accepted", "with the draft")
+    rows = [
+        [
+            text.prompt_id,
+            text.mode,
+            "-" if text.seed is None else str(text.seed),
+            _compared(text),
+            _accepted(text.drafting),
+            _text_verdict(text),
+        ]
+        for text in result.texts
+    ]
+    lines = [
+        f"  {text.prompt_id}, {text.mode}{'' if text.seed is None else f' {text.seed}'}: {_difference(difference)}"
+        for text in result.texts
+        for difference in text.differences
+    ]
+    parts = ["Texts with the draft against those without it, token by token", table(titles, rows, left=titles[:2])]
+    if lines:
+        explanation = (
+            "Where they part, the target was decoded once more without the loop, in batches of several sizes. Gap: how "
+            "far the two\ntokens are from being tied, in logits. Rounding: what batch sizes change there among the "
+            f"leading tokens. A gap of up to\n{SAFETY:g} times the rounding is a near-tie."
+        )
+        parts.append("\n".join([explanation, *lines]))
+    return "\n\n".join(parts)
+
+
+def _compared(text: TextComparison) -> str:
+    full = text.num_compared == text.num_tokens
+    return str(text.num_tokens) if full else f"{text.num_compared} of {text.num_tokens}"
+
+
+def _accepted(drafting: Drafting) -> str:
+    if drafting.num_draft_tokens == 0:
+        return "none drafted"
+    return f"{drafting.num_accepted_tokens} of {drafting.num_draft_tokens}"
+
+
+def _text_verdict(text: TextComparison) -> str:
+    if text.problems:
+        return "FAILED"
+    count = len(text.differences)
+    return "equal" if count == 0 else f"equal but for {count} near-tie{'s' if count > 1 else ''}"
+
+
+def _difference(difference: Difference) -> str:
+    words = [
+        "the end" if token is None else repr(text)
+        for token, text in (
+            (difference.plain, difference.plain_text),
+            (difference.drafted, difference.drafted_text),
+        )
+    ]
+    where = f"token {difference.index} is {words[0]} without the draft and {words[1]} with it"
+    if difference.plain is None or difference.drafted is None:
+        return where
+    gaps = [
+        f"{name} {_gap(gap)}"
+        for name, gap in (("without", difference.plain_gap), ("with", difference.drafted_gap))
+        if gap != 0.0
+    ]
+    if len(gaps) == 1 and difference.plain_gap == 0.0:
+        gaps = [_gap(difference.drafted_gap)]
+    verdict = "a near-tie" if difference.near_tie else "NOT a near-tie"
+    return f"{where}: gap {' and '.join(gaps)}, rounding {difference.rounding:.2g}: {verdict}"
+
+
+def _gap(gap: float | None) -> str:
+    return "infinite" if gap is None else f"{gap:.2g}"
+
+
+def _sampling(result: VerifyResult) -> str:
+    titles = ("context", "rule", "cells", "accepted", "TV", "chance", "95%", "chi2", "p", "rounding", "samples")
+    rows = [
+        [
+            f"{test.prompt_id} + {test.num_behind}",
+            test.rule,
+            str(test.num_cells),
+            _accepted(test.drafting),
+            f"{test.total_variation:.3f}",
+            f"{test.chance_mean:.3f}",
+            f"{test.chance_95:.3f}",
+            f"{test.chi_square:.1f}",
+            f"{test.p_value:.2g}",
+            f"{test.rounding:.2g}",
+            "FAILED" if test.problems else "agree",
+        ]
+        for test in result.sampling
+    ]
+    settings = result.settings
+    return "\n\n".join(
+        [
+            f"{settings['samples']} pairs of next tokens each, {_chain(settings['sampling'])}, against the target's "
+            "exact probabilities",
+            table(titles, rows, left=titles[:2]),
+            _power(result.sampling, settings["level"]),
+        ]
+    )
+
+
+def _power(tests: list[SamplingTest], level: float) -> str:
+    low, high = min(test.chance_95 for test in tests), max(test.chance_95 for test in tests)
+    limits = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+    return (
+        "A context is a prompt and so many tokens of its answer. TV: total variation between frequencies and "
+        "probabilities, beside\nwhat sampling error alone gives (chance: in the mean; 95%: exceeded once in 20 times). "
+        f"A test fails at p < {tests[0].level:.2g}, so that\nall of them together fail an exact loop in "
+        f"{level:.1%} of runs. What they cannot see: errors that move less than about {limits}\n"
+        "(the 95% column) of the probability; more --samples see smaller ones. Rounding: TV between the target's "
+        "own\nprobabilities in batches of the loop's size and of one token."
+    )
+
+
+def _chain(sampling: dict[str, Any]) -> str:
+    named = {name: sampling[name] for name, neutral in _NEUTRAL.items() if sampling.get(name, neutral) != neutral}
+    words = [f"temperature {sampling['temp']:g}", *(f"{name} {value:g}" for name, value in named.items())]
+    return ", ".join([*words, *(["logit_bias"] if sampling["logit_bias"] else [])])
+
+
+def _verdict(result: VerifyResult) -> str:
+    if not result.passed:
+        count = len(result.problems)
+        return f"FAILED: {count} problem{'s' if count > 1 else ''}, see above"
+    ties = result.num_near_ties
+    near = f" but for {ties} near-tie{'s' if ties > 1 else ''}" if ties else ""
+    count = len(result.sampling)
+    return (
+        f"PASSED: {len(result.texts)} texts with the draft equal those without it{near}, "
+        f"{count} set{'s' if count > 1 else ''} of samples agree with the target's probabilities"
+    )

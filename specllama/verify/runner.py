@@ -1,0 +1,175 @@
+"""Runs both parts of a verification."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specllama.bench.machine import describe_machine
+from specllama.chat import RenderedPrompt
+from specllama.prompts import Prompt, builtin_prompts, limited
+
+from .plan import Plan
+from .result import SamplingTest, TextComparison, VerifyResult
+from .sampling import Context, SamplingCheck
+from .texts import TextCheck, modes
+
+if TYPE_CHECKING:
+    from specllama.llama import Llama
+
+OnProgress = Callable[[str, int, int], None]
+"""Called with what is being done, and how much of the whole is done: (step, done, total)."""
+
+LEVEL = 0.001
+"""How often a loop that is exact fails part 2, all tests of a run together."""
+_PAIR_WORK = 4  # a pair takes one or two rounds: about as long as this many single tokens
+
+
+def run(
+    llm: Llama,
+    prompts: Sequence[Prompt] | None = None,
+    *,
+    num_prompts: int = 4,
+    seeds: Sequence[int] = (1, 2),
+    max_tokens: int = 32,
+    samples: int = 200,
+    num_contexts: int = 2,
+    rules: Sequence[str] = ("rejection", "block"),
+    num_draft_tokens: int | None = None,
+    on_progress: OnProgress | None = None,
+    **sampling: Any,
+) -> VerifyResult:
+    """Verify that a draft changes neither texts nor the distribution of samples.
+
+    Part 1 compares texts with the draft and without: greedy, and under the coupled rule with every seed. Part 2 draws
+    pairs of next tokens under each rule, and compares them with the target's exact probabilities. A rerun with the same
+    arguments draws the same samples. The caches of both models are used, and what was in them is forgotten.
+
+    Args:
+        llm: target with its draft.
+        prompts: what to answer; None takes one of each category of the prompts that come with the package.
+        num_prompts: use this many of them, spread over the list.
+        seeds: of the coupled texts; the first one seeds part 2, too.
+        max_tokens: length of each text.
+        samples: pairs for each context and rule.
+        num_contexts: contexts of part 2: the places in the texts of part 1, one a prompt, where the target is least
+            certain of what comes next.
+        rules: acceptance rules of part 2.
+        num_draft_tokens: gamma; None for the Llama's own.
+        on_progress: called now and then.
+        sampling: options of ``create_completion`` for the sampler chain; its defaults where not given.
+
+    Raises:
+        ValueError: there is no draft, or it cannot be used; an argument out of range; a prompt that does not fit.
+        TypeError: an option that is none of the sampler chain's.
+    """
+    plan = Plan.checked(
+        llm,
+        num_draft_tokens=num_draft_tokens,
+        seeds=seeds,
+        rules=rules,
+        max_tokens=max_tokens,
+        samples=samples,
+        num_contexts=num_contexts,
+        sampling=sampling,
+    )
+    given = list(limited(builtin_prompts(), 1) if prompts is None else prompts)
+    count = min(num_prompts, len(given))
+    if count < 1:
+        raise ValueError(f"num_prompts={num_prompts} of {len(given)} prompts: give at least one")
+    return _Verification(llm, plan, [given[i * len(given) // count] for i in range(count)], on_progress).run()
+
+
+class _Verification:
+    def __init__(self, llm: Llama, plan: Plan, prompts: list[Prompt], on_progress: OnProgress | None) -> None:
+        self._llm = llm
+        self._plan = plan
+        self._prompts = [(prompt.id, _rendered(llm, prompt, plan)) for prompt in prompts]
+        self._modes = modes(llm, plan.sampling, plan.seeds)
+        self._sampling = SamplingCheck(llm, plan.sampling, plan.num_draft_tokens, plan.samples)
+        self._on_progress = on_progress
+        self._num_tests = min(plan.num_contexts, len(prompts)) * len(plan.rules)
+        texts = 2 * plan.max_tokens * len(self._modes) * len(prompts)
+        self._total = texts + _PAIR_WORK * plan.samples * self._num_tests
+        self._done = 0
+
+    def run(self) -> VerifyResult:
+        texts: list[TextComparison] = []
+        contexts: list[Context] = []
+        for number, (prompt_id, prompt) in enumerate(self._prompts, 1):
+            comparisons, context = self._compare(f"texts of prompt {number}/{len(self._prompts)}", prompt_id, prompt)
+            texts += comparisons
+            contexts.append(context)
+        contexts.sort(key=lambda context: -context.spread)
+        tests: list[SamplingTest] = []
+        for number, context in enumerate(contexts[: self._plan.num_contexts]):
+            tests += self._test(number, context)
+        return VerifyResult(texts, tests, self._settings(), describe_machine(self._llm))
+
+    def _compare(self, step: str, prompt_id: str, prompt: RenderedPrompt) -> tuple[list[TextComparison], Context]:
+        """All texts of a prompt. The plain ones come first, from empty caches, which no draft can have harmed."""
+        plan, llm = self._plan, self._llm
+        check = TextCheck(llm, prompt_id, prompt, plan.num_draft_tokens)
+        llm.reset()
+        plain = []
+        for mode in self._modes:
+            plain.append(mode.answer(llm, prompt, plan.max_tokens, 0).tokens)
+            self._advance(step, plan.max_tokens)
+        comparisons = []
+        for mode, tokens in zip(self._modes, plain, strict=True):
+            drafted = mode.answer(llm, prompt, plan.max_tokens, plan.num_draft_tokens)
+            comparisons.append(check.compare(mode, tokens, drafted))
+            self._advance(step, plan.max_tokens)
+        return comparisons, self._sampling.most_open_context(prompt_id, prompt, plain[1])
+
+    def _test(self, number: int, context: Context) -> list[SamplingTest]:
+        """One context under every rule."""
+        exact = self._sampling.exact(context)
+        tests = []
+        for rule_number, rule in enumerate(self._plan.rules):
+            step = f"samples of {rule}, context {number + 1}/{self._num_tests // len(self._plan.rules)}"
+            seeds = np.random.SeedSequence([self._plan.seeds[0] % 2**64, number, rule_number])
+            tests.append(
+                self._sampling.test(
+                    context,
+                    exact,
+                    rule,
+                    [int(seed) for seed in seeds.generate_state(self._plan.samples, np.uint64)],
+                    LEVEL / self._num_tests,
+                    functools.partial(self._advance, step, _PAIR_WORK),
+                )
+            )
+        return tests
+
+    def _advance(self, step: str, work: int) -> None:
+        self._done += work
+        if self._on_progress is not None:
+            self._on_progress(step, self._done, self._total)
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            **dataclasses.asdict(self._plan),
+            "sampling": self._sampling.chain,
+            "level": LEVEL,
+            "prompts": [prompt_id for prompt_id, _ in self._prompts],
+        }
+
+
+def _rendered(llm: Llama, prompt: Prompt, plan: Plan) -> RenderedPrompt:
+    """The tokens of a prompt, with room behind it for a round at the end of the text.
+
+    Raises:
+        ValueError: there is none.
+    """
+    rendered = prompt.rendered(llm)
+    needed = len(rendered.tokens) + plan.max_tokens + plan.num_draft_tokens + 1
+    if needed > llm.n_ctx():
+        raise ValueError(
+            f"prompt {prompt.id} needs a context of {needed} tokens, with its answer, and n_ctx={llm.n_ctx()}: "
+            "create the Llama with a larger one, or give shorter prompts"
+        )
+    return rendered

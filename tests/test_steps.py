@@ -1,0 +1,38 @@
+"""Progress of measurements."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from specllama.commands.steps import Steps, _duration
+
+
+def shown(*, terminal: bool) -> str:
+    screen = io.StringIO()
+    progress = Steps(Console(file=screen, force_terminal=terminal, width=100))
+    progress.note("[warming] up")
+    progress.done("code/[1]", 1, 4, None)
+    progress.done("code/[1]", 2, 4, "plain 3 t/s")
+    progress.stop()
+    return screen.getvalue()
+
+
+def test_a_bar_on_a_terminal() -> None:
+    for wanted in ("[warming] up", "code/[1]", "2/4", "about 0 s left", "\x1b[?25h"):
+        assert wanted in shown(terminal=True)
+    assert "plain 3 t/s" not in shown(terminal=True)
+
+
+def test_lines_elsewhere() -> None:
+    assert shown(terminal=False).splitlines() == ["[warming] up", "2/4 plain 3 t/s; about 0 s left"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "about 0 s"), (89.4, "about 89 s"), (90, "about 2 min"), (5390, "about 90 min"), (9000, "about 2.5 h")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert _duration(seconds) == text

@@ -1,0 +1,154 @@
+"""`specllama verify`, end to end on tiny models."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specllama import cli
+from specllama.verify import texts
+
+if TYPE_CHECKING:
+    from conftest import TinyFiles
+
+Verify = Callable[..., int]
+
+
+@pytest.fixture
+def verify(tiny_files: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verify:
+    """Runs the command on the tiny target with few samples of short texts; returns the exit code."""
+    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [{"id": "cat", "prompt": "the cat sat on"}, {"id": "fox", "prompt": "a fox is in the"}]
+    prompts.write_text("\n".join([*map(json.dumps, lines), "{not json"]), encoding="utf-8")
+
+    def run(*arguments: str, draft: str = "good", target: str = "target") -> int:
+        models = ["-m", str(getattr(tiny_files, target)), "-md", str(getattr(tiny_files, draft))]
+        quick = ["--samples", "120", "-n", "24", "--num-contexts", "1", "-t", "1", "-c", "512"]
+        return cli.main(["verify", *models, *quick, "--prompts", str(prompts), *arguments])
+
+    return run
+
+
+@pytest.mark.parametrize("draft", ["good", "bad", "adversarial"])
+def test_passes(verify: Verify, capsys: pytest.CaptureFixture[str], draft: str) -> None:
+    assert verify(draft=draft) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[-1] == (
+        "PASSED: 6 texts with the draft equal those without it, 2 sets of samples agree with the target's probabilities"
+    )
+    assert "target target.gguf (1/1 threads)" in lines[0]
+    assert f"draft {draft}.gguf" in lines[0]
+    assert sum(line.startswith(("| cat", "| fox")) for line in lines) == 6 + 2
+    assert "FAILED" not in out
+    assert "errors that move less than about 0." in out
+    assert "texts of prompt 1/2; about" in err
+    assert "samples of block, context 1/1; about 0 s left" in err
+    assert "skipped" in err
+    assert "about 0 s left" not in out
+
+
+def test_json(verify: Verify, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify("--json", "--verify", "block", "--temp", "1.1", "--top-k", "6", "--seed", "9") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["passed"] is True
+    assert result["problems"] == []
+    assert {(text["prompt_id"], text["mode"], text["seed"]) for text in result["texts"]} == {
+        (prompt, mode, seed)
+        for prompt in ("cat", "fox")
+        for mode, seed in (("greedy", None), ("coupled", 9), ("coupled", 10))
+    }
+    (test,) = result["sampling"]
+    assert test["rule"] == "block"
+    assert test["num_samples"] == 120
+    assert test["drafting"]["num_accepted_tokens"] > 0
+    assert result["settings"]["sampling"]["top_k"] == 6
+    assert result["settings"]["sampling"]["temp"] == 1.1
+    assert result["settings"]["num_draft_tokens"] == 4
+    assert result["machine"]["target"]["file"] == "target.gguf"
+
+
+def test_a_failure_is_named_and_exits_with_1(
+    verify: Verify, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both texts of a comparison have another seed."""
+    answer = texts.answer
+
+    def with_another_seed(*arguments: Any, seed: int, num_draft_tokens: int, **options: Any) -> Any:
+        return answer(*arguments, seed=seed + num_draft_tokens, num_draft_tokens=num_draft_tokens, **options)
+
+    monkeypatch.setattr(texts, "answer", with_another_seed)
+    assert verify() == 1
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == "FAILED: 4 problems, see above"
+    assert "- FAILED: coupled text of fox with seed 2: token 0 is another one, and rounding does not explain it" in out
+    assert out.count("NOT a near-tie") == 4
+    assert verify("--json") == 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["passed"] is False
+    assert len(result["problems"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--temp", "0"], "temperature=0 leaves nothing to sample"),
+        (["--num-draft-tokens", "0"], "num_draft_tokens=0 is plain decoding"),
+        (["--seed", "-1"], "seed=-1 means a random one"),
+        (["--samples", "0"], "samples=0 is too small"),
+        (["-n", "1"], "max_tokens=1 is too small"),
+        (["--num-prompts", "0"], "num_prompts=0 of 2 prompts"),
+        (["-n", "500"], "prompt cat needs a context of"),
+        (["--prompts", "no such file.txt"], "cannot read prompts from no such file.txt"),
+    ],
+)
+def test_bad_arguments(verify: Verify, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert verify(*arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+
+
+@pytest.mark.filterwarnings("default::specllama.FallbackWarning")
+def test_a_draft_that_cannot_be_used_is_an_error(verify: Verify, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify(target="recurrent", draft="recurrent_draft") == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "error: there is nothing to verify: the draft's memory is recurrent" in err
+
+
+def test_the_draft_is_required(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", "-m", str(tiny_files.target)]) == 1
+    assert "--draft-model/-md is missing" in capsys.readouterr().err
+
+
+def test_ctrl_c_exits_with_130(
+    verify: Verify, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(texts.TextCheck, "compare", interrupt)
+    assert verify() == 130
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "interrupted" in err
+
+
+def test_the_prompts_that_come_with_the_package(tiny_files: TinyFiles, tmp_path: Path) -> None:
+    """In a process of its own, whose output is a pipe."""
+    models = ["-m", str(tiny_files.target), "-md", str(tiny_files.good)]
+    quick = ["--samples", "100", "-n", "12", "-t", "1", "-c", "2048", "--num-prompts", "3"]
+    command = [sys.executable, "-m", "specllama.cli", "verify", *models, *quick]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1].startswith("PASSED: 9 texts")
+    assert max(map(len, lines)) < 160
