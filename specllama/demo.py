@@ -29,7 +29,6 @@ class Pair:
 
     target_type: str | None
     draft_type: str | None
-    num_draft_tokens: int
     gpu_layers: int
     reason: str
 
@@ -48,17 +47,17 @@ def choose_pair(target: Model, draft: Model, *, gpu: bool, memory: int | None) -
         memory: bytes available, None if unknown.
     """
     if gpu:
-        return Pair(None, None, 5, -1, f"llama.cpp can use a GPU here: {target.type} weights, all layers on the GPU")
+        return Pair(None, None, -1, f"llama.cpp can use a GPU here: {target.type} weights, all layers on the GPU")
     wanted = []
-    for file_type, num_draft_tokens in (("F16", 5), ("Q8_0", 3)):
+    for file_type in ("F16", "Q8_0"):
         size = int(target.size * FILE_TYPES[file_type] / FILE_TYPES[target.type])
         needed = size + draft.size + _MEMORY_ROOM
         wanted.append(f"{file_type} needs {needed / 1e9:.1f} GB")
         if memory is None or memory >= needed:
             reason = f"{file_type} weights: on a CPU, a draft pays where reading the weights takes the time"
-            return Pair(file_type, "Q4_0", num_draft_tokens, 0, reason)
+            return Pair(file_type, "Q4_0", 0, reason)
     reason = f"{target.type} weights, on which a CPU gains little: {', '.join(wanted)} of free memory"
-    return Pair(None, "Q4_0", 3, 0, reason)
+    return Pair(None, "Q4_0", 0, reason)
 
 
 def available_memory() -> int | None:
@@ -92,7 +91,6 @@ def loaded_pair(target: str, draft: str, pair: Pair, threads: int) -> Iterator[L
         Llama(
             target,
             draft_model=draft,
-            num_draft_tokens=pair.num_draft_tokens,
             n_ctx=2048,
             n_threads=threads,
             n_threads_batch=threads,

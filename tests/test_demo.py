@@ -55,7 +55,7 @@ def test_demo_end_to_end(
     known = catalog.Catalog(models, "t", "d")
     for module in (catalog, quantize, demo_command, pull_command):
         monkeypatch.setattr(module, "catalog", lambda: known)
-    pair = demo.Pair("F16", None, 3, 0, "tiny")
+    pair = demo.Pair("F16", None, 0, "tiny")
     monkeypatch.setattr(demo, "choose_pair", lambda *args, **known: pair)
     assert cli.main(["demo", "-n", "12", "-t", "1", "--temp", "0.8", "-p", "the cat"]) == 0
     out, err = capsys.readouterr()

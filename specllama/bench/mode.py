@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, get_args
 
-from specllama.options import Verify, checked_num_draft_tokens
+from specllama.options import NumDraftTokens, Verify, checked_num_draft_tokens
 
 _FORMS = f"plain, auto, RULE or RULE:GAMMA, as in block:4, where RULE is one of {', '.join(get_args(Verify))}"
 
@@ -16,7 +16,7 @@ class Mode:
 
     name: str
     """As the user wrote it."""
-    num_draft_tokens: int | None = None
+    num_draft_tokens: NumDraftTokens | None = None
     """Gamma; 0 is plain decoding, None the Llama's own."""
     verify: str | None = None
     """The acceptance rule; None is the Llama's own."""

@@ -132,10 +132,12 @@ def _settings(settings: dict[str, Any]) -> str:
     rule = settings["verify"]
     if rule == "auto":
         rule += ", which is block" if seed is None else ", which is coupled"
+    gamma = settings["num_draft_tokens"]
+    gamma = "a paying number of" if gamma == "auto" else gamma
     return (
         f"{sampling}{others}, {'no seed' if seed is None else f'seed {seed}'}; up to {settings['max_tokens']} tokens "
         f"for {sum(settings['prompts'].values())} prompts ({counts}){repeat}; "
-        f"auto is {settings['num_draft_tokens']} draft tokens under the rule {rule}"
+        f"drafted by {settings['drafter'] or 'nothing'}; auto is {gamma} draft tokens under the rule {rule}"
     )
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+import llama_cpp
 
 from specllama.answer import Answer, answer
 
@@ -167,8 +170,8 @@ class Bench:
         from specllama.cost_curve import measure_cost_curve
 
         for name, model in (("target", self._llm), ("draft", self._llm.draft_model)):
-            if model is None:
-                continue
+            if not isinstance(model, llama_cpp.Llama):
+                continue  # no draft, or one that decodes nothing
             say(f"measuring what a batch costs the {name}")
             try:
                 self._curves[name] = measure_cost_curve(model, name)
@@ -234,12 +237,20 @@ class Bench:
             "temperature": plan.temperature,
             "seed": plan.seed,
             "sampling": plan.sampling,
+            "drafter": _drafter(self._llm.draft_model),
             "num_draft_tokens": self._llm.num_draft_tokens,
             "verify": self._llm.verify,
             "prompts": dict(collections.Counter(prompt.category for prompt, _ in self._prompts)),
             "num_runs": self.num_runs,
             "notes": notes,
         }
+
+
+def _drafter(draft: Any) -> str | None:
+    """The file of a model, ``lookup``, or the name of a function's type."""
+    if isinstance(draft, llama_cpp.Llama):
+        return os.path.basename(draft.model_path)
+    return draft if draft is None or isinstance(draft, str) else type(draft).__name__
 
 
 def _end_to_end(found: Answer) -> float:

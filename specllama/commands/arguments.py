@@ -16,10 +16,10 @@ def add_model_arguments(parser: argparse.ArgumentParser, threads_batch: bool = F
     """Add the target, the draft, and how they are loaded."""
     group = parser.add_argument_group("models (a GGUF file, a catalog name, or a name with a type as in NAME:F16)")
     group.add_argument("--model", "-m", required=True, metavar="TARGET", help="the model whose text is wanted")
-    group.add_argument("--draft-model", "-md", metavar="DRAFT", help="a smaller model that drafts for it")
     group.add_argument(
-        "--num-draft-tokens", type=int, metavar="N", help="tokens drafted in a round (0: plain decoding)"
+        "--draft-model", "-md", metavar="DRAFT", help="a smaller model that drafts for it, or lookup: the text itself"
     )
+    add_num_draft_tokens(group)
     group.add_argument("--verify", choices=VERIFY_RULES, help="the rule that accepts drafted tokens")
     add_context_arguments(parser, threads_batch)
 
@@ -27,6 +27,20 @@ def add_model_arguments(parser: argparse.ArgumentParser, threads_batch: bool = F
 def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a target and its draft for a comparison, which needs both, with the same threads for batches of any size."""
     add_model_arguments(parser, threads_batch=True)
+
+
+def add_num_draft_tokens(parser: argparse._ActionsContainer) -> None:
+    """Add how much a round drafts."""
+    parser.add_argument(
+        "--num-draft-tokens",
+        type=_num_draft_tokens,
+        metavar="N",
+        help="tokens drafted in a round (0: plain decoding); default auto, as many as measurements say that pay",
+    )
+
+
+def _num_draft_tokens(text: str) -> int | str:
+    return text if text == "auto" else int(text)
 
 
 def add_context_arguments(parser: argparse.ArgumentParser, threads_batch: bool = False) -> None:

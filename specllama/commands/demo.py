@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from specllama.catalog import Model, catalog
+from specllama.commands.arguments import add_num_draft_tokens
 from specllama.commands.pull import fetch
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--prompt", "-p", metavar="TEXT", help="a user's message; - reads it from stdin")
     parser.add_argument("--max-tokens", "-n", type=int, default=128, metavar="N", help="default 128")
     parser.add_argument("--temp", type=float, default=0.0, metavar="T", help="default 0, greedy")
-    parser.add_argument("--num-draft-tokens", type=int, metavar="N", help="default: what suits the chosen weights")
+    add_num_draft_tokens(parser)
     parser.add_argument("--threads", "-t", type=int, metavar="N", help="default: what suits this machine")
     return parser
 
@@ -53,13 +54,14 @@ def run(arguments: argparse.Namespace) -> int:
     target_path = variant(target, pair.target_type, err)
     draft_path = variant(draft, pair.draft_type, err)
     threads = arguments.threads or demo.default_threads()
-    gamma = pair.num_draft_tokens if arguments.num_draft_tokens is None else arguments.num_draft_tokens
     prompt = demo.PROMPT if arguments.prompt is None else read_prompt(arguments.prompt)
     say(err, f"loading {target.title} and its draft {draft.title}, {threads} threads each for prompts and generation")
 
     with demo.loaded_pair(target_path, draft_path, pair, threads) as llm:
         rendered = render_chat(llm, prompt)
-        options = {"max_tokens": arguments.max_tokens, "temperature": arguments.temp, "num_draft_tokens": gamma}
+        options = {"max_tokens": arguments.max_tokens, "temperature": arguments.temp}
+        if arguments.num_draft_tokens is not None:
+            options["num_draft_tokens"] = arguments.num_draft_tokens
         comparison = show(out, llm, rendered, seed=1, **options)  # with a seed both write the same text
     forms = f"{target.title} {pair.target_type or target.type}, draft {draft.title} {pair.draft_type or draft.type}"
     report(out, comparison, forms)

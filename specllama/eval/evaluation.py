@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specllama.answer import answer
 from specllama.bench.machine import describe_machine
-from specllama.options import checked_num_draft_tokens, checked_verify
+from specllama.options import NumDraftTokens, checked_num_draft_tokens, checked_verify
 
 from .result import WAYS, EvalResult, Grade, GradedAnswer, Record
 
@@ -107,7 +107,7 @@ def seed_of(seed: int, question: str, way: str) -> int:
     return 2 * random.Random(f"{seed} {question} {way}").getrandbits(30) + WAYS.index(way)
 
 
-def _check(llm: Llama, prompts: Sequence[Prompt], max_tokens: int, gamma: int) -> None:
+def _check(llm: Llama, prompts: Sequence[Prompt], max_tokens: int, gamma: NumDraftTokens) -> None:
     if llm.draft_model is None:
         raise ValueError("the Llama has no draft_model: there is nothing to compare with plain decoding")
     if gamma == 0:

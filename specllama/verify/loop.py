@@ -32,7 +32,7 @@ def request_for(
     arguments = bound(llama_cpp.Llama._create_completion, (list(tokens),), sampling)
     return Request(
         tokens=tokens,
-        options=Options.checked(num_draft_tokens, rule),
+        options=Options.checked(num_draft_tokens, rule, max(1, num_draft_tokens)),
         seed=seed,
         seed_given=True,
         sampling=sampling_of(arguments),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from specllama.arguments import SAMPLING
-from specllama.options import Verify, checked_num_draft_tokens, checked_seed
+from specllama.options import NumDraftTokens, Verify, checked_num_draft_tokens, checked_seed
 
 from .loop import request_for
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from specllama.llama import Llama
 
 RULES = tuple(rule for rule in get_args(Verify) if rule != "auto")
+_USUAL_GAMMA = 4
 _OPTIONS = {"temperature", "logit_bias", "logits_processor", "grammar", *SAMPLING} - {"temp"}
 
 
@@ -22,7 +23,8 @@ _OPTIONS = {"temperature", "logit_bias", "logits_processor", "grammar", *SAMPLIN
 class Plan:
     """The arguments of ``run``; see there."""
 
-    num_draft_tokens: int
+    num_draft_tokens: NumDraftTokens
+    """For the texts."""
     seeds: tuple[int, ...]
     max_tokens: int
     samples: int
@@ -32,7 +34,13 @@ class Plan:
 
     @classmethod
     def checked(
-        cls, llm: Llama, *, num_draft_tokens: int | None, seeds: Sequence[int], rules: Sequence[str], **known: Any
+        cls,
+        llm: Llama,
+        *,
+        num_draft_tokens: NumDraftTokens | None,
+        seeds: Sequence[int],
+        rules: Sequence[str],
+        **known: Any,
     ) -> Plan:
         """Check everything.
 
@@ -48,14 +56,19 @@ class Plan:
         plan._require_sampling()
         return plan
 
+    @property
+    def gamma(self) -> int:
+        """For the samples, whose every round is to draft, and for the batches with which probabilities are computed."""
+        return _USUAL_GAMMA if self.num_draft_tokens == "auto" else self.num_draft_tokens
+
     def _require_draft(self, llm: Llama) -> None:
         if llm._draft is None:
             raise ValueError("this Llama has no draft, so there is nothing to verify: create it with a draft_model")
         if not llm._claim_draft():
             raise ValueError(f"there is nothing to verify: {llm._draft.unusable}, so all text is decoded plainly")
-        if self.num_draft_tokens >= llm.n_batch:
+        if self.gamma >= llm.n_batch:
             raise ValueError(
-                f"a round of num_draft_tokens={self.num_draft_tokens} and one more does not fit n_batch={llm.n_batch}: "
+                f"a round of num_draft_tokens={self.gamma} and one more does not fit n_batch={llm.n_batch}: "
                 "draft fewer, or create the Llama with a larger n_batch"
             )
         if self.num_draft_tokens == 0:

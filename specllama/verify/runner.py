@@ -20,6 +20,7 @@ from .texts import TextCheck, modes
 
 if TYPE_CHECKING:
     from specllama.llama import Llama
+    from specllama.options import NumDraftTokens
 
 OnProgress = Callable[[str, int, int], None]
 """Called with what is being done, and how much of the whole is done: (step, done, total)."""
@@ -39,7 +40,7 @@ def run(
     samples: int = 200,
     num_contexts: int = 2,
     rules: Sequence[str] = ("rejection", "block"),
-    num_draft_tokens: int | None = None,
+    num_draft_tokens: NumDraftTokens | None = None,
     on_progress: OnProgress | None = None,
     **sampling: Any,
 ) -> VerifyResult:
@@ -59,7 +60,8 @@ def run(
         num_contexts: contexts of part 2: the places in the texts of part 1, one a prompt, where the target is least
             certain of what comes next.
         rules: acceptance rules of part 2.
-        num_draft_tokens: gamma; None for the Llama's own.
+        num_draft_tokens: gamma, or "auto"; None for the Llama's own. With "auto" the samples draft 4: what is sampled
+            without a draft would prove nothing.
         on_progress: called now and then.
         sampling: options of ``create_completion`` for the sampler chain; its defaults where not given.
 
@@ -90,7 +92,7 @@ class _Verification:
         self._plan = plan
         self._prompts = [(prompt.id, _rendered(llm, prompt, plan)) for prompt in prompts]
         self._modes = modes(llm, plan.sampling, plan.seeds)
-        self._sampling = SamplingCheck(llm, plan.sampling, plan.num_draft_tokens, plan.samples)
+        self._sampling = SamplingCheck(llm, plan.sampling, plan.gamma, plan.samples)
         self._on_progress = on_progress
         self._num_tests = min(plan.num_contexts, len(prompts)) * len(plan.rules)
         texts = 2 * plan.max_tokens * len(self._modes) * len(prompts)
@@ -113,7 +115,7 @@ class _Verification:
     def _compare(self, step: str, prompt_id: str, prompt: RenderedPrompt) -> tuple[list[TextComparison], Context]:
         """All texts of a prompt. The plain ones come first, from empty caches, which no draft can have harmed."""
         plan, llm = self._plan, self._llm
-        check = TextCheck(llm, prompt_id, prompt, plan.num_draft_tokens)
+        check = TextCheck(llm, prompt_id, prompt, plan.gamma)
         llm.reset()
         plain = []
         for mode in self._modes:
@@ -166,7 +168,7 @@ def _rendered(llm: Llama, prompt: Prompt, plan: Plan) -> RenderedPrompt:
         ValueError: there is none.
     """
     rendered = prompt.rendered(llm)
-    needed = len(rendered.tokens) + plan.max_tokens + plan.num_draft_tokens + 1
+    needed = len(rendered.tokens) + plan.max_tokens + plan.gamma + 1
     if needed > llm.n_ctx():
         raise ValueError(
             f"prompt {prompt.id} needs a context of {needed} tokens, with its answer, and n_ctx={llm.n_ctx()}: "

@@ -17,6 +17,7 @@ from .scorer import scorer_of
 
 if TYPE_CHECKING:
     from specllama.llama import Llama
+    from specllama.options import NumDraftTokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Mode:
     seed: int
     sampling: dict[str, Any]
 
-    def answer(self, llm: Llama, prompt: RenderedPrompt, max_tokens: int, num_draft_tokens: int) -> Answer:
+    def answer(self, llm: Llama, prompt: RenderedPrompt, max_tokens: int, num_draft_tokens: NumDraftTokens) -> Answer:
         """The completion of a prompt, as a user gets it."""
         options = {"max_tokens": max_tokens, "seed": self.seed, "verify": self.rule, **self.sampling}
         return answer(llm, prompt, num_draft_tokens=num_draft_tokens, **options)
