@@ -55,6 +55,7 @@ SETTINGS = {
     "temperature": 0.0,
     "seed": None,
     "sampling": {"top_p": 0.9},
+    "drafter": "draft.gguf",
     "num_draft_tokens": 5,
     "verify": "auto",
     "prompts": {"code": 2, "story": 1},

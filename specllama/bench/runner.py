@@ -169,9 +169,10 @@ class Bench:
     def _measure_curves(self, say: OnNote) -> None:
         from specllama.cost_curve import measure_cost_curve
 
-        for name, model in (("target", self._llm), ("draft", self._llm.draft_model)):
-            if not isinstance(model, llama_cpp.Llama):
-                continue  # no draft, or one that decodes nothing
+        models: dict[str, llama_cpp.Llama] = {"target": self._llm}
+        if isinstance(self._llm.draft_model, llama_cpp.Llama):  # others decode nothing
+            models["draft"] = self._llm.draft_model
+        for name, model in models.items():
             say(f"measuring what a batch costs the {name}")
             try:
                 self._curves[name] = measure_cost_curve(model, name)
