@@ -77,7 +77,7 @@ public:
     // The history after verification, longer than before: forget what was rejected.
     virtual void commit(const std::vector<int32_t> & history) = 0;
 
-    // How the round went.
+    // How a round went in which it was asked to propose.
     virtual void learn(const Outcome &) {}
     // What it has counted in this generation.
     virtual PaceCounters pace_counters() const { return {}; }

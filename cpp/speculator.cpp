@@ -124,7 +124,8 @@ const Round & Speculator::step(std::size_t max_tokens) {
     proposal_.clear();
     const double draft_before = counters_.draft_seconds;
     const double verify_before = counters_.verify_seconds;
-    propose(choose_gamma(max_tokens));
+    const std::size_t gamma = choose_gamma(max_tokens);
+    propose(gamma);
     try {
         verify();
     } catch (...) {
@@ -133,17 +134,17 @@ const Round & Speculator::step(std::size_t max_tokens) {
     }
     history_.insert(history_.end(), round_.tokens.begin(), round_.tokens.end());
     commit();
-    learn(draft_before, verify_before);
+    if (gamma > 0 && drafting_stopped_.empty()) {
+        learn(draft_before, verify_before);
+    }
     count_decoded();
     return round_;
 }
 
 void Speculator::learn(double draft_before, double verify_before) {
-    if (drafter_ && settings_.num_draft_tokens > 0) {
-        drafter_->learn({round_.tokens, round_.num_accepted, counters_.draft_seconds - draft_before,
-                         counters_.verify_seconds - verify_before});
-        counters_.pace = drafter_->pace_counters();
-    }
+    drafter_->learn({round_.tokens, round_.num_accepted, counters_.draft_seconds - draft_before,
+                     counters_.verify_seconds - verify_before});
+    counters_.pace = drafter_->pace_counters();
 }
 
 void Speculator::decode_pending() {

@@ -28,14 +28,14 @@ void require_proposal(const DraftRequest & request, const Proposal & proposal) {
 }  // namespace
 
 void CallbackDrafter::propose(const DraftRequest & request, Proposal & out) {
-    propose_(request, out);
-    out.sources.assign(out.tokens.size(), Source::function);
     try {
+        propose_(request, out);
         require_proposal(request, out);
     } catch (...) {
         out.clear();
         throw;
     }
+    out.sources.assign(out.tokens.size(), Source::function);
 }
 
 }  // namespace specllama

@@ -40,7 +40,8 @@ void MixedDrafter::rewind(std::size_t count) { lookup_.rewind(count); }
 void MixedDrafter::propose(const DraftRequest & request, Proposal & out) {
     offered_ = {};
     used_ = false;
-    if (request.paced) {
+    paced_ = request.paced;
+    if (paced_) {
         mix(request, out);
     } else if (model_) {
         model_->propose(request, out);
@@ -91,6 +92,9 @@ void MixedDrafter::take(const DraftRequest & request, const Pace::Decision & dec
 }
 
 void MixedDrafter::learn(const Outcome & outcome) {
+    if (!paced_) {
+        return;
+    }
     pace_.end_round(outcome.num_accepted, outcome.verify_seconds, outcome.draft_seconds);
     if (!used_) {
         const auto & tokens = offered_.tokens;

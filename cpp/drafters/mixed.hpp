@@ -38,6 +38,7 @@ private:
     std::unique_ptr<ModelDrafter> model_;
     LookupDrafter lookup_;
     Pace pace_;
+    bool paced_ = false;            // this round
     LookupDrafter::Found offered_;  // by the lookup at the beginning of the round
     bool used_ = false;             // whether it was taken
 };
