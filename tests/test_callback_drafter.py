@@ -193,10 +193,35 @@ FAILURES: dict[str, tuple[Drafter, str]] = {
     "out of range": (lambda h, n: ([270, 10**6], [one_hot(270), one_hot(10**6)]), "token 1000000 at position 1"),
     "negative": (lambda h, n: ([-1], [one_hot(-1)]), "token -1 at position 0"),
     "an exception": (lambda h, n: ([1 // 0], []), "ZeroDivisionError"),
-    "Ctrl-C": (interrupt, "KeyboardInterrupt"),
     "no tuple": (lambda h, n: None, "NoneType"),  # type: ignore[arg-type,return-value]
     "no tokens": (lambda h, n: ("ab", []), "cast"),  # type: ignore[arg-type,return-value]
+    "no q": (lambda h, n: ([270, 280], None), "cast"),  # type: ignore[arg-type,return-value]
+    "q of another type": (lambda h, n: ([270], ["x"]), "cast"),  # type: ignore[arg-type,return-value,list-item]
+    "tokens only": (lambda h, n: ([270],), "IndexError"),  # type: ignore[arg-type,return-value]
 }
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_ctrl_c_ends_the_round_and_loses_no_text(words: MakeEngine, rule: str) -> None:
+    calls = 0
+
+    def drafter(history: np.ndarray[Any, np.dtype[np.int32]], gamma: int) -> Proposal:
+        nonlocal calls
+        calls += 1
+        return interrupt(history, gamma) if calls == 3 else lookup(history, gamma)
+
+    engine = words(drafter)
+    settings: dict[str, Any] = {"rule": rule, "temperature": 0.0}
+    plain = engine.generate(WORDS, 40, gamma=0, **settings)
+    engine.begin(WORDS, gamma=4, **settings)
+    text = engine.step() + engine.step()
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    assert engine.history() == WORDS + text
+    while len(text) < 40:
+        text += engine.step()
+    assert text[:40] == plain
+    assert engine.speculator.drafting_stopped == ""
 
 
 @pytest.mark.parametrize("rule", RULES)
