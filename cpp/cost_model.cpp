@@ -14,24 +14,28 @@ constexpr double usual_growth = 0.1;  // of T(1), for each token more: optimisti
 constexpr double level_rate = 0.2;    // how fast all sizes follow what one of them shows
 constexpr double shape_rate = 0.15;   // how fast one size departs from the others
 constexpr double largest_step = 0.7;  // in log seconds: one outlier (a swapped page) must not turn the curve over
-constexpr std::size_t settled = 3;    // a size seen less often than that follows its own mean
+
+// A clock can stand still, and a file can hold anything.
+bool usable(double seconds) { return seconds > 0.0 && std::isfinite(seconds); }
 
 }  // namespace
 
 void CostModel::observe(std::size_t n, double seconds) {
-    if (n == 0 || !(seconds > 0.0)) {
+    if (n == 0 || !usable(seconds)) {
         return;
     }
     const double log_seconds = std::log(seconds);
-    if (!level_known_ && !sizes_.empty()) {
-        log_level_ = log_seconds - log_shape(n);
+    if (num_levels_ < settled_) {
+        // Of the first ones the least: whatever else happens on the machine makes a batch slower, never faster.
+        const double level = log_seconds - log_shape(n);
+        log_level_ = num_levels_ == 0 ? level : std::min(log_level_, level);
+        num_levels_ += 1;
     }
-    level_known_ = true;
     Size & size = sizes_.emplace(n, Size{log_seconds - log_level_, 0}).first->second;
     const double error = std::clamp(log_seconds - log_level_ - size.log_shape, -largest_step, largest_step);
     size.count += 1;
-    if (size.count <= settled) {
-        size.log_shape += error / static_cast<double>(size.count);
+    if (size.count <= settled_) {
+        size.log_shape += error / static_cast<double>(size.count + (size.restored ? 1 : 0));
     } else {
         size.log_shape += shape_rate * error;
         log_level_ += level_rate * error;
@@ -39,13 +43,14 @@ void CostModel::observe(std::size_t n, double seconds) {
 }
 
 void CostModel::restore(const std::map<std::size_t, double> & seconds) {
+    sizes_.clear();
     for (const auto & [n, value] : seconds) {
-        if (n > 0 && value > 0.0) {
-            sizes_[n] = {std::log(value), 0};
+        if (n > 0 && usable(value)) {
+            sizes_[n] = {std::log(value), 0, true};
         }
     }
     log_level_ = 0.0;
-    level_known_ = false;
+    num_levels_ = sizes_.empty() ? settled_ : 0;
 }
 
 double CostModel::seconds(std::size_t n) const { return sizes_.empty() ? 0.0 : std::exp(log_shape(n) + log_level_); }

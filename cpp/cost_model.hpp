@@ -12,8 +12,8 @@ public:
     // A batch of n tokens took so long.
     void observe(std::size_t n, double seconds);
 
-    // Takes over the curve of an earlier process, {n: seconds}. Its shape is believed until measured; its level only
-    // until the first batch: the machine may be slower or faster today.
+    // Takes over the curve of an earlier process, {n: seconds}, in place of what was observed. Its shape is believed
+    // until measured, and its level is taken from the first batches: the machine may be slower or faster today.
     void restore(const std::map<std::size_t, double> & seconds);
 
     // The best estimate of T(n) in seconds, n >= 1. Between sizes that are known it is interpolated. Beyond them it
@@ -29,9 +29,13 @@ public:
     bool empty() const { return sizes_.empty(); }
 
 private:
+    // Observations. A size seen less often follows their mean; a restored level is the least of the first ones.
+    static constexpr std::size_t settled_ = 3;
+
     struct Size {
         double log_shape = 0.0;  // log T(n) at level 0
         std::size_t count = 0;
+        bool restored = false;  // which counts as having been seen once more
     };
 
     double log_shape(std::size_t n) const;
@@ -39,7 +43,7 @@ private:
     std::map<std::size_t, Size> sizes_;
     // What has changed for all sizes alike since they were measured: a hotter processor, a longer history, a neighbour.
     double log_level_ = 0.0;
-    bool level_known_ = false;
+    std::size_t num_levels_ = settled_;  // batches seen since restore()
 };
 
 }  // namespace specllama

@@ -2,6 +2,7 @@
 #include "pace.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace specllama {
 
@@ -52,9 +53,14 @@ bool Pace::model_pays() {
     if (model_rate(acceptance_.model().mean()) > plain) {
         return true;
     }
-    const double cost = (first_draft_seconds(missing_) + target_.seconds(2)) * plain - 1.0;
-    exploring_ = credit_ >= cost && model_rate(acceptance_.model().optimistic()) > plain;
+    exploring_ = credit_ >= exploring_cost(1) && model_rate(acceptance_.model().optimistic()) > plain;
     return exploring_;
+}
+
+// What drafting k tokens with the model costs if none of them is accepted, in plain decodes.
+double Pace::exploring_cost(std::size_t k) const {
+    const double draft_seconds = draft_.seconds(missing_) + static_cast<double>(k - 1) * draft_.seconds(1);
+    return (draft_seconds + target_.seconds(k + 1)) / target_.seconds(1) - 1.0;
 }
 
 // Tokens per second if every token of the model is accepted so often, with the number of them that is best then.
@@ -95,7 +101,7 @@ Pace::Decision Pace::decide(const std::vector<Expectation> & lookup) {
     Decision best;
     double best_net = 0.0;
     const double model = model_run(survival_, -stop, done, missing_, before(), rho);
-    if (model > best_net) {
+    if (model > best_net && !(exploring_ && exploring_cost(done + 1) > credit_)) {
         best = {Move::model, 1};
         best_net = model;
     }
@@ -120,10 +126,11 @@ Pace::Decision Pace::decide(const std::vector<Expectation> & lookup) {
 }
 
 // The best net gain, in tokens, of drafting one token or more with the model, behind `drafted` tokens that survive
-// verification with probability `survival`. The target's batch is counted from `time_so_far` on.
+// verification with probability `survival`; minus infinity if it cannot. The target's batch is counted from
+// `time_so_far` on.
 double Pace::model_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing,
                        std::size_t before, double rho) const {
-    double best = -1.0;
+    double best = -std::numeric_limits<double>::infinity();
     if (missing == 0) {
         return best;
     }

@@ -60,6 +60,7 @@ private:
     double first_draft_seconds(std::size_t missing) const;
     double model_rate(double acceptance) const;
     bool model_pays();
+    double exploring_cost(std::size_t k) const;
     std::size_t padding() const;
     void adapt_window(std::size_t num_accepted);
 
@@ -80,7 +81,7 @@ private:
     double credit_ = 1.0;  // what exploring may cost, in plain decodes
     PaceCounters counters_;
     std::size_t since_plain_ = 0;  // rounds
-    std::size_t window_ = 3;       // the longest lookup
+    std::size_t window_ = 3;       // the most tokens that one decision takes from the lookup
 };
 
 }  // namespace specllama

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .answer import first_difference
+from .chat import RenderedPrompt
+from .prompts import Prompt
 
 if TYPE_CHECKING:
-    from .chat import RenderedPrompt
     from .llama import Llama
     from .stats import Stats
     from .token import Token
@@ -43,8 +44,8 @@ class Side:
         return {
             "text": self.text,
             "tokens": [dataclasses.asdict(token) for token in self.tokens],
-            "seconds": self.seconds,
-            "tokens_per_second": self.tokens_per_second,
+            "loop_seconds": self.seconds,
+            "loop_tokens_per_second": self.tokens_per_second,
             "stats": self.stats.to_dict(),
         }
 
@@ -85,7 +86,7 @@ WAYS = ("plain", "speculative")
 
 def run(
     llm: Llama,
-    prompt: RenderedPrompt,
+    prompt: str | Prompt | RenderedPrompt,
     *,
     on_token: Callable[[str, Token], None] | None = None,
     **options: Any,
@@ -94,11 +95,13 @@ def run(
 
     Args:
         llm: a target with its draft.
-        prompt: what to complete.
+        prompt: what to complete: a user's message, for which the chat template is used, or a rendered prompt.
         on_token: is called with "plain" or "speculative" and each token as it comes. Its time is not counted.
         options: those of ``create_completion``, such as ``max_tokens``, ``temperature``, ``seed``; ``num_draft_tokens``
             and ``verify`` are for the speculative side. With a seed (or at temperature 0) both texts are the same.
     """
+    if not isinstance(prompt, RenderedPrompt):
+        prompt = Prompt.of(prompt, 1).rendered(llm)
     stop = options.pop("stop", None) or []
     options["stop"] = [*([stop] if isinstance(stop, str) else stop), *prompt.stop]
     options_of = {"plain": {**options, "num_draft_tokens": 0}, "speculative": options}
@@ -113,6 +116,6 @@ def run(
             if on_token is not None:
                 on_token(way, token)
         sides[way] = Side(tokens, llm.stats)
-    greedy = options.get("temperature", 1.0) <= 0
+    greedy = options.get("temperature") == 0  # below 0, llama_cpp samples
     coupled = all(side.stats.verify == "coupled" for side in sides.values())
     return Comparison(**sides, same_text_expected=greedy or (coupled and options.get("seed") is not None))

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from .llama import Llama
 
 
+LOOKUP = "lookup"
+"""The ``draft_model`` that is no model."""
+
+
 class Draft(abc.ABC):
     """A drafter in the service of one target.
 
@@ -65,10 +69,10 @@ def opened(
     from .draft_lookup import LookupDraft
     from .draft_model import ModelDraft
 
-    if isinstance(draft, str) and draft == LookupDraft.NAME:
+    if isinstance(draft, str) and draft == LOOKUP:
         refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
         return LookupDraft(target, lookup_corpus)
-    refuse(lookup_corpus, "lookup_corpus", f"draft_model={LookupDraft.NAME!r}")
+    refuse(lookup_corpus, "lookup_corpus", f"draft_model={LOOKUP!r}")
     if FunctionDraft.takes(draft):
         refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
         return FunctionDraft(target, draft)

@@ -8,7 +8,7 @@ import numpy as np
 
 from . import _core
 from ._llama import can_roll_back
-from .draft import Draft
+from .draft import LOOKUP, Draft
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 class LookupDraft(Draft):
     """Drafts from prompt, output and a corpus (prompt lookup decoding; Saxena 2023). It costs no decoding."""
 
-    NAME = "lookup"
-
     def __init__(self, target: Llama, corpus: str | list[int] | None) -> None:
-        super().__init__(self.NAME)
+        super().__init__(LOOKUP)
         tokens = target.tokenize(corpus.encode(), add_bos=False) if isinstance(corpus, str) else corpus
         self._corpus = np.asarray(tokens or [], dtype=np.int32)
         if not can_roll_back(target):
@@ -32,4 +30,4 @@ class LookupDraft(Draft):
 
     def pickled(self) -> str:
         """See the base class."""
-        return self.NAME
+        return LOOKUP

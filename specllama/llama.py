@@ -20,7 +20,7 @@ from .arguments import bound, check_constructor, sampling_of, warn, with_options
 from .call_options import call_with_options, options_of_call
 from .closed import close_for_good
 from .completion import Completion
-from .draft import Draft, opened, refuse
+from .draft import LOOKUP, Draft, opened, refuse
 from .generation import Generation, Request
 from .loading import explained
 from .options import FallbackWarning, NumDraftTokens, Options, checked_seed
@@ -82,6 +82,8 @@ class Llama(llama_cpp.Llama):
         self._draft: Draft | None = None
         self._draft_kwargs = draft_kwargs
         self._lookup_corpus = lookup_corpus
+        if isinstance(draft_model, (str, os.PathLike)) and draft_model != LOOKUP:
+            draft_model = catalog.resolve(draft_model)  # before the target's weights are loaded
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         model_path = catalog.resolve(model_path)
         with explained(model_path):
@@ -118,6 +120,7 @@ class Llama(llama_cpp.Llama):
     @draft_model.setter
     def draft_model(self, draft: DraftModel | None) -> None:
         self._set_draft(None if draft is None else opened(self, draft))
+        self._draft_kwargs = self._lookup_corpus = None  # were for the draft before
 
     def _set_draft(self, draft: Draft | None) -> None:
         old, self._draft = self._draft, draft

@@ -42,7 +42,8 @@ def test_passes(verify: Verify, capsys: pytest.CaptureFixture[str], draft: str) 
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[-1] == (
-        "PASSED: 6 texts with the draft equal those without it, 2 sets of samples agree with the target's probabilities"
+        "PASSED: 6 texts with the draft equal those without it, 2 sets of samples and the tokens of 2 texts a rule "
+        "agree with the target's probabilities"
     )
     assert "target target.gguf (1/1 threads)" in lines[0]
     assert f"draft {draft}.gguf" in lines[0]
@@ -50,7 +51,7 @@ def test_passes(verify: Verify, capsys: pytest.CaptureFixture[str], draft: str) 
     assert "FAILED" not in out
     assert "errors that move less than about 0." in out
     assert "texts of prompt 1/2; about" in err
-    assert "samples of block, context 1/1; about 0 s left" in err
+    assert "texts sampled under block; about 0 s left" in err
     assert "skipped" in err
     assert "about 0 s left" not in out
 
@@ -71,7 +72,10 @@ def test_json(verify: Verify, capsys: pytest.CaptureFixture[str]) -> None:
     assert test["drafting"]["num_accepted_tokens"] > 0
     assert result["settings"]["sampling"]["top_k"] == 6
     assert result["settings"]["sampling"]["temp"] == 1.1
-    assert result["settings"]["num_draft_tokens"] == 4
+    assert result["settings"]["num_draft_tokens"] == "auto"
+    (tokens,) = result["tokens"]
+    assert tokens["passed"] is True
+    assert tokens["num_tokens"] > 24
     assert result["machine"]["target"]["file"] == "target.gguf"
 
 
@@ -81,8 +85,8 @@ def test_a_failure_is_named_and_exits_with_1(
     """Both texts of a comparison have another seed."""
     answer = texts.answer
 
-    def with_another_seed(*arguments: Any, seed: int, num_draft_tokens: int, **options: Any) -> Any:
-        return answer(*arguments, seed=seed + num_draft_tokens, num_draft_tokens=num_draft_tokens, **options)
+    def with_another_seed(*arguments: Any, seed: int, num_draft_tokens: Any, **options: Any) -> Any:
+        return answer(*arguments, seed=seed + (num_draft_tokens != 0), num_draft_tokens=num_draft_tokens, **options)
 
     monkeypatch.setattr(texts, "answer", with_another_seed)
     assert verify() == 1
@@ -100,7 +104,7 @@ def test_a_failure_is_named_and_exits_with_1(
     ("arguments", "message"),
     [
         (["--temp", "0"], "temperature=0 leaves nothing to sample"),
-        (["--num-draft-tokens", "0"], "num_draft_tokens=0 is plain decoding"),
+        (["--num-draft-tokens", "0"], "--num-draft-tokens 0 is plain decoding"),
         (["--seed", "-1"], "seed=-1 means a random one"),
         (["--samples", "0"], "samples=0 is too small"),
         (["-n", "1"], "max_tokens=1 is too small"),

@@ -14,6 +14,7 @@ import tiny_models as tiny
 import specllama
 from specllama import _core, verify
 from specllama._llama import context_of
+from specllama.generation import Generation
 from specllama.prompts import Prompt
 from specllama.verify.report import to_text
 from specllama.verify.rounding import SAFETY
@@ -75,8 +76,8 @@ def drafted_by(
 
     def make(drafter: Callable[[Any, int], tuple[list[int], list[_core.Distribution]]]) -> specllama.Llama:
         monkeypatch.setattr(
-            "specllama.llama.engine_of",
-            lambda target, draft: _core.Speculator(context_of(target, "target"), drafter=drafter),
+            "specllama.draft_model.ModelDraft.engine",
+            lambda draft, target: _core.Speculator(target, drafter=drafter),
         )
         return make_llama(draft=tiny_files.good)
 
@@ -107,6 +108,47 @@ def test_a_drafter_that_lies_about_q_fails_the_sampling_tests(
     assert "this is not the target's distribution" in problems_of(result)
 
 
+# --- Loops that go wrong behind the first two tokens ------------------------------------------------------------------
+
+
+OPEN_CHAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+# Without a truncation that makes them impossible, a few wrong tokens among many take more texts to be seen.
+@pytest.mark.parametrize(("wrong", "chain"), [("late", {}), ("bonus", {}), ("late draft", {}), ("late", OPEN_CHAIN)])
+def test_errors_behind_the_first_tokens_fail_the_texts_sampled(
+    make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, wrong: str, chain: dict[str, float]
+) -> None:
+    """Some tokens become another one, under the sampling rules alone."""
+    speculate = Generation._speculate
+
+    def broken(self: Generation) -> Any:
+        position = self._position - self._prompt_size
+        tokens = list(speculate(self))
+        if self._rule == "coupled" or self._request.sampling["temp"] == 0:
+            return tokens
+        is_wrong = {
+            "late": lambda i, origin: position + i >= 2,
+            "bonus": lambda i, origin: origin == "bonus",
+            "late draft": lambda i, origin: origin == "draft" and i >= 2,
+        }[wrong]
+        return [(300, origin) if is_wrong(i, origin) else (token, origin) for i, (token, origin) in enumerate(tokens)]
+
+    monkeypatch.setattr(Generation, "_speculate", broken)
+    llm = make_llama(draft=tiny_files.identical)
+    result = verify.run(llm, PROMPTS, samples=60, num_contexts=1, max_tokens=48, **chain)
+    assert not any(text.problems for text in result.texts)
+    assert [bool(test.problems) for test in result.tokens] == [True, True], to_text(result)
+    assert not result.passed
+
+
+def test_no_choice_is_no_failure(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """Where the chain leaves one token, any other would have been an impossible one."""
+    result = verify.run(make_llama(draft=tiny_files.good), PROMPTS[:1], samples=20, top_k=1, **QUICK)
+    assert result.passed, problems_of(result)
+    assert {test.num_cells for test in result.sampling} == {1}
+
+
 # --- Drafts that prove nothing ---------------------------------------------------------------------------------------
 
 
@@ -115,7 +157,7 @@ def test_nothing_drafted_is_no_proof(drafted_by: Callable[..., specllama.Llama])
     assert not any(text.differences for text in result.texts)
     assert not result.passed
     assert "texts: nothing was drafted, so nothing was compared" in result.problems
-    assert problems_of(result).count("nothing was drafted, so nothing was tested") == 2
+    assert problems_of(result).count("nothing was drafted, so nothing was tested") == 4
     assert "none drafted" in to_text(result)
 
 

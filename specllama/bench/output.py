@@ -13,7 +13,8 @@ from .result import BenchResult, Row
 
 _EXPLANATION = (
     "speedup: tokens per second over those of plain decoding on the same prompt, its own processing left out; the mean "
-    "over prompts [95% bootstrap interval]. end to end: the same with the prompt's processing. accepted: of drafted "
+    "over prompts [95% bootstrap interval; of fewer than five prompts little more than their range]. "
+    "end to end: the same with the prompt's processing. accepted: of drafted "
     "tokens. mean length: tokens per decode of the target. draft/verify/sample: shares of the time, in %."
 )
 
@@ -43,13 +44,13 @@ def to_csv(result: BenchResult) -> str:
 
 def to_json(result: BenchResult) -> str:
     """Everything: runs, summary, machine, settings, curves."""
-    return json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False, indent=2)
+    return json.dumps(result.to_dict(), allow_nan=False, indent=2)
 
 
 def to_jsonl(result: BenchResult) -> str:
     """Every run on a line."""
     runs = result.to_dict()["runs"]
-    return "\n".join(json.dumps(run, ensure_ascii=False, allow_nan=False) for run in runs)
+    return "\n".join(json.dumps(run, allow_nan=False) for run in runs)
 
 
 FORMATS: dict[str, Callable[[BenchResult], str]] = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 
 from specllama.answer import Answer, answer
+from specllama.prompts import Prompt, as_prompts
 
 from . import remarks
 from .machine import describe_machine
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from specllama import Llama
     from specllama.chat import RenderedPrompt
     from specllama.cost_curve import CostCurve
-    from specllama.prompts import Prompt
 
 OnRun = Callable[[Run, int, int], None]
 """Is told each run, how many are done, and how many there will be. A run's `speedup` is None if plain's comes later."""
@@ -33,7 +33,7 @@ _WARM_UP_TOKENS = 8
 
 def run(
     llm: Llama,
-    prompts: Iterable[Prompt],
+    prompts: Iterable[Prompt | str],
     *,
     modes: Iterable[str | Mode] = ("plain", "auto"),
     repeat: int = 1,
@@ -52,7 +52,7 @@ def run(
     Args:
         llm: target with its draft. Give it equal ``n_threads`` and ``n_threads_batch``: llama_cpp's defaults would
             credit speculation with idle cores.
-        prompts: what to answer.
+        prompts: what to answer: user's messages, or what ``specllama.prompts`` reads from files.
         modes: what to compare, see ``Mode.parse``; plain decoding is always among them.
         repeat: answers of each mode to each prompt.
         max_tokens: the length at which an answer is cut.
@@ -85,7 +85,7 @@ class _Measured:
 class Bench:
     """One benchmark. What it has measured stays when ``measure`` is interrupted."""
 
-    def __init__(self, llm: Llama, prompts: Iterable[Prompt], plan: Plan) -> None:
+    def __init__(self, llm: Llama, prompts: Iterable[Prompt | str], plan: Plan) -> None:
         self._llm = llm
         self._plan = plan
         self._skipped: list[str] = []
@@ -96,7 +96,7 @@ class Bench:
         self._finished = False
         if llm.draft_model is None and not all(mode.is_plain for mode in plan.modes):
             raise ValueError("the Llama has no draft_model: there is nothing to compare with plain decoding")
-        self._render(_distinct(prompts))
+        self._render(_distinct(as_prompts(prompts)))
 
     @property
     def num_runs(self) -> int:

@@ -98,6 +98,8 @@ def load_pair(arguments: argparse.Namespace) -> Llama:
 
     if arguments.draft_model is None:
         raise ValueError("--draft-model/-md is missing: give the draft that is to be compared with plain decoding")
+    if arguments.num_draft_tokens == 0:
+        raise ValueError("--num-draft-tokens 0 is plain decoding, which would be compared with itself")
     arguments.threads = arguments.threads or default_threads()
     return load_llama(arguments)
 

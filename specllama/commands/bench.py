@@ -51,7 +51,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="plain, auto (what the options of the models say), RULE or RULE:GAMMA with a rule of --verify, as in "
         "rejection:4,block:4; default plain,auto. plain is always among them",
     )
-    group.add_argument("--repeat", type=int, default=1, metavar="R", help="answers of each mode to each prompt")
+    group.add_argument(
+        "--repeat", type=int, default=1, metavar="R", help="answers of each mode to each prompt, default 1"
+    )
     group.add_argument("--curve", action="store_true", help="also measure what a batch of 1 to 16 tokens costs")
     group = parser.add_argument_group("what is written")
     formats = ("md", "csv", "json", "jsonl")

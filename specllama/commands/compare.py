@@ -35,8 +35,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--chat", action="store_true", help="the prompt is a user's message: use the chat template")
     parser.add_argument("--json", action="store_true", help="print one object with both texts and their statistics")
     common.add_pair_arguments(parser)
-    common.add_sampling_arguments(parser)
-    parser.set_defaults(seed=1)  # so that both write the same text
+    common.add_sampling_arguments(parser, "default 1, so that both write the same text")
+    parser.set_defaults(seed=1)
     return parser
 
 
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             from specllama import compare
 
-            print(json.dumps(compare.run(llm, rendered, **options).to_dict(), ensure_ascii=False))
+            print(json.dumps(compare.run(llm, rendered, **options).to_dict()))
         else:
             report(out, show(out, llm, rendered, **options))
     return 0
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def show(out: Console, llm: Llama, prompt: RenderedPrompt, **options: Any) -> Comparison:
     """Decode both ways while showing the texts: side by side in a terminal, else one after the other."""
-    if out.is_terminal and out.width >= _NARROW:
+    if out.is_terminal and not out.is_dumb_terminal and out.width >= _NARROW:
         return _in_panes(out, llm, prompt, **options)
     return _in_turn(out, llm, prompt, **options)
 
@@ -144,7 +144,7 @@ def _conclusions(comparison: Comparison) -> list[str]:
     elif comparison.same_text_expected:
         lines.append(
             f"The texts part at token {split}. Batches of other sizes round differently, which decides between two "
-            "tokens that nearly tie; `specllama verify` measures whether that is what happened."
+            "tokens that nearly tie. `specllama verify` measures how near, on texts of its own."
         )
     else:
         lines.append("The texts differ, as two samples of one distribution do; --verify coupled makes them the same.")

@@ -50,7 +50,8 @@ def _add_multiply(subparsers: Subparsers) -> None:
         "multiply",
         help="small multiplications, sampled",
         description="Ask small multiplications in chat form, answered plainly and speculatively by independent "
-        "samples, and compare both accuracies. The same --seed asks the same questions.",
+        "samples at temperature 1 unless --temp says otherwise, and compare both accuracies. The same --seed asks the "
+        "same questions.",
     )
     parser.add_argument("--count", type=int, default=200, metavar="N", help="questions, default 200")
     parser.add_argument(
@@ -65,7 +66,8 @@ def _add_humaneval(subparsers: Subparsers) -> None:
         "humaneval",
         help="HumanEval's programming tasks (executes generated code)",
         description="Have the model solve each task once plainly and once speculatively, run the tests, and compare "
-        "pass@1. This executes code that a model wrote: with limits on time and memory, but with your rights.",
+        "pass@1, at temperature 0.2 unless --temp says otherwise. This executes code that a model wrote: with "
+        "limits on time and memory, but with your rights.",
     )
     parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="HumanEval as JSON lines")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N tasks")
@@ -86,7 +88,7 @@ def _add_common(parser: argparse.ArgumentParser, max_tokens: int) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one object, with every question and answer")
     common.add_pair_arguments(parser)
-    common.add_sampling_arguments(parser, "of the run; every answer is a sample with a seed derived from it")
+    common.add_sampling_arguments(parser, "of the run, default 0; every answer is a sample with a seed derived from it")
     parser.set_defaults(seed=0, verify="block")
 
 
@@ -155,7 +157,7 @@ def _shown_in(progress: Steps) -> Callable[[Record, int, int], None]:
 
 def _write(result: EvalResult, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False), flush=True)
+        print(json.dumps(result.to_dict(), allow_nan=False), flush=True)
         return
     from specllama.eval.report import to_text
 

@@ -18,6 +18,7 @@ class Steps:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._has_bar = console.is_terminal and not console.is_dumb_terminal
         self._started = time.monotonic()
         name, left = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[left]}")
         columns = (name, BarColumn(), MofNCompleteColumn(), left)
@@ -33,7 +34,7 @@ class Steps:
         """A step is done. `name` stands at the bar; `line`, if any, is printed where there is none."""
         seconds = (time.monotonic() - self._started) / done * (total - done)
         left = f"{_duration(seconds)} left"
-        if self._console.is_terminal:
+        if self._has_bar:
             self._bar.start()
             self._bar.update(self._task, description=name, completed=done, total=total, left=left)
             self._bar.refresh()
@@ -42,7 +43,7 @@ class Steps:
 
     def stop(self) -> None:
         """Take the bar away: results follow."""
-        if self._console.is_terminal:  # elsewhere it would leave an empty line
+        if self._has_bar:  # elsewhere it would leave an empty line
             self._bar.stop()
 
     def _print(self, text: str) -> None:

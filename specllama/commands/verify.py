@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
                 on_progress=_shown_by(progress),
                 **sampling,
             )
-    print(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False) if arguments.json else to_text(result))
+    print(json.dumps(result.to_dict(), allow_nan=False) if arguments.json else to_text(result))
     return 0 if result.passed else 1
 
 

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .prompt import Prompt
 from .reading import builtin_prompts, limited, read_prompts
 
-__all__ = ["Prompt", "builtin_prompts", "limited", "read_prompts"]
+
+def as_prompts(given: Iterable[Prompt | str]) -> list[Prompt]:
+    """Prompts, some of which may be given as the user's messages alone.
+
+    Raises:
+        TypeError: one string, or something else among them.
+    """
+    if isinstance(given, str):
+        raise TypeError(f"{given!r} is one string: give a list of prompts")
+    return [Prompt.of(prompt, number) for number, prompt in enumerate(given, 1)]
+
+
+__all__ = ["Prompt", "as_prompts", "builtin_prompts", "limited", "read_prompts"]

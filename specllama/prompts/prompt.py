@@ -25,6 +25,19 @@ class Prompt:
     task: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     """The line of the file it came from: a HumanEval task has its tests there."""
 
+    @classmethod
+    def of(cls, given: Prompt | str, number: int) -> Prompt:
+        """A prompt as it is, or a user's message as prompt number `number`.
+
+        Raises:
+            TypeError: neither.
+        """
+        if isinstance(given, Prompt):
+            return given
+        if isinstance(given, str):
+            return cls(id=f"prompt-{number}", category="text", text=given)
+        raise TypeError(f"{given!r} is no prompt: give strings, or what specllama.prompts.read_prompts(file)[0] gives")
+
     def rendered(self, llm: Llama) -> RenderedPrompt:
         """The tokens for this model."""
         from specllama.chat import render_chat, render_text

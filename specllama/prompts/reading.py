@@ -148,4 +148,6 @@ def _name(task: dict[str, Any], key: str, default: str) -> str:
     value = task.get(key, default)
     if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
         raise ValueError(f"`{key}` must be a name or a whole number, not {value!r}")
-    return _checked_text(str(value), key).strip()
+    name = _checked_text(str(value), key).strip()
+    # Names go to terminals and into tables: no escape sequences, no ends of line.
+    return "".join(letter if letter.isprintable() else "?" for letter in name)

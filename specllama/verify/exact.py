@@ -27,6 +27,12 @@ class ExactPairs:
     """p(t2 | t1) for every t1 that is expected often enough to count what comes behind it."""
 
     @property
+    def is_certain(self) -> bool:
+        """Whether there is nothing to choose: one pair has all the probability."""
+        most = int(self.first.argmax())
+        return bool(self.first[most] == 1.0 and most in self.second and self.second[most].max() == 1.0)
+
+    @property
     def rounding(self) -> float:
         """Total variation between both ways to compute p(t1)."""
         return float(np.abs(self.first - self.first_plain).sum() / 2)

@@ -22,7 +22,7 @@ _NEUTRAL = {
 
 def to_text(result: VerifyResult) -> str:
     """Heading, both parts, notes, and the verdict in the last line."""
-    parts = [_heading(result), _texts(result), _sampling(result)]
+    parts = [_heading(result), _texts(result), _sampling(result), _tokens(result)]
     remarks = [f"- {note}" for note in result.notes] + [f"- FAILED: {problem}" for problem in result.problems]
     if remarks:
         parts.append("\n".join(remarks))
@@ -145,6 +145,26 @@ def _sampling(result: VerifyResult) -> str:
     )
 
 
+def _tokens(result: VerifyResult) -> str:
+    titles = ("rule", "texts", "tokens", "accepted", "chi2", "p", "tokens' places")
+    rows = [
+        [
+            test.rule,
+            str(test.num_texts),
+            str(test.num_tokens),
+            _accepted(test.drafting),
+            f"{test.chi_square:.1f}",
+            f"{test.p_value:.2g}",
+            "FAILED" if test.problems else "agree",
+        ]
+        for test in result.tokens
+    ]
+    return (
+        "Whole texts, which have every draft position and many rounds: the place of each token in the target's exact\n"
+        f"distribution there, in ten cells of equal probability\n\n{table(titles, rows, left=titles[:1])}"
+    )
+
+
 def _power(tests: list[SamplingTest], level: float) -> str:
     low, high = min(test.chance_95 for test in tests), max(test.chance_95 for test in tests)
     limits = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
@@ -173,5 +193,6 @@ def _verdict(result: VerifyResult) -> str:
     count = len(result.sampling)
     return (
         f"PASSED: {len(result.texts)} texts with the draft equal those without it{near}, "
-        f"{count} set{'s' if count > 1 else ''} of samples agree with the target's probabilities"
+        f"{count} set{'s' if count > 1 else ''} of samples and the tokens of {result.tokens[0].num_texts} texts a rule "
+        "agree with the target's probabilities"
     )

@@ -132,6 +132,8 @@ class SamplingTest:
     num_prompt_tokens_reused: int
     """Of these, tokens that were not decoded again."""
     drafting: Drafting
+    is_certain: bool
+    """Whether the chain leaves the target no choice here, so that any other token would have been an impossible one."""
 
     @property
     def problems(self) -> list[str]:
@@ -139,7 +141,7 @@ class SamplingTest:
         reasons = self.drafting.problems
         if self.drafting.num_drafts == 0:
             reasons.append("nothing was drafted, so nothing was tested")
-        if self.num_cells < 2:
+        if self.num_cells < 2 and not self.is_certain:
             reasons.append("no outcome is likely enough to be counted apart: draw more samples, or take other prompts")
         if self.p_value < self.level:
             reasons.append(f"this is not the target's distribution, p = {self.p_value:.1g}")
@@ -153,11 +155,46 @@ class SamplingTest:
 
 
 @dataclasses.dataclass(frozen=True)
+class TokenTest:
+    """All tokens of some sampled texts, each against the distribution it should have been drawn from."""
+
+    rule: str
+    num_texts: int
+    num_tokens: int
+    chi_square: float
+    """Of the tokens' places in their distributions, in ten cells of equal probability."""
+    p_value: float
+    """How often sampling error alone gives such a chi-square, or a larger one."""
+    level: float
+    """The test fails below this p-value."""
+    num_impossible: int
+    """Tokens that the target's chain excludes, in every batch shape that was tried."""
+    drafting: Drafting
+
+    @property
+    def problems(self) -> list[str]:
+        """Why it failed; empty if the texts can be the target's."""
+        reasons = self.drafting.problems
+        if self.drafting.num_drafts == 0:
+            reasons.append("nothing was drafted, so nothing was tested")
+        if self.p_value < self.level:
+            reasons.append(f"these are not the target's distributions, p = {self.p_value:.1g}")
+        if self.num_impossible:
+            reasons.append(f"{self.num_impossible} tokens are none that the target's sampler chain allows")
+        return [f"texts sampled under {self.rule}: {reason}" for reason in reasons]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {**dataclasses.asdict(self), "passed": not self.problems}
+
+
+@dataclasses.dataclass(frozen=True)
 class VerifyResult:
-    """Both parts of a verification."""
+    """All parts of a verification."""
 
     texts: list[TextComparison]
     sampling: list[SamplingTest]
+    tokens: list[TokenTest]
     settings: dict[str, Any]
     machine: dict[str, Any]
 
@@ -166,6 +203,7 @@ class VerifyResult:
         """Why it failed; empty if all hold."""
         problems = [problem for text in self.texts for problem in text.problems]
         problems += [problem for test in self.sampling for problem in test.problems]
+        problems += [problem for test in self.tokens for problem in test.problems]
         if not any(text.drafting.num_drafts for text in self.texts):
             problems.append("texts: nothing was drafted, so nothing was compared")
         return problems
@@ -184,8 +222,9 @@ class VerifyResult:
     def notes(self) -> list[str]:
         """What a reader should know although it is no failure."""
         notes = []
-        for name, parts in (("texts", self.texts), ("samples", self.sampling)):
-            if not any(part.drafting.num_accepted_tokens for part in parts):
+        sampled = [*(test.drafting for test in self.sampling), *(test.drafting for test in self.tokens)]
+        for name, parts in (("texts", [text.drafting for text in self.texts]), ("samples", sampled)):
+            if not any(drafting.num_accepted_tokens for drafting in parts):
                 notes.append(f"{name}: no drafted token was accepted, so that they say nothing of accepted ones")
         cut = [text for text in self.texts if not text.problems and text.num_compared < text.num_tokens]
         if cut:
@@ -202,4 +241,5 @@ class VerifyResult:
             "machine": self.machine,
             "texts": [text.to_dict() for text in self.texts],
             "sampling": [test.to_dict() for test in self.sampling],
+            "tokens": [test.to_dict() for test in self.tokens],
         }

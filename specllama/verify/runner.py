@@ -11,12 +11,13 @@ import numpy as np
 
 from specllama.bench.machine import describe_machine
 from specllama.chat import RenderedPrompt
-from specllama.prompts import Prompt, builtin_prompts, limited
+from specllama.prompts import Prompt, as_prompts, builtin_prompts, limited
 
 from .plan import Plan
-from .result import SamplingTest, TextComparison, VerifyResult
+from .result import SamplingTest, TextComparison, TokenTest, VerifyResult
 from .sampling import Context, SamplingCheck
 from .texts import TextCheck, modes
+from .tokens import TokenCheck
 
 if TYPE_CHECKING:
     from specllama.llama import Llama
@@ -26,13 +27,13 @@ OnProgress = Callable[[str, int, int], None]
 """Called with what is being done, and how much of the whole is done: (step, done, total)."""
 
 LEVEL = 0.001
-"""How often a loop that is exact fails part 2, all tests of a run together."""
+"""How often a loop that is exact fails parts 2 and 3, all tests of a run together."""
 _PAIR_WORK = 4  # a pair takes one or two rounds: about as long as this many single tokens
 
 
 def run(
     llm: Llama,
-    prompts: Sequence[Prompt] | None = None,
+    prompts: Sequence[Prompt | str] | None = None,
     *,
     num_prompts: int = 4,
     seeds: Sequence[int] = (1, 2),
@@ -47,12 +48,14 @@ def run(
     """Verify that a draft changes neither texts nor the distribution of samples.
 
     Part 1 compares texts with the draft and without: greedy, and under the coupled rule with every seed. Part 2 draws
-    pairs of next tokens under each rule, and compares them with the target's exact probabilities. A rerun with the same
+    pairs of next tokens under each rule, and compares them with the target's exact probabilities. Part 3 samples whole
+    texts under each rule, and looks at the place of every token in its exact distribution. A rerun with the same
     arguments draws the same samples. The caches of both models are used, and what was in them is forgotten.
 
     Args:
         llm: target with its draft.
-        prompts: what to answer; None takes one of each category of the prompts that come with the package.
+        prompts: what to answer: user's messages, or what ``specllama.prompts`` reads from files. None takes one of each
+            category of those that come with the package, as far as they fit.
         num_prompts: use this many of them, spread over the list.
         seeds: of the coupled texts; the first one seeds part 2, too.
         max_tokens: length of each text.
@@ -79,7 +82,9 @@ def run(
         num_contexts=num_contexts,
         sampling=sampling,
     )
-    given = list(limited(builtin_prompts(), 1) if prompts is None else prompts)
+    given = limited(builtin_prompts(), 1) if prompts is None else as_prompts(prompts)
+    if prompts is None:  # a user's own must not be left out without a word
+        given = [prompt for prompt in given if _needed(prompt.rendered(llm), plan) <= llm.n_ctx()] or given[:1]
     count = min(num_prompts, len(given))
     if count < 1:
         raise ValueError(f"num_prompts={num_prompts} of {len(given)} prompts: give at least one")
@@ -93,9 +98,11 @@ class _Verification:
         self._prompts = [(prompt.id, _rendered(llm, prompt, plan)) for prompt in prompts]
         self._modes = modes(llm, plan.sampling, plan.seeds)
         self._sampling = SamplingCheck(llm, plan.sampling, plan.gamma, plan.samples)
+        self._tokens = TokenCheck(llm, plan.sampling, plan.gamma, plan.max_tokens)
         self._on_progress = on_progress
         self._num_tests = min(plan.num_contexts, len(prompts)) * len(plan.rules)
-        texts = 2 * plan.max_tokens * len(self._modes) * len(prompts)
+        self._level = LEVEL / (self._num_tests + len(plan.rules))
+        texts = plan.max_tokens * len(prompts) * (2 * len(self._modes) + len(plan.rules))
         self._total = texts + _PAIR_WORK * plan.samples * self._num_tests
         self._done = 0
 
@@ -110,7 +117,8 @@ class _Verification:
         tests: list[SamplingTest] = []
         for number, context in enumerate(contexts[: self._plan.num_contexts]):
             tests += self._test(number, context)
-        return VerifyResult(texts, tests, self._settings(), describe_machine(self._llm))
+        tokens = [self._test_tokens(rule_number, rule) for rule_number, rule in enumerate(self._plan.rules)]
+        return VerifyResult(texts, tests, tokens, self._settings(), describe_machine(self._llm))
 
     def _compare(self, step: str, prompt_id: str, prompt: RenderedPrompt) -> tuple[list[TextComparison], Context]:
         """All texts of a prompt. The plain ones come first, from empty caches, which no draft can have harmed."""
@@ -141,11 +149,23 @@ class _Verification:
                     exact,
                     rule,
                     [int(seed) for seed in seeds.generate_state(self._plan.samples, np.uint64)],
-                    LEVEL / self._num_tests,
+                    self._level,
                     functools.partial(self._advance, step, _PAIR_WORK),
                 )
             )
         return tests
+
+    def _test_tokens(self, rule_number: int, rule: str) -> TokenTest:
+        """Whole texts under one rule, one for each prompt."""
+        plan = self._plan
+        seeds = np.random.SeedSequence([plan.seeds[0] % 2**64, self._num_tests, rule_number])
+        return self._tokens.test(
+            [prompt for _, prompt in self._prompts],
+            rule,
+            [int(seed) for seed in seeds.generate_state(len(self._prompts), np.uint64)],
+            self._level,
+            functools.partial(self._advance, f"texts sampled under {rule}", plan.max_tokens),
+        )
 
     def _advance(self, step: str, work: int) -> None:
         self._done += work
@@ -161,6 +181,10 @@ class _Verification:
         }
 
 
+def _needed(rendered: RenderedPrompt, plan: Plan) -> int:
+    return len(rendered.tokens) + plan.max_tokens + plan.gamma + 1
+
+
 def _rendered(llm: Llama, prompt: Prompt, plan: Plan) -> RenderedPrompt:
     """The tokens of a prompt, with room behind it for a round at the end of the text.
 
@@ -168,10 +192,10 @@ def _rendered(llm: Llama, prompt: Prompt, plan: Plan) -> RenderedPrompt:
         ValueError: there is none.
     """
     rendered = prompt.rendered(llm)
-    needed = len(rendered.tokens) + plan.max_tokens + plan.gamma + 1
+    needed = _needed(rendered, plan)
     if needed > llm.n_ctx():
         raise ValueError(
             f"prompt {prompt.id} needs a context of {needed} tokens, with its answer, and n_ctx={llm.n_ctx()}: "
-            "create the Llama with a larger one, or give shorter prompts"
+            "give a larger one (n_ctx, or -c on the command line), or shorter prompts"
         )
     return rendered

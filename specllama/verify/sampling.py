@@ -116,6 +116,7 @@ class SamplingCheck:
             num_prompt_tokens=sum(run.num_prompt_tokens for run in runs),
             num_prompt_tokens_reused=sum(run.num_prompt_tokens_reused for run in runs),
             drafting=Drafting.of(runs),
+            is_certain=len(cells.probs) == 1 and exact.is_certain,
         )
 
     def _request(self, tokens: Sequence[int], rule: str, seed: int) -> Request:

@@ -1,0 +1,231 @@
+"""A target and a draft that exist only as numbers: what their batches cost, and which drafted tokens would be right.
+
+Drives `specllama._core.Pace` as the native drafter does, and compares it with what plain decoding and fixed numbers of
+drafted tokens would have taken for the same text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from specllama import _core
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Curve = Callable[[float], float]
+"""Seconds for a batch of n tokens."""
+
+MOST = 16
+
+
+def curve(one: float, relative: Mapping[int, float]) -> Curve:
+    """T(n) = one * relative[n], linear in between."""
+    sizes, costs = list(relative), list(relative.values())
+    return lambda n: one * float(np.interp(n, sizes, costs))
+
+
+# As measured on a 4-core laptop's processor for 1.5 billion weights: 16-bit ones are bound by memory, 4-bit ones by
+# arithmetic whose kernels take four rows at a time.
+TARGETS: dict[str, Curve] = {
+    "flat": curve(0.05, {1: 1.0, 101: 2.0}),
+    "linear": curve(0.05, {1: 1.0, 101: 101.0}),
+    "16-bit": curve(0.08, {1: 1, 2: 1.3, 4: 1.46, 6: 1.55, 8: 1.94, 12: 2.43, 16: 3.13, 17: 3.3, 32: 4.6}),
+    "8-bit": curve(0.06, {1: 1, 2: 1.21, 3: 1.42, 4: 1.55, 5: 1.9, 6: 2.1, 8: 2.53, 12: 3.77, 16: 4.39, 32: 8.4}),
+    "stepped": curve(0.05, {1: 1, 4: 1.1, 5: 1.7, 8: 1.8, 9: 2.4, 12: 2.5, 13: 3.1, 16: 3.2, 17: 3.8}),
+    "not monotonic": curve(0.045, {1: 1, 2: 1.63, 3: 2.17, 4: 1.69, 5: 2.65, 6: 3.22, 8: 3.95, 12: 4.6, 17: 5.4}),
+}
+DRAFT = curve(0.015, {1: 1.0, 2: 1.8, 4: 1.7, 8: 2.9, 16: 4.8, 32: 9.3, 200: 60.0})
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """What is known of every position of a text.
+
+    Attributes:
+        model: whether the model's token is right there.
+        confidence: the probability that the model gives its token.
+        match: how many tokens agree before the one that is looked up; 0 where there is none.
+        lookup: whether that one is right.
+    """
+
+    model: Flags
+    confidence: Array
+    match: npt.NDArray[np.int64]
+    lookup: Flags
+
+
+def _bursty(n: int, rng: np.random.Generator) -> Array:
+    return np.where(np.cumsum(rng.random(n) < 0.02) % 2 == 0, 0.95, 0.3)
+
+
+PROCESSES: dict[str, Callable[[int, np.random.Generator], Array]] = {
+    "always": lambda n, rng: np.full(n, 0.97),
+    "constant": lambda n, rng: np.full(n, 0.8),
+    "often wrong": lambda n, rng: np.full(n, 0.55),
+    "pair": lambda n, rng: np.where(rng.random(n) < 0.7, 0.97, 0.45),
+    "bursty": _bursty,
+    "collapsing": lambda n, rng: np.where(np.arange(n) < n // 2, 0.9, 0.05),
+    "never": lambda n, rng: np.zeros(n),
+    "never, but sure": lambda n, rng: np.zeros(n),
+}
+"""The probability that the model's token is right, at each of n positions."""
+
+
+def make_text(process: str, length: int, seed: int, repeats: bool = False) -> Text:
+    """A text of that length (and some more to draft behind it). With `repeats` stretches of it occurred before."""
+    rng = np.random.default_rng(seed)
+    n = length + 2 * MOST
+    acceptance = PROCESSES[process](n, rng)
+    right = rng.random(n) < acceptance
+    confidence = np.clip((0.95 if "sure" in process else acceptance) + rng.normal(0.0, 0.1, n), 0.02, 0.999)
+    match, lookup = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
+    at = 0
+    while repeats and at < n:
+        if rng.random() < 0.05:
+            end = min(n, at + int(rng.integers(3, 40)))
+            match[at:end], lookup[at:end] = np.arange(end - at) + 2, True
+            if end < n:
+                match[end] = end - at + 2  # a match, but the text goes on in another way
+            at = end
+        at += 1
+    return Text(right, confidence, match, lookup)
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What decodes cost.
+
+    Attributes:
+        target: seconds for a batch of n tokens.
+        draft: the same for the draft; None if there is only the lookup.
+        noise: standard deviation of the logarithm of what a decode really takes.
+        slowdown: by position in the text, a factor of everything.
+    """
+
+    target: Curve
+    draft: Curve | None = DRAFT
+    noise: float = 0.04
+    slowdown: Callable[[int], float] = lambda position: 1.0
+
+    def known(self) -> _core.Pace:
+        """A pace that knows both curves, but for how fast the machine is today."""
+        pace = _core.Pace()
+        pace.target.restore({n: 1.3 * self.target(n) for n in range(1, MOST + 2)})
+        if self.draft:
+            pace.draft.restore({n: 0.7 * self.draft(n) for n in [*range(1, MOST + 2), 32, 200]})
+        return pace
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """What one round did: where its drafted tokens came from, how many tokens it emitted, how long it took."""
+
+    sources: list[str]
+    num_tokens: int
+    seconds: float
+
+
+def throughput(rounds: list[Round]) -> float:
+    """Tokens per second."""
+    return sum(r.num_tokens for r in rounds) / sum(r.seconds for r in rounds)
+
+
+class Simulation:
+    """Generates one text on a machine, once."""
+
+    def __init__(self, text: Text, machine: Machine, length: int, seed: int = 0) -> None:
+        self._text = text
+        self._machine = machine
+        self._length = length
+        self._rng = np.random.default_rng([seed, 77])
+        self._position = 0
+        self._cached = -1  # the first position that the draft has not decoded: that of the prompt's last token
+        self._draft_seconds = 0.0  # of this round
+
+    def fixed(self, gamma: int) -> list[Round]:
+        """Every round drafts gamma tokens with the model."""
+        rounds = []
+        while self._position < self._length:
+            self._draft_seconds = 0.0
+            count = min(gamma, self._most)
+            for i in range(count):
+                self._decode_draft(i)
+            right = self._text.model[self._position : self._position + count].tolist()
+            rounds.append(self._verified(["model"] * count, right)[0])
+        return rounds
+
+    def paced(self, pace: _core.Pace) -> list[Round]:
+        """Every round drafts what the pace says."""
+        pace.begin_generation()
+        rounds = []
+        while self._position < self._length:
+            start = self._position
+            sources, right, offered = self._propose(pace)
+            done, verify_seconds = self._verified(sources, right)
+            rounds.append(done)
+            pace.end_round(done.num_tokens - 1, verify_seconds, done.seconds - verify_seconds)
+            if offered and sources[:1] != ["lookup"]:
+                judged = min(done.num_tokens, len(offered))
+                wrong = np.flatnonzero(~self._text.lookup[start : start + judged])
+                pace.judge_unused(offered, int(wrong[0]) if len(wrong) else judged, judged)
+        return rounds
+
+    @property
+    def _most(self) -> int:
+        return min(MOST, self._length - self._position - 1)
+
+    def _propose(self, pace: _core.Pace) -> tuple[list[str], list[bool], list[_core.Expectation]]:
+        sources: list[str] = []
+        right: list[bool] = []
+        self._draft_seconds = 0.0
+        offered = self._looked_up(0)
+        pace.begin_round(self._most, self._missing(0) if self._machine.draft else 0)
+        while len(right) < self._most:
+            at = self._position + len(right)
+            found = self._looked_up(len(right)) if all(right) else []
+            move, count = pace.decide(found)
+            if move == "stop":
+                break
+            if move == "model":
+                pace.draft.observe(self._missing(len(right)), self._decode_draft(len(right)))
+                pace.drafted(_core.Expectation.of_model(float(self._text.confidence[at]), pace.before()))
+                right.append(bool(self._text.model[at]))
+                sources.append("model")
+                continue
+            for i in range(count):
+                pace.drafted(found[i] if move == "lookup" else _core.Expectation.of_padding())
+                right.append(move == "lookup" and bool(self._text.lookup[at + i]))
+                sources.append(move)
+            if move == "pad":
+                break
+        return sources, right, offered
+
+    def _looked_up(self, drafted: int) -> list[_core.Expectation]:
+        length = int(self._text.match[self._position + drafted])
+        count = self._most - drafted if length > 0 else 0
+        return [_core.Expectation.of_lookup(length + i, False) for i in range(count)]
+
+    def _missing(self, drafted: int) -> int:
+        return self._position + drafted - self._cached
+
+    def _decode_draft(self, drafted: int) -> float:
+        assert self._machine.draft is not None
+        seconds = self._measured(self._machine.draft, self._missing(drafted))
+        self._cached = self._position + drafted
+        self._draft_seconds += seconds
+        return seconds
+
+    def _measured(self, cost: Curve, n: int) -> float:
+        factor = self._machine.slowdown(self._position)
+        return cost(n) * factor * float(np.exp(self._rng.normal(0.0, self._machine.noise)))
+
+    def _verified(self, sources: list[str], right: list[bool]) -> tuple[Round, float]:
+        verify_seconds = self._measured(self._machine.target, len(sources) + 1)
+        accepted = next((i for i, good in enumerate(right) if not good), len(right))
+        self._cached = min(self._cached, self._position + accepted)
+        self._position += accepted + 1
+        return Round(sources, accepted + 1, self._draft_seconds + verify_seconds), verify_seconds

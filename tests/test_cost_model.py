@@ -1,0 +1,215 @@
+"""CostModel: what batches of n tokens cost, learned one decode at a time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation import TARGETS
+
+from specllama import _core
+
+STEPPED = {1: 1.0, 2: 1.63, 3: 2.17, 4: 1.69, 5: 2.65, 6: 3.2}
+"""Four tokens cost less than three."""
+
+
+def model_of(seconds: dict[int, float], times: int = 1) -> _core.CostModel:
+    """What a model knows that has seen every size so often."""
+    model = _core.CostModel()
+    for _ in range(times):
+        for n, value in seconds.items():
+            model.observe(n, value)
+    return model
+
+
+def repeat(model: _core.CostModel, n: int, seconds: float, times: int) -> None:
+    for _ in range(times):
+        model.observe(n, seconds)
+
+
+def test_nothing_is_known_at_first() -> None:
+    model = _core.CostModel()
+    assert model.known() == {}
+    assert model.seconds(1) == 0.0
+
+
+def test_one_observation_is_believed() -> None:
+    model = model_of({4: 0.2})
+    assert model.seconds(4) == pytest.approx(0.2)
+    assert model.known() == {4: pytest.approx(0.2)}
+
+
+def test_the_first_three_are_averaged() -> None:
+    """In log seconds, in which noise is even."""
+    model = _core.CostModel()
+    for value in (0.2, 0.3, 0.25):
+        model.observe(4, value)
+    assert model.seconds(4) == pytest.approx((0.2 * 0.3 * 0.25) ** (1 / 3))
+
+
+def test_observations_are_followed() -> None:
+    model = model_of({4: 0.2}, times=10)
+    repeat(model, 4, 0.3, 15)
+    assert model.seconds(4) == pytest.approx(0.3, rel=0.01)
+
+
+def test_sizes_in_between_are_interpolated() -> None:
+    model = model_of({1: 1.0, 5: 3.0})
+    assert [model.seconds(n) for n in (2, 3, 4)] == pytest.approx([1.5, 2.0, 2.5])
+
+
+def test_larger_sizes_look_worth_trying() -> None:
+    """Beyond what is known every token costs something, but no more than a tenth of T(1)."""
+    model = model_of({1: 1.0, 4: 1.5})
+    costs = [model.seconds(n) for n in range(4, 40)]
+    assert costs[0] == pytest.approx(1.5)
+    assert np.diff(costs) == pytest.approx(0.1)
+
+
+def test_smaller_sizes_cost_less() -> None:
+    """The draft is seen decoding a prompt first."""
+    model = model_of({100: 2.0})
+    costs = [model.seconds(n) for n in range(1, 101)]
+    assert all(np.diff(costs) > 0.0)
+    assert 2.0 / 100 < costs[0] < 2.0 / 5
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_curves_of_any_shape_are_kept(name: str) -> None:
+    rng = np.random.default_rng(1)
+    true = TARGETS[name]
+    model = _core.CostModel()
+    for _ in range(30):
+        for n in range(1, 18):
+            model.observe(n, true(n) * float(np.exp(rng.normal(0.0, 0.05))))
+    for n in range(1, 18):
+        assert model.seconds(n) == pytest.approx(true(n), rel=0.1)
+    if name == "not monotonic":
+        assert model.seconds(4) < 0.9 * model.seconds(3)
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.6])
+@pytest.mark.parametrize("observed", [1, 4])
+def test_all_sizes_follow_what_one_shows(observed: int, factor: float) -> None:
+    """A hotter processor: the size that is seen follows all the way, the others more than half of it, and back."""
+    model = model_of(STEPPED, times=5)
+    repeat(model, observed, STEPPED[observed] * factor, 30)
+    for n, before in STEPPED.items():
+        share = math.log(model.seconds(n) / before) / math.log(factor)
+        assert share == pytest.approx(1.0, abs=0.01) if n == observed else 0.5 < share < 1.0
+    repeat(model, observed, STEPPED[observed], 30)
+    assert model.known() == {n: pytest.approx(before, rel=0.02) for n, before in STEPPED.items()}
+
+
+def test_a_drift_that_every_size_shows_is_followed_to_the_end() -> None:
+    model = model_of(STEPPED, times=5)
+    for _ in range(15):
+        for n, before in STEPPED.items():
+            model.observe(n, 2.0 * before)
+    assert model.known() == {n: pytest.approx(2.0 * before, rel=0.02) for n, before in STEPPED.items()}
+
+
+def test_an_outlier_does_not_turn_the_curve_over() -> None:
+    """A decode that took a hundred times as long moves its size by less than a third, and is forgotten soon."""
+    model = model_of(STEPPED, times=5)
+    model.observe(1, 100.0)
+    assert model.seconds(1) < 1.33
+    for n, before in STEPPED.items():
+        assert model.seconds(n) < 1.33 * before
+    order = sorted(STEPPED, key=model.seconds)
+    assert order == sorted(STEPPED, key=STEPPED.__getitem__)
+    repeat(model, 1, 1.0, 10)
+    assert model.known() == {n: pytest.approx(before, rel=0.02) for n, before in STEPPED.items()}
+
+
+@pytest.mark.parametrize("first", STEPPED)
+def test_a_restored_curve_takes_its_level_from_whatever_comes_first(first: int) -> None:
+    model = _core.CostModel()
+    model.restore(STEPPED)
+    model.observe(first, 0.4 * STEPPED[first])
+    assert model.known() == {n: pytest.approx(0.4 * before) for n, before in STEPPED.items()}
+
+
+def test_a_slow_start_does_not_bend_a_restored_curve() -> None:
+    """The first decode after loading takes three times as long as the next ones."""
+    model = _core.CostModel()
+    model.restore(STEPPED)
+    model.observe(1, 3.0)
+    repeat(model, 1, 1.0, 4)
+    assert model.known() == {n: pytest.approx(before, rel=0.01) for n, before in STEPPED.items()}
+
+
+def test_a_restored_size_is_worth_an_observation() -> None:
+    """One decode that took twice as long shifts it half the way (in log seconds): it may have been bad luck."""
+    model = _core.CostModel()
+    model.restore(STEPPED)
+    repeat(model, 1, 1.0, 5)
+    model.observe(4, 2.0 * STEPPED[4])
+    assert model.seconds(4) == pytest.approx(math.sqrt(2.0) * STEPPED[4])
+
+
+def test_a_restored_curve_gives_way_to_what_is_measured() -> None:
+    model = _core.CostModel()
+    model.restore({1: 1.0, 4: 4.0, 8: 8.0})
+    today = {1: 1.0, 4: 1.2, 8: 1.5}
+    for _ in range(20):
+        for n, value in today.items():
+            model.observe(n, value)
+    assert model.known() == {n: pytest.approx(value, rel=0.05) for n, value in today.items()}
+
+
+def test_restoring_takes_the_place_of_what_was_known() -> None:
+    model = model_of({1: 7.0, 2: 8.0}, times=5)
+    model.restore({1: 1.0, 4: 2.0})
+    assert model.known() == {1: pytest.approx(1.0), 4: pytest.approx(2.0)}
+    model.observe(4, 1.0)
+    assert model.seconds(1) == pytest.approx(0.5)
+
+
+UNUSABLE = [0.0, -1.0, math.nan, math.inf, -math.inf]
+
+
+@pytest.mark.parametrize("seconds", UNUSABLE)
+def test_times_that_cannot_be_are_ignored(seconds: float) -> None:
+    model = model_of(STEPPED)
+    before = model.known()
+    for n in (1, 3, 9):
+        model.observe(n, seconds)
+    model.observe(0, 1.0)
+    assert model.known() == before
+    model.restore({0: 1.0, 1: 0.5, 2: seconds})
+    assert model.known() == {1: pytest.approx(0.5)}
+    model.restore({2: seconds})
+    model.observe(3, 0.25)
+    assert model.known() == {3: pytest.approx(0.25)}
+
+
+SIZES = st.integers(1, 40)
+SECONDS = st.floats(1e-6, 1e3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(SIZES, SECONDS, max_size=8),
+    st.lists(st.tuples(SIZES, st.one_of(SECONDS, st.sampled_from(UNUSABLE))), max_size=40),
+)
+def test_estimates_are_positive_and_finite(restored: dict[int, float], observations: list[tuple[int, float]]) -> None:
+    """Whatever was measured; and never above the largest or below the smallest by more than growth explains."""
+    model = _core.CostModel()
+    model.restore(restored)
+    for n, seconds in observations:
+        model.observe(n, seconds)
+    known = model.known()
+    for n in range(1, 65):
+        estimate = model.seconds(n)
+        if not known:
+            assert estimate == 0.0
+            continue
+        assert math.isfinite(estimate)
+        assert min(known.values()) / 6 <= estimate * (1 + 1e-9)
+        assert estimate <= max(known.values()) * 8 * (1 + 1e-9)
+        if n in known:
+            assert estimate == pytest.approx(known[n])

@@ -1,0 +1,299 @@
+"""Pace: how much a round drafts, and from where. Single decisions, with curves that it knows exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation import DRAFT, MOST, TARGETS, Curve, curve
+
+from specllama import _core
+
+Expectation = _core.Expectation
+START = 10
+"""Pace.before() where no token of the model came before."""
+
+
+def looked_up(length: int, count: int = MOST, disputed: bool = False) -> list[_core.Expectation]:
+    """What the lookup offers behind `length` tokens that agree."""
+    return [Expectation.of_lookup(length + i, disputed) for i in range(count)]
+
+
+class Driver:
+    """A pace that knows its curves, and rounds whose outcome the test decides."""
+
+    def __init__(self, target: Curve, draft: Curve | None = None) -> None:
+        self.target = target
+        self.draft = draft
+        self.pace = _core.Pace()
+        self.pace.target.restore({n: target(n) for n in range(1, MOST + 2)})
+        if draft is not None:
+            self.pace.draft.restore({n: draft(n) for n in range(1, 33)})
+        self.pace.begin_generation()
+        for _ in range(2):
+            assert self.draw(looked_up(20), confidence=0.99) == []
+            self.end(0)
+
+    def draw(self, lookup: Sequence[_core.Expectation] = (), confidence: float = 0.9, most: int = MOST) -> list[str]:
+        """Begins a round and drafts until the pace stops. Where each token came from."""
+        missing = 0 if self.draft is None else 1
+        self.pace.begin_round(most, missing)
+        self.sources: list[str] = []
+        self.draft_seconds = 0.0
+        while True:
+            done = len(self.sources)
+            offered = list(lookup[done : min(most, len(lookup))])
+            move, count = self.pace.decide(offered)
+            assert done + count <= most
+            if move == "stop":
+                assert count == 0
+                return self.sources
+            for i in range(count):
+                if move == "model":
+                    assert self.draft is not None, "there is no model"
+                    self.draft_seconds += self.draft(missing)
+                    missing = 0
+                    self.pace.drafted(Expectation.of_model(confidence, self.pace.before()))
+                else:
+                    self.pace.drafted(offered[i] if move == "lookup" else Expectation.of_padding())
+                missing += 1
+            self.sources += [move] * count
+
+    def end(self, num_accepted: int) -> None:
+        """Verifies the round."""
+        self.pace.end_round(num_accepted, self.target(len(self.sources) + 1), self.draft_seconds)
+
+
+def test_plain_decoding_is_measured_first_and_every_hundred_rounds() -> None:
+    """Nothing is drafted then, however much it promises."""
+    pace = _core.Pace()
+    pace.begin_generation()
+    plain = []
+    for i in range(210):
+        pace.begin_round(MOST, 0)
+        move, count = pace.decide(looked_up(40))
+        if move == "stop":
+            plain.append(i)
+        for expectation in looked_up(40)[:count]:
+            pace.drafted(expectation)
+        pace.end_round(count, TARGETS["flat"](count + 1), 0.0)
+    assert plain == [0, 1, 102, 203]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.floats(1.0, 3.0), min_size=MOST, max_size=MOST),
+    st.lists(st.tuples(st.integers(1, 64), st.booleans()), max_size=MOST),
+    st.one_of(st.none(), st.floats(0.01, 1.0)),
+)
+def test_it_never_drafts_where_every_token_costs_a_decode(
+    steps: list[float], lookup: list[tuple[int, bool]], draft_cost: float | None
+) -> None:
+    """Then a draft that was certain to be accepted would gain nothing, and none is certain."""
+    costs = [1.0]
+    for step in steps:
+        costs.append(costs[-1] + step)
+    draft = None if draft_cost is None else curve(draft_cost, {1: 1.0, 100: 2.0})
+    driver = Driver(lambda n: costs[int(n) - 1], draft)
+    assert driver.draw([Expectation.of_lookup(*match) for match in lookup], confidence=0.999) == []
+
+
+def test_a_draft_as_slow_as_the_target_is_not_used_and_the_lookup_is() -> None:
+    driver = Driver(TARGETS["flat"], TARGETS["flat"])
+    assert driver.draw() == []
+    driver.end(0)
+    assert set(driver.draw(looked_up(20))) == {"lookup"}
+
+
+def test_it_drafts_where_it_pays() -> None:
+    driver = Driver(TARGETS["16-bit"], DRAFT)
+    assert set(driver.draw(confidence=0.98)) == {"model"}
+    assert driver.draw(most=0) == []
+
+
+def test_an_unsure_draft_is_shorter() -> None:
+    """It stops behind the first token that makes the rest unlikely."""
+    lengths = [len(Driver(TARGETS["16-bit"], DRAFT).draw(confidence=c)) for c in (0.999, 0.9, 0.6, 0.1)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > 2 * lengths[2]
+    assert lengths[-1] == 1
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 16])
+def test_no_more_than_asked_for(most: int) -> None:
+    free = curve(0.0001, {1: 1.0, 100: 1.0})
+    assert len(Driver(TARGETS["flat"], free).draw(confidence=0.999, most=most)) == most
+    driver = Driver(TARGETS["flat"])
+    for _ in range(4):  # until the window is large
+        assert len(driver.draw(looked_up(40), most=most)) <= most
+        driver.end(len(driver.sources))
+    assert len(driver.sources) == most
+
+
+def test_missing_tokens_make_the_model_dearer() -> None:
+    """Far behind, the draft has to decode a lot before it can draft: most of it is for the rounds to come."""
+    first = []
+    for missing in (1, 3000):
+        pace = Driver(TARGETS["8-bit"], curve(0.015, {1: 1.0, 3001: 3001.0})).pace
+        pace.begin_round(MOST, missing)
+        first.append(pace.decide([])[0])
+    assert first == ["model", "stop"]
+
+
+def test_what_a_token_comes_behind() -> None:
+    pace = Driver(TARGETS["16-bit"], DRAFT).pace
+    pace.begin_round(MOST, 1)
+    assert pace.before() == START
+    buckets = []
+    for confidence in (0.1, 0.6, 0.97, 1.0):
+        pace.drafted(Expectation.of_model(confidence, pace.before()))
+        buckets.append(pace.before())
+    assert buckets == sorted(set(buckets))
+    assert max(buckets) == START - 1
+    pace.drafted(Expectation.of_lookup(5, False))
+    assert pace.before() == START
+
+
+def test_the_model_goes_on_behind_a_lookup() -> None:
+    """A short match, and a draft that is nearly free."""
+    driver = Driver(TARGETS["flat"], curve(0.0001, {1: 1.0, 100: 1.0}))
+    sources = driver.draw(looked_up(20, count=2), confidence=0.98)
+    assert sources[:3] == ["lookup", "lookup", "model"]
+
+
+def first_decision(driver: Driver) -> int:
+    """How many tokens the first decision of a round takes from a lookup that promises a lot. Drafts them."""
+    driver.pace.begin_round(MOST, 0)
+    driver.draft_seconds = 0.0
+    move, count = driver.pace.decide(looked_up(40))
+    assert move == "lookup"
+    driver.sources = ["lookup"] * count
+    for expectation in looked_up(40)[:count]:
+        driver.pace.drafted(expectation)
+    return count
+
+
+def test_the_window_of_a_lookup_doubles_and_shrinks() -> None:
+    """It opens while copies are accepted whole, as far as it may; a failure leaves it twice what was right."""
+    driver = Driver(TARGETS["flat"])
+    taken = []
+    for _ in range(4):
+        taken.append(first_decision(driver))
+        driver.end(taken[-1])
+    assert taken == [3, 7, 15, MOST]
+    for right, expected in [(4, 8), (0, 3)]:
+        first_decision(driver)
+        driver.end(right)
+        assert first_decision(driver) == expected
+        driver.end(0 if expected == 3 else expected)
+    first_decision(driver)
+    driver.end(3)
+    assert first_decision(driver) == 7
+    driver.end(7)
+    driver.pace.begin_generation()
+    assert first_decision(driver) == 3, "another text may not repeat itself"
+
+
+def test_a_lookup_that_was_not_reached_says_nothing_of_the_window() -> None:
+    driver = Driver(TARGETS["flat"], curve(0.0001, {1: 1.0, 100: 1.0}))
+    driver.pace.begin_round(MOST, 1)
+    assert driver.pace.decide([]) == ("model", 1)
+    driver.pace.drafted(Expectation.of_model(0.9, driver.pace.before()))
+    for expectation in looked_up(20, count=5):
+        driver.pace.drafted(expectation)
+    driver.pace.end_round(0, 0.06, 0.001)  # the model's token was wrong
+    assert first_decision(driver) == 3
+
+
+SIZED = {1: 1.0, 2: 1.3, 3: 1.5, 4: 1.2, 5: 2.0, 6: 2.5, 7: 2.0}
+"""Four tokens cost less than two."""
+
+
+def padded(seen: dict[int, float], found: int, most: int = MOST) -> list[str]:
+    """What a round drafts with a lookup of that length, where the target has decoded batches of the sizes `seen`."""
+    driver = Driver(lambda n: seen.get(int(n), 3.0 + n))
+    for n, seconds in seen.items():
+        for _ in range(3):
+            driver.pace.target.observe(n, seconds)
+    return driver.draw(looked_up(40, count=found), most=most)
+
+
+def test_a_batch_is_padded_to_a_cheaper_size() -> None:
+    assert padded(SIZED, found=1) == ["lookup", "pad", "pad"]
+    assert padded(SIZED, found=2) == ["lookup", "lookup", "pad"]
+    assert padded(SIZED, found=3) == ["lookup"] * 3
+    assert padded(SIZED, found=0) == [], "plain decoding is not padded"
+
+
+def test_padding_needs_room_and_a_size_that_was_seen() -> None:
+    assert padded(SIZED, found=2, most=2) == ["lookup"] * 2
+    assert "pad" not in padded({n: s for n, s in SIZED.items() if n != 4}, found=2)
+    nearly = {**SIZED, 4: 0.99 * SIZED[3]}
+    assert padded(nearly, found=2) == ["lookup"] * 2, "a gain of one percent may be noise"
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_lookups_that_were_not_used_are_judged(right: bool) -> None:
+    """A short, disputed match is not copied at first; it is when others like it would have been right."""
+    driver = Driver(curve(0.05, {1: 1.0, 101: 41.0}))
+    lookup = looked_up(2, count=1, disputed=True)
+    assert driver.draw(lookup) == []
+    for _ in range(25):
+        driver.end(0)
+        driver.pace.judge_unused(lookup, int(right), 1)
+        driver.pace.begin_round(MOST, 0)
+        driver.sources = []
+    assert driver.draw(lookup) == (["lookup"] if right else [])
+
+
+def test_only_what_can_be_judged_counts() -> None:
+    """Of ten tokens offered two could be compared with the text: the third is not a failure."""
+    driver = Driver(curve(0.05, {1: 1.0, 101: 41.0}))
+    for _ in range(25):
+        driver.draw([])
+        driver.end(0)
+        driver.pace.judge_unused(looked_up(2, count=10), 2, 2)
+    assert driver.draw(looked_up(2))
+
+
+def test_a_draft_that_is_never_right_is_given_up() -> None:
+    """Within some rounds, and not for good: what is known of it fades."""
+    driver = Driver(TARGETS["16-bit"], DRAFT)
+    drafted = []
+    for _ in range(400):
+        drafted.append(bool(driver.draw(confidence=0.9)))
+        driver.end(0)
+    assert drafted[0]
+    assert sum(drafted[:20]) <= 10
+    assert 1 <= sum(drafted[20:]) <= 20
+
+
+def test_exploring_is_counted_and_bounded_by_its_credit() -> None:
+    """At most 1.5 plain decodes for a text, and 1% of all time; the next text counts anew."""
+    driver = Driver(TARGETS["16-bit"], DRAFT)
+    plain = driver.target(1)
+    seconds = 0.0
+    for i in range(1500):
+        sources = driver.draw(confidence=0.9)
+        driver.end(0)
+        seconds += driver.target(len(sources) + 1) + driver.draft_seconds
+        assert driver.pace.exploring_seconds <= 1.02 * (1.5 * plain + 0.01 * seconds), f"round {i}"
+    assert driver.pace.exploring_seconds > 0.25 * (1.5 * plain + 0.01 * seconds)
+    driver.pace.begin_generation()
+    assert driver.pace.exploring_seconds == 0.0
+
+
+def test_a_draft_that_has_become_good_is_found_again() -> None:
+    driver = Driver(TARGETS["16-bit"], DRAFT)
+    for _ in range(100):
+        driver.draw(confidence=0.9)
+        driver.end(0)
+    rounds = 0
+    drafted = []
+    while sum(drafted[-10:]) < 10 and rounds < 1000:
+        drafted.append(bool(driver.draw(confidence=0.9)))
+        driver.end(len(driver.sources))
+        rounds += 1
+    assert rounds < 400
