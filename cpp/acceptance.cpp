@@ -17,11 +17,13 @@ constexpr double largest_level = 3.0;
 // Bounds of the buckets, and what a pair of models of one family showed on code, prose and questions (greedy).
 constexpr std::array<double, Acceptance::num_confidences - 1> confidences{0.2, 0.35, 0.5,  0.65, 0.8,
                                                                           0.9, 0.95, 0.98, 0.995};
-const std::vector<double> confidence_priors{0.26, 0.37, 0.52, 0.69, 0.82, 0.92, 0.95, 0.98, 0.99, 0.995};
-const std::vector<double> next_priors{0.65, 0.65, 0.74, 0.78, 0.78, 0.80, 0.81, 0.86, 0.90, 0.95, 0.75};
+constexpr std::array<double, Acceptance::num_confidences> confidence_priors{0.26, 0.37, 0.52, 0.69, 0.82,
+                                                                            0.92, 0.95, 0.98, 0.99, 0.995};
+constexpr std::array<double, Acceptance::num_confidences + 1> next_priors{0.65, 0.65, 0.74, 0.78, 0.78, 0.80,
+                                                                          0.81, 0.86, 0.90, 0.95, 0.75};
 constexpr std::array<std::size_t, Acceptance::num_lengths - 1> lengths{3, 4, 5, 7, 10, 16, 32};
-const std::vector<double> match_priors{0.50, 0.62, 0.66, 0.72, 0.80, 0.82, 0.88, 0.95,
-                                       0.15, 0.25, 0.30, 0.30, 0.40, 0.50, 0.60, 0.70};
+constexpr std::array<double, 2 * Acceptance::num_lengths> match_priors{0.50, 0.62, 0.66, 0.72, 0.80, 0.82, 0.88, 0.95,
+                                                                       0.15, 0.25, 0.30, 0.30, 0.40, 0.50, 0.60, 0.70};
 
 double log_odds(double p) { return std::log(p / (1.0 - p)); }
 
@@ -44,8 +46,8 @@ double Rate::optimistic() const {
     return std::min(1.0, rate + std::sqrt(rate * (1.0 - rate) / (prior_weight + trials_)));
 }
 
-Rates::Rates(const std::vector<double> & priors) : shape_(priors.size()) {
-    std::transform(priors.begin(), priors.end(), shape_.begin(), log_odds);
+Rates::Rates(const double * priors, std::size_t count) : shape_(count) {
+    std::transform(priors, priors + count, shape_.begin(), log_odds);
 }
 
 double Rates::of(std::size_t i) const { return 1.0 / (1.0 + std::exp(-shape_[i] - level_)); }
@@ -68,7 +70,11 @@ Expectation Expectation::of_lookup(std::size_t length, bool disputed) {
 }
 
 Acceptance::Acceptance()
-    : confidence_(confidence_priors), next_(next_priors), match_(match_priors), model_(0.75), padding_(0.05) {}
+    : confidence_(confidence_priors.data(), confidence_priors.size()),
+      next_(next_priors.data(), next_priors.size()),
+      match_(match_priors.data(), match_priors.size()),
+      model_(0.75),
+      padding_(0.05) {}
 
 double Acceptance::of(const Expectation & token) const {
     switch (token.source) {

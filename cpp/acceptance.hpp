@@ -47,7 +47,7 @@ private:
 // others for long; what they share follows the text at hand within some tokens.
 class Rates {
 public:
-    explicit Rates(const std::vector<double> & priors);
+    Rates(const double * priors, std::size_t count);
     double of(std::size_t i) const;
     void observe(std::size_t i, bool success);
     // Another text: what was particular to the last one counts for less.

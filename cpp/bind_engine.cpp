@@ -161,7 +161,7 @@ std::unique_ptr<Drafter> callback_drafter(py::function drafter) {
                 out.q = proposal[1].cast<std::vector<Distribution>>();
             } catch (const py::error_already_set & error) {
                 if (!error.matches(PyExc_Exception)) {
-                    throw Interruption{error};
+                    throw Interruption{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
                 }
                 throw std::runtime_error(error.what());  // whoever catches it has no GIL
             }
