@@ -131,6 +131,15 @@ void bind_counters(py::module_ & module) {
                                })
         .def_property_readonly("plain_seconds", [](const Counters & self) { return self.pace.plain_seconds; })
         .def_property_readonly("exploring_seconds", [](const Counters & self) { return self.pace.exploring_seconds; })
+        .def_property_readonly("idle_rounds",
+                               [](const Counters & self) {
+                                   std::map<std::string, std::size_t> named;
+                                   for (std::size_t i = 0; i < num_idle; ++i) {
+                                       named[idle_names[i]] = self.pace.idle_rounds[i];
+                                   }
+                                   return named;
+                               })
+        .def_property_readonly("prompt_skipped", [](const Counters & self) { return self.pace.prompt_skipped; })
         .def_property_readonly("predicted_tokens", [](const Counters & self) { return self.pace.predicted_tokens; })
         .def_property_readonly("predicted_seconds", [](const Counters & self) { return self.pace.predicted_seconds; })
         .def_readonly("num_reached_tokens", &Counters::num_reached_tokens)
@@ -181,8 +190,8 @@ std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Context> target, con
 }
 
 void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
-           std::size_t num_draft_tokens, std::uint64_t seed, bool paced) {
-    Settings settings{sampler, rule_from_name(rule), num_draft_tokens, paced, seed};
+           std::size_t num_draft_tokens, std::uint64_t seed, bool paced, std::size_t max_tokens) {
+    Settings settings{sampler, rule_from_name(rule), num_draft_tokens, paced, max_tokens, seed};
     std::vector<int32_t> tokens = to_vector(prompt);
     const py::gil_scoped_release release;
     self.begin(std::move(tokens), std::move(settings));
@@ -200,6 +209,20 @@ py::tuple step(Speculator & self, std::size_t max_tokens) {
     return py::make_tuple(round.tokens, round.num_drafted, round.num_accepted);
 }
 
+using Costs = std::map<std::size_t, double>;
+
+// T(n) in seconds of target and draft, as far as it is known.
+std::pair<Costs, Costs> costs(Speculator & self) {
+    Pace * pace = self.pace();
+    return pace == nullptr ? std::pair<Costs, Costs>() : std::make_pair(pace->target().known(), pace->draft().known());
+}
+
+void restore_costs(Speculator & self, const Costs & target, const Costs & draft) {
+    if (self.pace() != nullptr) {
+        self.pace()->restore(target, draft);
+    }
+}
+
 void bind_speculator(py::module_ & module) {
     py::class_<Speculator>(module, "Speculator")
         .def(py::init(&make_speculator), py::arg("target"), py::arg("draft") = nullptr,
@@ -209,7 +232,8 @@ void bind_speculator(py::module_ & module) {
              }),
              py::arg("target"), py::kw_only(), py::arg("drafter"))
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
-             py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false)
+             py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
+             py::arg("max_tokens") = static_cast<std::size_t>(-1))
         .def("prefill", &Speculator::prefill, ReleaseGil())
         .def("step", &step, py::arg("max_tokens"))
         .def("decode_pending", &Speculator::decode_pending, ReleaseGil())
@@ -225,6 +249,8 @@ void bind_speculator(py::module_ & module) {
             py::arg("tokens"))
         .def("finish", &Speculator::finish, py::arg("count"))
         .def("history", [](const Speculator & self) { return to_array(self.history()); })
+        .def_property_readonly("costs", &costs)
+        .def("restore_costs", &restore_costs, py::arg("target"), py::arg("draft"))
         .def_property_readonly("counters", [](const Speculator & self) { return self.counters(); })
         .def_property_readonly("drafting_stopped", &Speculator::drafting_stopped);
 }

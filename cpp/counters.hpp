@@ -16,12 +16,19 @@ struct SourceCounters {
     std::size_t num_accepted_tokens = 0;
 };
 
+// Why a round drafted nothing.
+enum class Idle { measuring, no_match, not_worth_it };
+constexpr std::size_t num_idle = 3;
+constexpr std::array<const char *, num_idle> idle_names{"measuring", "no_match", "not_worth_it"};
+
 // What the pace expected, and what it cost to find out.
 struct PaceCounters {
     double plain_seconds = 0.0;      // of decoding one token plainly, as measured last
     double exploring_seconds = 0.0;  // lost in rounds that drafted although it might not pay
     double predicted_tokens = 0.0;   // of all rounds, when they were verified
     double predicted_seconds = 0.0;
+    std::array<std::size_t, num_idle> idle_rounds{};  // by Idle
+    bool prompt_skipped = false;                      // the draft model left the prompt undecoded
 };
 
 struct Counters {

@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "acceptance.hpp"
-#include "counters.hpp"
 #include "distribution.hpp"
 #include "verify.hpp"
 
 namespace specllama {
+
+class Pace;
 
 // d_1..d_gamma, the distributions q_1..q_gamma that they were drawn from, and where each came from. They are appended
 // together, so that a proposal is whole at any moment: what was drawn is never taken back (design section 8).
@@ -34,6 +35,13 @@ struct Proposal {
     }
 };
 
+// What a drafter may know of a generation when it begins.
+struct Task {
+    std::size_t gamma;       // at most so many tokens a round
+    std::size_t max_tokens;  // at most so many in all
+    bool paced;              // drafting less where more does not pay
+};
+
 // What a drafter may know of the round.
 struct DraftRequest {
     const std::vector<int32_t> & history;  // all committed tokens
@@ -50,6 +58,7 @@ struct DraftRequest {
 // What became of a proposal.
 struct Outcome {
     const std::vector<int32_t> & emitted;  // accepted drafts, and one token of the target's
+    std::size_t num_drafted;
     std::size_t num_accepted;
     double draft_seconds;   // llama_decode only
     double verify_seconds;  // the same
@@ -66,9 +75,10 @@ public:
     virtual std::size_t room(std::size_t history_size) const = 0;
 
     // A new generation, behind this prompt: keep what is known of it.
-    virtual void begin(const std::vector<int32_t> & history) = 0;
+    virtual void begin(const std::vector<int32_t> & history, const Task & task) = 0;
 
-    // Decodes one chunk of history that has not been seen. Returns how many tokens are left.
+    // Decodes one chunk of history that has not been seen. Returns how many tokens are left to be decoded before the
+    // first round.
     virtual std::size_t prefill(const std::vector<int32_t> & history) = 0;
 
     // Appends up to gamma tokens to an empty proposal. It may stop early, after a token.
@@ -77,10 +87,10 @@ public:
     // The history after verification, longer than before: forget what was rejected.
     virtual void commit(const std::vector<int32_t> & history) = 0;
 
-    // How a round went in which it was asked to propose.
+    // How a round went, whether it was asked to propose or not.
     virtual void learn(const Outcome &) {}
-    // What it has counted in this generation.
-    virtual PaceCounters pace_counters() const { return {}; }
+    // What decides how much it drafts; null if nothing does.
+    virtual Pace * pace() { return nullptr; }
 
     // All but the first `count` tokens of history are no longer part of it.
     virtual void rewind(std::size_t count) = 0;

@@ -14,12 +14,15 @@ constexpr double catching_up_share = 0.15;  // of its cost is charged to one rou
 constexpr double forgetting = 0.99;         // of what is known of the model, for each round without it
 constexpr double exploring_share = 0.01;    // of all time
 constexpr std::size_t first_plain_rounds = 2;
-constexpr std::size_t plain_interval = 100;  // rounds
+constexpr double measuring_share = 0.006;     // of all time
+constexpr std::size_t least_interval = 8;     // rounds between two that measure plain decoding
+constexpr std::size_t largest_interval = 100;
 constexpr std::size_t first_window = 3;
 constexpr double first_credit = 1.5;  // in plain decodes
 constexpr double largest_credit = 3.0;
 constexpr std::size_t most_padding = 3;
-constexpr double padding_gain = 0.97;  // a larger batch must be so much cheaper
+constexpr double padding_gain = 0.97;        // a larger batch must be so much cheaper
+constexpr std::size_t usual_answer = 128;    // tokens; max_tokens is often far more than what comes
 
 }  // namespace
 
@@ -32,10 +35,26 @@ void Pace::begin_generation() {
     counters_ = PaceCounters();
 }
 
+void Pace::restore(const std::map<std::size_t, double> & target, const std::map<std::size_t, double> & draft) {
+    target_.restore(target);
+    draft_.restore(draft);
+}
+
+bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens) {
+    const bool pays =
+        target_.empty() || draft_.empty() ||
+        static_cast<double>(std::min(max_tokens, usual_answer)) *
+                (target_.seconds(1) - 1.0 / model_rate(acceptance_.model().mean(), 1, most)) >
+            catching_up_seconds(missing) - draft_.seconds(1);
+    counters_.prompt_skipped = !pays;
+    return pays;
+}
+
 void Pace::begin_round(std::size_t most, std::size_t missing) {
     // What plain decoding costs is measured first, and again now and then: everything is compared with it.
-    const bool measure_plain = target_.count(1) < first_plain_rounds || since_plain_ >= plain_interval;
-    most_ = measure_plain ? 0 : most;
+    const bool measuring = target_.count(1) < first_plain_rounds || since_plain_ >= plain_interval();
+    idle_ = measuring ? Idle::measuring : missing == 0 ? Idle::no_match : Idle::not_worth_it;
+    most_ = measuring ? 0 : most;
     missing_ = missing;
     exploring_ = false;
     survival_ = 1.0;
@@ -50,28 +69,29 @@ void Pace::begin_round(std::size_t most, std::size_t missing) {
 // far, that costs credit.
 bool Pace::model_pays() {
     const double plain = 1.0 / target_.seconds(1);
-    if (model_rate(acceptance_.model().mean()) > plain) {
+    if (model_rate(acceptance_.model().mean(), missing_, most_) > plain) {
         return true;
     }
-    exploring_ = credit_ >= exploring_cost(1) && model_rate(acceptance_.model().optimistic()) > plain;
+    exploring_ =
+        credit_ >= exploring_cost(1) && model_rate(acceptance_.model().optimistic(), missing_, most_) > plain;
     return exploring_;
 }
 
 // What drafting k tokens with the model costs if none of them is accepted, in plain decodes.
 double Pace::exploring_cost(std::size_t k) const {
-    const double draft_seconds = draft_.seconds(missing_) + static_cast<double>(k - 1) * draft_.seconds(1);
+    const double draft_seconds = catching_up_seconds(missing_) + static_cast<double>(k - 1) * draft_.seconds(1);
     return (draft_seconds + target_.seconds(k + 1)) / target_.seconds(1) - 1.0;
 }
 
 // Tokens per second if every token of the model is accepted so often, with the number of them that is best then.
-double Pace::model_rate(double acceptance) const {
+double Pace::model_rate(double acceptance, std::size_t missing, std::size_t most) const {
     double best = 0.0;
     double survival = 1.0;
     double tokens = 1.0;
-    for (std::size_t k = 1; k <= most_; ++k) {
+    for (std::size_t k = 1; k <= most; ++k) {
         survival *= acceptance;
         tokens += survival;
-        const double draft_seconds = first_draft_seconds(missing_) + static_cast<double>(k - 1) * draft_.seconds(1);
+        const double draft_seconds = first_draft_seconds(missing) + static_cast<double>(k - 1) * draft_.seconds(1);
         best = std::max(best, tokens / (draft_seconds + target_.seconds(k + 1)));
     }
     return best;
@@ -79,12 +99,28 @@ double Pace::model_rate(double acceptance) const {
 
 double Pace::first_draft_seconds(std::size_t missing) const {
     const double one = draft_.seconds(1);
-    return one + catching_up_share * std::max(0.0, draft_.seconds(missing) - one);
+    return one + catching_up_share * std::max(0.0, catching_up_seconds(missing) - one);
+}
+
+// What the draft needs to decode so many tokens.
+double Pace::catching_up_seconds(std::size_t missing) const {
+    const std::size_t rest = missing % draft_batch_;
+    return static_cast<double>(missing / draft_batch_) * draft_.seconds(draft_batch_) +
+           (rest > 0 ? draft_.seconds(rest) : 0.0);
 }
 
 double Pace::rate() const {
     const double plain = 1.0 / target_.seconds(1);
     return std::max(plain, (earned_ + prior_rounds) / (spent_ + prior_rounds / plain));
+}
+
+// How many rounds may draft before plain decoding is measured again: so many that it costs a small share of the time,
+// which is nearly nothing where the gain is small, and where it matters most.
+std::size_t Pace::plain_interval() const {
+    const double round_seconds = (1.0 - fading) * spent_;
+    const double lost = target_.seconds(1) - 1.0 / rate();
+    const double rounds = round_seconds > 0.0 ? lost / (measuring_share * round_seconds) : 0.0;
+    return std::clamp(static_cast<std::size_t>(rounds), least_interval, largest_interval);
 }
 
 std::size_t Pace::before() const {
@@ -95,6 +131,9 @@ Pace::Decision Pace::decide(const std::vector<Expectation> & lookup) {
     const std::size_t done = tokens_.size();
     if (done >= most_) {
         return {};
+    }
+    if (!lookup.empty()) {
+        idle_ = Idle::not_worth_it;
     }
     const double rho = rate();
     const double stop = target_.seconds(done + 1);
@@ -192,11 +231,21 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
         acceptance_.observe(tokens_[i], i < num_accepted);
     }
     adapt_window(num_accepted);
+    if (tokens_.empty()) {
+        counters_.idle_rounds[static_cast<std::size_t>(idle_)] += 1;
+    }
     counters_.plain_seconds = target_.seconds(1);
     const double in_plain = (verify_seconds + draft_seconds) / counters_.plain_seconds;
     const double lost = exploring_ ? in_plain - static_cast<double>(num_accepted + 1) : 0.0;
     credit_ = std::min(credit_ + exploring_share * in_plain - lost, largest_credit);
     counters_.exploring_seconds += std::max(0.0, lost) * counters_.plain_seconds;
+}
+
+void Pace::decoded(std::size_t count, double seconds) {
+    target_.observe(count, seconds);
+    if (count == 1) {
+        since_plain_ = 0;
+    }
 }
 
 // Long copies are expensive to try, and what is known of other texts says little of how long this one repeats: begin

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <vector>
 
 #include "acceptance.hpp"
@@ -28,6 +29,16 @@ public:
 
     void begin_generation();
 
+    // What is known of another Llama with the same models on the same machine: {n: seconds} of each.
+    void restore(const std::map<std::size_t, double> & target, const std::map<std::size_t, double> & draft);
+
+    // The draft decodes at most so many tokens at once.
+    void set_draft_batch(std::size_t n_batch) { draft_batch_ = n_batch; }
+
+    // Whether the draft should decode `missing` tokens before the first round of a text of at most max_tokens, with
+    // drafts of at most `most` tokens: whether it is likely to save that time.
+    bool prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens);
+
     // most: at most so many drafted tokens. missing: tokens that the draft model has to decode before its next one
     // (1 if it is in step); 0 without a draft model.
     void begin_round(std::size_t most, std::size_t missing);
@@ -44,6 +55,9 @@ public:
     // The target's batch took verify_seconds, and the first num_accepted drafts were accepted.
     void end_round(std::size_t num_accepted, double verify_seconds, double draft_seconds);
 
+    // A round that was not paced: the target decoded so many tokens in so many seconds.
+    void decoded(std::size_t count, double seconds);
+
     // A lookup that was not used would have been right in its first num_right tokens, of those that can be judged.
     void judge_unused(const std::vector<Expectation> & lookup, std::size_t num_right, std::size_t num_judged);
 
@@ -55,10 +69,12 @@ public:
 
 private:
     double rate() const;
+    std::size_t plain_interval() const;
     double model_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing, std::size_t before,
                      double rho) const;
     double first_draft_seconds(std::size_t missing) const;
-    double model_rate(double acceptance) const;
+    double catching_up_seconds(std::size_t missing) const;
+    double model_rate(double acceptance, std::size_t missing, std::size_t most) const;
     bool model_pays();
     double exploring_cost(std::size_t k) const;
     std::size_t padding() const;
@@ -66,12 +82,14 @@ private:
 
     CostModel target_;
     CostModel draft_;
+    std::size_t draft_batch_ = 512;
     Acceptance acceptance_;
 
     // This round.
     std::size_t most_ = 0;
     std::size_t missing_ = 0;
     bool exploring_ = false;  // the model drafts although it may not pay
+    Idle idle_ = Idle::measuring;  // if nothing is drafted
     double survival_ = 1.0;   // the probability that all drafted so far are accepted
     std::vector<Expectation> tokens_;
 

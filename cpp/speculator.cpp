@@ -7,6 +7,7 @@
 
 #include "clock.hpp"
 #include "errors.hpp"
+#include "pace.hpp"
 #include "prefill.hpp"
 
 namespace specllama {
@@ -90,7 +91,7 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     target_decoded_before_ = target_->num_decoded();
     draft_decoded_before_ = drafter_ ? drafter_->num_decoded() : 0;
     if (drafter_ && settings_.num_draft_tokens > 0) {
-        drafter_->begin(history_);
+        drafter_->begin(history_, {settings_.num_draft_tokens, settings_.max_tokens, settings_.paced});
     }
 }
 
@@ -134,7 +135,7 @@ const Round & Speculator::step(std::size_t max_tokens) {
     }
     history_.insert(history_.end(), round_.tokens.begin(), round_.tokens.end());
     commit();
-    if (gamma > 0 && drafting_stopped_.empty()) {
+    if (drafter_ && drafting_stopped_.empty()) {
         learn(draft_before, verify_before);
     }
     count_decoded();
@@ -142,9 +143,11 @@ const Round & Speculator::step(std::size_t max_tokens) {
 }
 
 void Speculator::learn(double draft_before, double verify_before) {
-    drafter_->learn({round_.tokens, round_.num_accepted, counters_.draft_seconds - draft_before,
+    drafter_->learn({round_.tokens, round_.num_drafted, round_.num_accepted, counters_.draft_seconds - draft_before,
                      counters_.verify_seconds - verify_before});
-    counters_.pace = drafter_->pace_counters();
+    if (settings_.paced && drafter_->pace() != nullptr) {
+        counters_.pace = drafter_->pace()->counters();
+    }
 }
 
 void Speculator::decode_pending() {

@@ -19,6 +19,7 @@ struct Settings {
     Rule rule = Rule::block;
     std::size_t num_draft_tokens = 4;  // gamma, or the most of it; 0 is plain decoding
     bool paced = false;                // draft fewer where more do not pay
+    std::size_t max_tokens = static_cast<std::size_t>(-1);  // of the generation
     std::uint64_t seed = 0;
 };
 
@@ -64,6 +65,8 @@ public:
     std::size_t n_vocab() const { return target_->n_vocab(); }
     const std::vector<int32_t> & history() const { return history_; }
     const Counters & counters() const { return counters_; }
+    // What decides how much is drafted; null if nothing does.
+    Pace * pace() { return drafter_ ? drafter_->pace() : nullptr; }
     // Why drafting was given up in this generation; empty if it was not.
     const std::string & drafting_stopped() const { return drafting_stopped_; }
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from . import _core
 
 if TYPE_CHECKING:
@@ -72,11 +75,17 @@ def opened(
     if isinstance(draft, str) and draft == LOOKUP:
         refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
         return LookupDraft(target, lookup_corpus)
-    refuse(lookup_corpus, "lookup_corpus", f"draft_model={LOOKUP!r}")
     if FunctionDraft.takes(draft):
         refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
+        refuse(lookup_corpus, "lookup_corpus", f"a draft model or draft_model={LOOKUP!r}")
         return FunctionDraft(target, draft)
-    return ModelDraft.opened(target, draft, draft_kwargs, target_kwargs or {})
+    return ModelDraft.opened(target, draft, draft_kwargs, target_kwargs or {}, lookup_corpus)
+
+
+def corpus_tokens(target: Llama, corpus: str | list[int] | None) -> npt.NDArray[np.int32]:
+    """A text to look up, as tokens of the target."""
+    tokens = target.tokenize(corpus.encode(), add_bos=False) if isinstance(corpus, str) else corpus
+    return np.asarray(tokens or [], dtype=np.int32)
 
 
 def refuse(value: object, name: str, owner: str) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from . import _core
 from ._llama import can_roll_back
-from .draft import LOOKUP, Draft
+from .draft import LOOKUP, Draft, corpus_tokens
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -19,8 +17,7 @@ class LookupDraft(Draft):
 
     def __init__(self, target: Llama, corpus: str | list[int] | None) -> None:
         super().__init__(LOOKUP)
-        tokens = target.tokenize(corpus.encode(), add_bos=False) if isinstance(corpus, str) else corpus
-        self._corpus = np.asarray(tokens or [], dtype=np.int32)
+        self._corpus = corpus_tokens(target, corpus)
         if not can_roll_back(target):
             self.unusable = "the target's memory is recurrent and cannot be rolled back yet"
 

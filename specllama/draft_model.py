@@ -12,7 +12,7 @@ from . import _core, catalog
 from ._llama import can_roll_back, context_of
 from .arguments import check_constructor, warn
 from .closed import is_open
-from .draft import Draft
+from .draft import Draft, corpus_tokens
 from .loading import explained
 from .vocabulary import require_same_vocabulary, require_same_vocabulary_file
 
@@ -31,7 +31,9 @@ class ModelDraft(Draft):
         owned: whether the target loaded it, and frees it.
     """
 
-    def __init__(self, target: Llama, llama: llama_cpp.Llama, owned: bool) -> None:
+    def __init__(
+        self, target: Llama, llama: llama_cpp.Llama, owned: bool, lookup_corpus: str | list[int] | None = None
+    ) -> None:
         super().__init__(llama)
         if llama is target:
             raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
@@ -41,6 +43,7 @@ class ModelDraft(Draft):
         self.context = context_of(llama, "draft")  # refuses a model that cannot generate
         self.llama = llama
         self.owned = owned
+        self._corpus = corpus_tokens(target, lookup_corpus)
         for name, model in (("target", target), ("draft", llama)):
             if not can_roll_back(model):
                 self.unusable = f"the {name}'s memory is recurrent and cannot be rolled back yet"
@@ -48,7 +51,12 @@ class ModelDraft(Draft):
 
     @classmethod
     def opened(
-        cls, target: Llama, draft: Any, draft_kwargs: dict[str, Any] | None, target_kwargs: dict[str, Any]
+        cls,
+        target: Llama,
+        draft: Any,
+        draft_kwargs: dict[str, Any] | None,
+        target_kwargs: dict[str, Any],
+        lookup_corpus: str | list[int] | None = None,
     ) -> ModelDraft:
         """A draft from what the user gave: a path, a model name, or a Llama.
 
@@ -59,7 +67,7 @@ class ModelDraft(Draft):
         if isinstance(draft, llama_cpp.Llama):
             if draft_kwargs:
                 raise ValueError("draft_kwargs are for a draft_model given by its path: this one is already loaded")
-            return cls(target, draft, owned=False)
+            return cls(target, draft, False, lookup_corpus)
         if not isinstance(draft, (str, os.PathLike)):
             raise TypeError(
                 f"draft_model={draft!r} must be a path, a model name, a llama_cpp.Llama, 'lookup', "
@@ -81,11 +89,11 @@ class ModelDraft(Draft):
         }
         with explained(path):
             llama = llama_cpp.Llama(path, **arguments)
-        return cls(target, llama, owned=True)
+        return cls(target, llama, True, lookup_corpus)
 
     def engine(self, target: _core.Context) -> _core.Speculator:
         """See the base class."""
-        return _core.Speculator(target, self.context, np.empty(0, dtype=np.int32))
+        return _core.Speculator(target, self.context, self._corpus)
 
     def pickled(self) -> Any:
         """See the base class."""

@@ -170,6 +170,7 @@ class Generation:
                 num_draft_tokens=num_draft_tokens,
                 seed=request.seed & (2**64 - 1),
                 paced=request.options.paced,
+                max_tokens=request.max_tokens,
             )
         except BaseException:
             llama.n_tokens = min(llama.n_tokens, llama._target_context.num_tokens)  # it may have been cut already

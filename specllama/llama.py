@@ -43,7 +43,8 @@ class Llama(llama_cpp.Llama):
             ``LlamaDraftModel``; or None for plain decoding.
         draft_kwargs: constructor arguments of a draft given by path. Unless given here it takes the target's context
             size, threads and GPU settings.
-        lookup_corpus: for ``"lookup"``, a text to look up besides prompt and output: what is edited or summarised.
+        lookup_corpus: a text to look up besides prompt and output, such as one that is edited or summarised. With
+            a draft model it is looked up by ``num_draft_tokens="auto"`` only.
         num_draft_tokens: gamma, how many tokens a round drafts. ``"auto"``: as many as measured times and acceptance
             say that pay, by the model, by lookup in the text, or by both. 0 is plain decoding.
         max_draft_tokens: the most that ``"auto"`` drafts in a round.
@@ -105,7 +106,7 @@ class Llama(llama_cpp.Llama):
             )
         else:
             refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
-            refuse(lookup_corpus, "lookup_corpus", "draft_model='lookup'")
+            refuse(lookup_corpus, "lookup_corpus", "a draft model or draft_model='lookup'")
 
     # The draft
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -91,6 +92,12 @@ class Stats:
     """Time that ``"auto"`` lost in rounds that drafted although it might not pay, to find out."""
     num_draft_tokens_per_pos: tuple[int, ...] = ()
     """``num_draft_tokens`` by position in the draft: rounds that drafted that far."""
+    num_idle_rounds: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Rounds in which ``"auto"`` drafted nothing, and why. ``measuring``: to see what plain decoding takes. ``no_match``:
+    there is no draft model, and the end of the text did not occur before. ``not_worth_it``: no draft promised to gain more
+    than it takes."""
+    num_draft_prompts_skipped: int = 0
+    """Prompts that the draft model did not decode, because that would have taken more time than it was likely to save."""
 
     @property
     def acceptance_rate_per_pos(self) -> tuple[float, ...]:
@@ -134,12 +141,25 @@ class Stats:
             f"{name} {drafter.num_accepted_tokens} of {drafter.num_draft_tokens}"
             for name, drafter in self.per_drafter.items()
         )
-        rounds, plain = sum(self.num_rounds_per_gamma), self.num_rounds_per_gamma[0]
         return [
-            f"accepted by drafter: {drafters or '-'}; {plain} of {rounds} rounds did not draft: it would not have paid",
+            f"accepted by drafter: {drafters or '-'}; {self._idle()}",
             f"speedup {self.realised_speedup:.2f} (predicted {self.predicted_speedup:.2f}) against "
             f"{self.plain_seconds * 1000:.1f} ms a token plainly; {self.exploring_seconds:.3f} s lost exploring",
         ]
+
+
+    def _idle(self) -> str:
+        rounds, idle = sum(self.num_rounds_per_gamma), self.num_rounds_per_gamma[0]
+        why = ", ".join(f"{count} {_WHY_IDLE[name]}" for name, count in self.num_idle_rounds.items() if count)
+        skipped = "; the draft's prompt was skipped" if self.num_draft_prompts_skipped else ""
+        return f"{idle} of {rounds} rounds did not draft{f' ({why})' if why else ''}{skipped}"
+
+
+_WHY_IDLE = {
+    "measuring": "to measure plain decoding",
+    "no_match": "without a match to look up",
+    "not_worth_it": "because it would not have paid",
+}
 
 
 @dataclasses.dataclass
@@ -157,6 +177,8 @@ class Tally:
     accepted_per_pos: tuple[int, ...] = ()
     rounds_per_gamma: tuple[int, ...] = ()
     per_drafter: dict[str, DrafterStats] = dataclasses.field(default_factory=dict)
+    idle_rounds: Counter[str] = dataclasses.field(default_factory=Counter)
+    prompts_skipped: int = 0
     plain_seconds: float = 0.0
 
     @classmethod
@@ -173,6 +195,8 @@ class Tally:
                 for name, found in counters.per_source.items()
                 if found.num_drafts
             },
+            idle_rounds=Counter(counters.idle_rounds),
+            prompts_skipped=int(counters.prompt_skipped),
             plain_seconds=counters.plain_seconds,
             **known,
         )
@@ -192,6 +216,8 @@ class Tally:
             accepted_per_pos=_added(self.accepted_per_pos, other.accepted_per_pos),
             rounds_per_gamma=_added(self.rounds_per_gamma, other.rounds_per_gamma),
             per_drafter=_added_drafters(self.per_drafter, other.per_drafter),
+            idle_rounds=self.idle_rounds + other.idle_rounds,
+            prompts_skipped=self.prompts_skipped + other.prompts_skipped,
             plain_seconds=other.plain_seconds or self.plain_seconds,
         )
 
@@ -210,6 +236,8 @@ class Tally:
             num_accepted_tokens_per_pos=self.accepted_per_pos,
             num_rounds_per_gamma=self.rounds_per_gamma,
             per_drafter=dict(self.per_drafter),
+            num_idle_rounds=dict(self.idle_rounds),
+            num_draft_prompts_skipped=self.prompts_skipped,
             plain_seconds=self.plain_seconds,
             predicted_speedup=_ratio(predicted_tokens * self.plain_seconds, predicted_seconds),
             realised_speedup=_ratio(num_emitted * self.plain_seconds, decoding),

@@ -16,7 +16,7 @@ public:
     explicit CallbackDrafter(Propose propose) : propose_(std::move(propose)) {}
 
     std::size_t room(std::size_t) const override { return static_cast<std::size_t>(-1); }
-    void begin(const std::vector<int32_t> &) override {}
+    void begin(const std::vector<int32_t> &, const Task &) override {}
     std::size_t prefill(const std::vector<int32_t> &) override { return 0; }
     // Throws std::invalid_argument for a proposal that is not one; nothing of it is kept then.
     void propose(const DraftRequest & request, Proposal & out) override;

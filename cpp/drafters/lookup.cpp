@@ -21,7 +21,7 @@ LookupDrafter::LookupDrafter(const std::vector<int32_t> & corpus) {
     start_ = index_.size();
 }
 
-void LookupDrafter::begin(const std::vector<int32_t> & history) {
+void LookupDrafter::begin(const std::vector<int32_t> & history, const Task &) {
     std::size_t same = 0;
     while (same < std::min(known_, history.size()) && index_[start_ + same] == history[same]) {
         ++same;

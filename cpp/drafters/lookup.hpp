@@ -20,7 +20,7 @@ public:
     explicit LookupDrafter(const std::vector<int32_t> & corpus = {});
 
     std::size_t room(std::size_t) const override { return static_cast<std::size_t>(-1); }
-    void begin(const std::vector<int32_t> & history) override;
+    void begin(const std::vector<int32_t> & history, const Task & task) override;
     std::size_t prefill(const std::vector<int32_t> &) override { return 0; }
     void propose(const DraftRequest & request, Proposal & out) override;
     void commit(const std::vector<int32_t> & history) override;

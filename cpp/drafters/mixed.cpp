@@ -9,6 +9,7 @@ MixedDrafter::MixedDrafter(std::unique_ptr<ModelDrafter> model, const std::vecto
     : model_(std::move(model)), lookup_(corpus) {
     if (model_) {
         model_->report_to(&pace_.draft());
+        pace_.set_draft_batch(model_->n_batch());
     }
 }
 
@@ -16,16 +17,20 @@ std::size_t MixedDrafter::room(std::size_t history_size) const {
     return model_ ? model_->room(history_size) : lookup_.room(history_size);
 }
 
-void MixedDrafter::begin(const std::vector<int32_t> & history) {
-    lookup_.begin(history);
+void MixedDrafter::begin(const std::vector<int32_t> & history, const Task & task) {
+    lookup_.begin(history, task);
     pace_.begin_generation();
+    paced_ = false;
+    prompt_pays_ = true;
     if (model_) {
-        model_->begin(history);
+        model_->begin(history, task);
+        const std::size_t missing = model_->missing(history.size());
+        prompt_pays_ = !task.paced || missing <= 1 || pace_.prompt_pays(missing, task.gamma, task.max_tokens);
     }
 }
 
 std::size_t MixedDrafter::prefill(const std::vector<int32_t> & history) {
-    return model_ ? model_->prefill(history) : 0;
+    return model_ && prompt_pays_ ? model_->prefill(history) : 0;
 }
 
 void MixedDrafter::commit(const std::vector<int32_t> & history) {
@@ -93,8 +98,10 @@ void MixedDrafter::take(const DraftRequest & request, const Pace::Decision & dec
 
 void MixedDrafter::learn(const Outcome & outcome) {
     if (!paced_) {
+        pace_.decoded(outcome.num_drafted + 1, outcome.verify_seconds);
         return;
     }
+    paced_ = false;
     pace_.end_round(outcome.num_accepted, outcome.verify_seconds, outcome.draft_seconds);
     if (!used_) {
         const auto & tokens = offered_.tokens;

@@ -17,18 +17,18 @@ public:
     MixedDrafter(std::unique_ptr<ModelDrafter> model, const std::vector<int32_t> & corpus);
 
     std::size_t room(std::size_t history_size) const override;
-    void begin(const std::vector<int32_t> & history) override;
+    void begin(const std::vector<int32_t> & history, const Task & task) override;
+    // The model's prompt, if that is likely to pay. Else it may catch up in a round in which it does.
     std::size_t prefill(const std::vector<int32_t> & history) override;
     // Paced: whatever promises most. Else gamma tokens of the model, or of the lookup if there is no model.
     void propose(const DraftRequest & request, Proposal & out) override;
     void commit(const std::vector<int32_t> & history) override;
     void rewind(std::size_t count) override;
     void learn(const Outcome & outcome) override;
-    PaceCounters pace_counters() const override { return pace_.counters(); }
     double decode_seconds() const override { return model_ ? model_->decode_seconds() : 0.0; }
     std::size_t num_decoded() const override { return model_ ? model_->num_decoded() : 0; }
 
-    Pace & pace() { return pace_; }
+    Pace * pace() override { return &pace_; }
 
 private:
     void mix(const DraftRequest & request, Proposal & out);
@@ -38,6 +38,7 @@ private:
     std::unique_ptr<ModelDrafter> model_;
     LookupDrafter lookup_;
     Pace pace_;
+    bool prompt_pays_ = true;       // for the model to decode
     bool paced_ = false;            // this round
     LookupDrafter::Found offered_;  // by the lookup at the beginning of the round
     bool used_ = false;             // whether it was taken

@@ -14,7 +14,7 @@ public:
     explicit ModelDrafter(std::shared_ptr<Context> context) : context_(std::move(context)) {}
 
     std::size_t room(std::size_t history_size) const override;
-    void begin(const std::vector<int32_t> & history) override { context_->keep_common(history); }
+    void begin(const std::vector<int32_t> & history, const Task &) override { context_->keep_common(history); }
     std::size_t prefill(const std::vector<int32_t> & history) override;
     void propose(const DraftRequest & request, Proposal & out) override;
     void commit(const std::vector<int32_t> & history) override { context_->keep_common(history); }
@@ -27,6 +27,7 @@ public:
     double draw(const DraftRequest & request, Proposal & out);
     // Tokens that have to be decoded before the next can be drawn, behind a sequence of this length.
     std::size_t missing(std::size_t sequence_size) const { return sequence_size - context_->tokens().size(); }
+    std::size_t n_batch() const { return context_->n_batch(); }
     bool is_eog(int32_t token) const { return context_->is_eog(token); }
     // What its decodes have cost is reported here.
     void report_to(CostModel * costs) { costs_ = costs; }
