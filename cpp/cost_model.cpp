@@ -11,14 +11,10 @@ namespace specllama {
 namespace {
 
 constexpr double usual_growth = 0.1;  // of T(1), for each token more: optimistic for most models on most machines
-constexpr double largest_step = 0.7;  // in log seconds: one outlier (a swapped page) must not turn the curve over
-
-// Variances of log seconds: of one decode, and by how much the truth moves from one decode to the next. A size that was
-// not seen for long is uncertain, so that it follows its next decode; one that was just seen leaves that to the level.
-constexpr double noise = 0.0064;
-constexpr double level_drift = 0.0008;
-constexpr double shape_drift = 0.0004;
-constexpr double largest_variance = 0.02;
+constexpr double level_rate = 0.2;    // how fast all sizes follow what one of them shows
+constexpr double shape_rate = 0.12;   // how fast one size departs from the others, for each decode since it was seen
+constexpr std::size_t longest_since = 3;
+constexpr double largest_step = 0.6;  // in log seconds: one outlier (a swapped page) must not turn the curve over
 
 // A clock can stand still, and a file can hold anything.
 bool usable(double seconds) { return seconds > 0.0 && std::isfinite(seconds); }
@@ -30,47 +26,37 @@ void CostModel::observe(std::size_t n, double seconds) {
         return;
     }
     const double log_seconds = std::log(seconds);
-    set_first_level(n, log_seconds);
-    num_observed_ += 1;
-    const auto [found, is_new] = sizes_.emplace(n, Size{log_seconds - log_level_, noise, num_observed_, 1});
-    if (is_new) {
-        return;
+    if (num_levels_ < settled_) {
+        // Of the first ones the least: whatever else happens on the machine makes a batch slower, never faster.
+        const double level = log_seconds - log_shape(n);
+        log_level_ = num_levels_ == 0 ? level : std::min(log_level_, level);
+        num_levels_ += 1;
     }
-    // A Kalman filter of the sum of two random walks, whose errors are taken to be independent.
-    Size & size = found->second;
-    const double since = static_cast<double>(num_observed_ - size.seen);
-    const double of_size = std::min(size.variance + shape_drift * since, largest_variance);
-    const double of_level = std::min(level_variance_ + level_drift, largest_variance);
-    const double total = of_size + of_level + noise;
+    Size & size = sizes_.emplace(n, Size{log_seconds - log_level_, 0}).first->second;
     const double error = std::clamp(log_seconds - log_level_ - size.log_shape, -largest_step, largest_step);
-    size.log_shape += of_size / total * error;
-    size.variance = of_size * (1.0 - of_size / total);
-    log_level_ += of_level / total * error;
-    level_variance_ = of_level * (1.0 - of_level / total);
+    num_observed_ += 1;
+    const auto since = static_cast<double>(std::min(num_observed_ - size.seen, longest_since));
     size.seen = num_observed_;
     size.count += 1;
-}
-
-void CostModel::set_first_level(std::size_t n, double log_seconds) {
-    if (num_levels_ == first_levels_) {
-        return;
+    if (size.count <= settled_) {
+        size.log_shape += error / static_cast<double>(size.count + (size.restored ? 1 : 0));
+    } else {
+        // A size that was not seen for a while may have changed more than the others, which were.
+        const double of_shape = 1.0 - std::pow(1.0 - shape_rate, since);
+        size.log_shape += of_shape * error;
+        log_level_ += level_rate * (1.0 - of_shape) * error;
     }
-    // Of the first ones the least: whatever else happens on the machine makes a batch slower, never faster.
-    const double level = log_seconds - log_shape(n);
-    log_level_ = num_levels_ == 0 ? level : std::min(log_level_, level);
-    num_levels_ += 1;
 }
 
 void CostModel::restore(const std::map<std::size_t, double> & seconds) {
     sizes_.clear();
     for (const auto & [n, value] : seconds) {
         if (n > 0 && usable(value)) {
-            sizes_[n] = {std::log(value), noise, 0, 0, true};
+            sizes_[n] = {std::log(value), 0, true};
         }
     }
-    log_level_ = level_variance_ = 0.0;
-    num_observed_ = 0;
-    num_levels_ = sizes_.empty() ? first_levels_ : 0;
+    log_level_ = 0.0;
+    num_levels_ = sizes_.empty() ? settled_ : 0;
 }
 
 double CostModel::seconds(std::size_t n) const { return sizes_.empty() ? 0.0 : std::exp(log_shape(n) + log_level_); }

@@ -29,26 +29,23 @@ public:
     bool empty() const { return sizes_.empty(); }
 
 private:
-    // A restored level is the least of so many first ones.
-    static constexpr std::size_t first_levels_ = 3;
+    // Observations. A size seen less often follows their mean; a restored level is the least of the first ones.
+    static constexpr std::size_t settled_ = 3;
 
     struct Size {
         double log_shape = 0.0;  // log T(n) at level 0
-        double variance = 0.0;   // of log_shape, when it was seen last
-        std::size_t seen = 0;    // when that was, in observations
         std::size_t count = 0;
         bool restored = false;  // which counts as having been seen once more
+        std::size_t seen = 0;   // when it was seen last, in observations
     };
 
     double log_shape(std::size_t n) const;
-    void set_first_level(std::size_t n, double log_seconds);
 
     std::map<std::size_t, Size> sizes_;
     // What has changed for all sizes alike since they were measured: a hotter processor, a longer history, a neighbour.
     double log_level_ = 0.0;
-    double level_variance_ = 0.0;
     std::size_t num_observed_ = 0;
-    std::size_t num_levels_ = first_levels_;  // batches seen since restore()
+    std::size_t num_levels_ = settled_;  // batches seen since restore()
 };
 
 }  // namespace specllama

@@ -13,12 +13,17 @@ constexpr double prior_rounds = 8.0;        // of plain decoding, before there a
 constexpr double catching_up_share = 0.15;  // of its cost is charged to one round: the next ones profit, too
 constexpr double forgetting = 0.99;         // of what is known of the model, for each round without it
 constexpr double exploring_share = 0.01;    // of all time
+constexpr double pessimism = 0.6;           // of the acceptance, when it is asked what exploring may cost
+constexpr double model_prior_rounds = 3.0;  // that go by the acceptance alone
+constexpr double model_fading = 0.93;       // of rounds of the model
+constexpr double kept = 0.3;                // of what is particular to a text, for the next one
 constexpr std::size_t first_plain_rounds = 2;
 constexpr double measuring_share = 0.006;     // of all time
 constexpr std::size_t least_interval = 8;     // rounds between two that measure plain decoding
 constexpr std::size_t largest_interval = 100;
+constexpr double few_rounds = 4.0;  // too few to say what drafting gains
 constexpr std::size_t first_window = 3;
-constexpr double first_credit = 1.5;  // in plain decodes
+constexpr double first_credit = 0.2;  // in plain decodes
 constexpr double largest_credit = 3.0;
 constexpr std::size_t most_padding = 3;
 constexpr double padding_gain = 0.97;        // a larger batch must be so much cheaper
@@ -28,8 +33,8 @@ constexpr std::size_t usual_answer = 128;    // tokens; max_tokens is often far 
 
 void Pace::begin_generation() {
     credit_ = first_credit;
-    earned_ = 0.0;
-    spent_ = 0.0;
+    of_all_ = Yield();
+    of_model_.fade(kept);
     acceptance_.new_text();
     window_ = first_window;
     counters_ = PaceCounters();
@@ -44,7 +49,7 @@ bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_to
     const bool pays =
         target_.empty() || draft_.empty() ||
         static_cast<double>(std::min(max_tokens, usual_answer)) *
-                (target_.seconds(1) - 1.0 / model_rate(acceptance_.model().mean(), 1, most)) >
+                (target_.seconds(1) - 1.0 / model_yield(acceptance_.model().mean(), 1, most).rate()) >
             catching_up_seconds(missing) - draft_.seconds(1);
     counters_.prompt_skipped = !pays;
     return pays;
@@ -55,13 +60,14 @@ void Pace::begin_round(std::size_t most, std::size_t missing) {
     const bool measuring = target_.count(1) < first_plain_rounds || since_plain_ >= plain_interval();
     idle_ = measuring ? Idle::measuring : missing == 0 ? Idle::no_match : Idle::not_worth_it;
     most_ = measuring ? 0 : most;
-    missing_ = missing;
+    missing_ = missing_at_first_ = missing;
     exploring_ = false;
     survival_ = 1.0;
     tokens_.clear();
     if (most_ > 0 && missing_ > 0 && !model_pays()) {
         missing_ = 0;
         acceptance_.forget_model(forgetting);
+        of_model_.fade(forgetting);
     }
 }
 
@@ -69,32 +75,50 @@ void Pace::begin_round(std::size_t most, std::size_t missing) {
 // far, that costs credit.
 bool Pace::model_pays() {
     const double plain = 1.0 / target_.seconds(1);
-    if (model_rate(acceptance_.model().mean(), missing_, most_) > plain) {
+    if (usual_model_yield().rate() > plain) {
         return true;
     }
-    exploring_ =
-        credit_ >= exploring_cost(1) && model_rate(acceptance_.model().optimistic(), missing_, most_) > plain;
+    exploring_ = credit_ >= exploring_cost(1) &&
+                 model_yield(acceptance_.model().optimistic(), missing_, most_).rate() > plain;
     return exploring_;
 }
 
-// What drafting k tokens with the model costs if none of them is accepted, in plain decodes.
+// What drafting k tokens with the model costs, in plain decodes, if they are accepted as seldom as may well be.
 double Pace::exploring_cost(std::size_t k) const {
     const double draft_seconds = catching_up_seconds(missing_) + static_cast<double>(k - 1) * draft_.seconds(1);
-    return (draft_seconds + target_.seconds(k + 1)) / target_.seconds(1) - 1.0;
+    double tokens = 1.0;
+    double survival = 1.0;
+    for (std::size_t i = 0; i < k; ++i) {
+        survival *= pessimism * acceptance_.model().mean();
+        tokens += survival;
+    }
+    return (draft_seconds + target_.seconds(k + 1)) / target_.seconds(1) - tokens;
 }
 
-// Tokens per second if every token of the model is accepted so often, with the number of them that is best then.
-double Pace::model_rate(double acceptance, std::size_t missing, std::size_t most) const {
-    double best = 0.0;
+// What a round yields if every token of the model is accepted so often, with the number of them that is best then.
+Yield Pace::model_yield(double acceptance, std::size_t missing, std::size_t most) const {
+    Yield best;
     double survival = 1.0;
     double tokens = 1.0;
     for (std::size_t k = 1; k <= most; ++k) {
         survival *= acceptance;
         tokens += survival;
         const double draft_seconds = first_draft_seconds(missing) + static_cast<double>(k - 1) * draft_.seconds(1);
-        best = std::max(best, tokens / (draft_seconds + target_.seconds(k + 1)));
+        const Yield yield{1.0, tokens, draft_seconds + target_.seconds(k + 1)};
+        best = yield.rate() > best.rate() ? yield : best;
     }
     return best;
+}
+
+// What a round that begins with the model yields, by the last ones. Unlike model_yield() it knows what it is worth to
+// stop behind an unsure token.
+Yield Pace::usual_model_yield() const {
+    Yield usual = model_yield(acceptance_.model().mean(), 1, most_);
+    usual.fade(model_prior_rounds);
+    usual.add(of_model_);
+    usual.fade(1.0 / usual.rounds);
+    usual.seconds += first_draft_seconds(missing_) - draft_.seconds(1);
+    return usual;
 }
 
 double Pace::first_draft_seconds(std::size_t missing) const {
@@ -111,15 +135,17 @@ double Pace::catching_up_seconds(std::size_t missing) const {
 
 double Pace::rate() const {
     const double plain = 1.0 / target_.seconds(1);
-    return std::max(plain, (earned_ + prior_rounds) / (spent_ + prior_rounds / plain));
+    return std::max(plain, (of_all_.tokens + prior_rounds) / (of_all_.seconds + prior_rounds / plain));
 }
 
 // How many rounds may draft before plain decoding is measured again: so many that it costs a small share of the time,
 // which is nearly nothing where the gain is small, and where it matters most.
 std::size_t Pace::plain_interval() const {
-    const double round_seconds = (1.0 - fading) * spent_;
+    if (of_all_.rounds < few_rounds) {
+        return largest_interval;
+    }
     const double lost = target_.seconds(1) - 1.0 / rate();
-    const double rounds = round_seconds > 0.0 ? lost / (measuring_share * round_seconds) : 0.0;
+    const double rounds = lost * of_all_.rounds / (measuring_share * of_all_.seconds);
     return std::clamp(static_cast<std::size_t>(rounds), least_interval, largest_interval);
 }
 
@@ -139,7 +165,11 @@ Pace::Decision Pace::decide(const std::vector<Expectation> & lookup) {
     const double stop = target_.seconds(done + 1);
     Decision best;
     double best_net = 0.0;
-    const double model = model_run(survival_, -stop, done, missing_, before(), rho);
+    double model = model_run(survival_, -stop, done, missing_, before(), rho);
+    if (done == 0 && missing_ > 0) {
+        const Yield usual = usual_model_yield();
+        model = std::max(model, usual.tokens - 1.0 - rho * (usual.seconds - stop));
+    }
     if (model > best_net && !(exploring_ && exploring_cost(done + 1) > credit_)) {
         best = {Move::model, 1};
         best_net = model;
@@ -211,19 +241,32 @@ void Pace::drafted(const Expectation & token) {
     }
 }
 
-void Pace::end_round(std::size_t num_accepted, double verify_seconds, double draft_seconds) {
-    // What was to be expected, not what luck made of it: a few lucky rounds must not make the next ones look poor.
+// What was to be expected of this round, not what luck made of it: a few lucky rounds must not make the next ones look
+// poor.
+double Pace::expected_tokens() const {
     double expected = 1.0;
     double survival = 1.0;
     for (const Expectation & token : tokens_) {
         survival *= acceptance_.of(token);
         expected += survival;
     }
-    earned_ = fading * earned_ + expected;
-    spent_ = fading * spent_ + verify_seconds + draft_seconds;
+    return expected;
+}
+
+void Pace::end_round(std::size_t num_accepted, double verify_seconds, double draft_seconds) {
+    const double expected = expected_tokens();
+    const double usual_seconds = target_.empty() ? verify_seconds : target_.seconds(tokens_.size() + 1);
     counters_.predicted_tokens += expected;
-    counters_.predicted_seconds +=
-        draft_seconds + (target_.empty() ? verify_seconds : target_.seconds(tokens_.size() + 1));
+    counters_.predicted_seconds += draft_seconds + usual_seconds;
+    of_all_.fade(fading);
+    of_all_.add({1.0, expected, verify_seconds + draft_seconds});
+    if (!tokens_.empty() && tokens_.front().source == Source::model) {
+        const double late = catching_up_seconds(missing_at_first_) - draft_.seconds(missing_at_first_ > 1 ? 2 : 1);
+        of_model_.fade(model_fading);
+        // Half of what was expected and half of what came: the one knows more of the round, the other cannot be wrong.
+        const double tokens = (expected + 1.0 + static_cast<double>(num_accepted)) / 2.0;
+        of_model_.add({1.0, tokens, usual_seconds + std::max(0.0, draft_seconds - std::max(0.0, late))});
+    }
 
     target_.observe(tokens_.size() + 1, verify_seconds);
     since_plain_ = tokens_.empty() ? 0 : since_plain_ + 1;

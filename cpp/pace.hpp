@@ -16,6 +16,7 @@
 #include "acceptance.hpp"
 #include "cost_model.hpp"
 #include "counters.hpp"
+#include "yield.hpp"
 
 namespace specllama {
 
@@ -74,9 +75,11 @@ private:
                      double rho) const;
     double first_draft_seconds(std::size_t missing) const;
     double catching_up_seconds(std::size_t missing) const;
-    double model_rate(double acceptance, std::size_t missing, std::size_t most) const;
+    Yield model_yield(double acceptance, std::size_t missing, std::size_t most) const;
+    Yield usual_model_yield() const;
     bool model_pays();
     double exploring_cost(std::size_t k) const;
+    double expected_tokens() const;
     std::size_t padding() const;
     void adapt_window(std::size_t num_accepted);
 
@@ -88,15 +91,16 @@ private:
     // This round.
     std::size_t most_ = 0;
     std::size_t missing_ = 0;
+    std::size_t missing_at_first_ = 0;
     bool exploring_ = false;  // the model drafts although it may not pay
     Idle idle_ = Idle::measuring;  // if nothing is drafted
     double survival_ = 1.0;   // the probability that all drafted so far are accepted
     std::vector<Expectation> tokens_;
 
     // All rounds, fading.
-    double earned_ = 0.0;
-    double spent_ = 0.0;
-    double credit_ = 1.0;  // what exploring may cost, in plain decodes
+    Yield of_all_;
+    Yield of_model_;       // of those that began with the model, as if it had been in step
+    double credit_ = 0.0;  // what exploring may cost, in plain decodes
     PaceCounters counters_;
     std::size_t since_plain_ = 0;  // rounds
     std::size_t window_ = 3;       // the most tokens that one decision takes from the lookup

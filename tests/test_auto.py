@@ -119,7 +119,13 @@ def test_statistics_add_up(make_llama: MakeLlama, tiny_files: TinyFiles, draft: 
     total = llm.total_stats
     assert {name: drafter.num_draft_tokens for name, drafter in total.per_drafter.items()} == summed
     assert json.loads(json.dumps(total.to_dict()))["per_drafter"].keys() == summed.keys()
-    assert "it would not have paid" in str(total)
+    idle = total.num_idle_rounds
+    assert idle.keys() == {"measuring", "no_match", "not_worth_it"}
+    assert idle["measuring"] > 0
+    assert (idle["no_match"] > 0) <= (draft not in MODELS)
+    assert sum(idle.values()) <= total.num_rounds_per_gamma[0]
+    assert f"{total.num_rounds_per_gamma[0]} of {sum(total.num_rounds_per_gamma)} rounds did not draft" in str(total)
+    assert f"{idle['measuring']} to measure plain decoding" in str(total)
 
 
 def test_a_generation_without_a_round_to_draft_in(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
@@ -130,6 +136,50 @@ def test_a_generation_without_a_round_to_draft_in(make_llama: MakeLlama, tiny_fi
         assert str(llm.stats)
     llm.create_completion(PROMPT, max_tokens=1, temperature=0.0)
     assert llm.stats.plain_seconds == 0.0, "a round that could not draft is not a measurement"
+
+
+def test_plain_decoding_teaches_what_it_costs(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """So do fixed numbers of draft tokens; the next text under auto need not find out."""
+    llm = auto(make_llama, tiny_files, "good")
+    tokens_of(llm, num_draft_tokens=0, temp=0.0)
+    tokens_of(llm, num_draft_tokens=3, temp=0.0)
+    target, draft = llm._engine.costs
+    assert {1, 4} <= target.keys()
+    assert 1 in draft
+    tokens_of(llm, temp=0.0)
+    assert llm.stats.num_idle_rounds["measuring"] == 0
+
+
+SLOW, FAST = {1: 1.0, 2: 1.0, 600: 1000.0}, {1: 0.001, 2: 0.001, 600: 0.002}
+
+
+def test_a_prompt_that_would_cost_the_draft_too_much(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """It is left undecoded if it takes longer than the draft can save; the text is the same."""
+    expected = tokens_of(make_llama(num_draft_tokens=0), temp=0.0)
+    for draft_costs in (SLOW, FAST):
+        llm = auto(make_llama, tiny_files, "good")
+        llm._engine.restore_costs({1: 0.5, 2: 0.51, 17: 0.52}, draft_costs)
+        assert tokens_of(llm, temp=0.0) == expected
+        skipped = draft_costs is SLOW
+        assert llm.stats.num_draft_prompts_skipped == int(skipped)
+        assert (llm.stats.num_draft_tokens_decoded == 0) == skipped
+        assert ("the draft's prompt was skipped" in str(llm.stats)) == skipped
+        tokens_of(llm, num_draft_tokens=4, temp=0.0)
+        assert llm.stats.num_draft_tokens_decoded > 0, "a fixed number of tokens is what it says"
+    assert llm.total_stats.num_draft_prompts_skipped == 0
+
+
+def test_costs_are_handed_on(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = auto(make_llama, tiny_files, "good")
+    tokens_of(llm, temp=0.0)
+    known = llm._engine.costs
+    other = auto(make_llama, tiny_files, "good")
+    assert other._engine.costs == ({}, {})
+    other._engine.restore_costs(*known)
+    assert other._engine.costs == tuple(pytest.approx(costs) for costs in known)
+    plain = make_llama()
+    plain._engine.restore_costs(*known)
+    assert plain._engine.costs == ({}, {}), "nothing to pace"
 
 
 # Interruptions

@@ -94,14 +94,28 @@ def test_curves_of_any_shape_are_kept(name: str) -> None:
 @pytest.mark.parametrize("factor", [2.0, 0.6])
 @pytest.mark.parametrize("observed", [1, 4])
 def test_all_sizes_follow_what_one_shows(observed: int, factor: float) -> None:
-    """A hotter processor: the size that is seen follows all the way, the others more than half of it, and back."""
+    """A hotter processor: the size that is seen follows all the way, the others a good part of it, and back."""
     model = model_of(STEPPED, times=5)
     repeat(model, observed, STEPPED[observed] * factor, 30)
     for n, before in STEPPED.items():
         share = math.log(model.seconds(n) / before) / math.log(factor)
-        assert share == pytest.approx(1.0, abs=0.01) if n == observed else 0.5 < share < 1.0
+        assert share == pytest.approx(1.0, abs=0.01) if n == observed else 0.4 < share < 1.0
     repeat(model, observed, STEPPED[observed], 30)
-    assert model.known() == {n: pytest.approx(before, rel=0.02) for n, before in STEPPED.items()}
+    for n, before in STEPPED.items():
+        assert model.seconds(n) == pytest.approx(before, rel=0.02 if n == observed else 0.1)
+
+
+def test_a_size_that_was_not_seen_for_long_takes_its_change_upon_itself() -> None:
+    """It may have changed alone, where the others were seen not to: what is bound by memory, as a neighbour moves in."""
+    model = model_of(STEPPED, times=5)
+    for _ in range(10):
+        for n in (4, 5):
+            model.observe(n, STEPPED[n])
+    model.observe(1, 1.5)
+    own = math.log(model.seconds(1), 1.5)
+    others = math.log(model.seconds(4) / STEPPED[4], 1.5)
+    assert own > 0.4
+    assert others < own / 3
 
 
 def test_a_drift_that_every_size_shows_is_followed_to_the_end() -> None:
@@ -122,7 +136,8 @@ def test_an_outlier_does_not_turn_the_curve_over() -> None:
     order = sorted(STEPPED, key=model.seconds)
     assert order == sorted(STEPPED, key=STEPPED.__getitem__)
     repeat(model, 1, 1.0, 10)
-    assert model.known() == {n: pytest.approx(before, rel=0.02) for n, before in STEPPED.items()}
+    for n, before in STEPPED.items():
+        assert model.seconds(n) == pytest.approx(before, rel=0.02 if n == 1 else 0.08)
 
 
 @pytest.mark.parametrize("first", STEPPED)
@@ -143,12 +158,12 @@ def test_a_slow_start_does_not_bend_a_restored_curve() -> None:
 
 
 def test_a_restored_size_is_worth_an_observation() -> None:
-    """One decode that took twice as long shifts it half the way (in log seconds): it may have been bad luck."""
+    """One decode that took half as long again shifts it half the way (in log seconds): it may have been bad luck."""
     model = _core.CostModel()
     model.restore(STEPPED)
     repeat(model, 1, 1.0, 5)
-    model.observe(4, 2.0 * STEPPED[4])
-    assert model.seconds(4) == pytest.approx(math.sqrt(2.0) * STEPPED[4])
+    model.observe(4, 1.5 * STEPPED[4])
+    assert model.seconds(4) == pytest.approx(math.sqrt(1.5) * STEPPED[4])
 
 
 def test_a_restored_curve_gives_way_to_what_is_measured() -> None:

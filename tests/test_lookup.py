@@ -148,8 +148,8 @@ def test_drafts_can_be_exchanged_and_pickled(make_llama: MakeLlama, tiny_files: 
 def test_arguments_of_another_kind_of_draft_are_refused(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     with pytest.raises(ValueError, match="draft_kwargs is for a draft_model given by its path"):
         make_llama(draft="lookup", draft_kwargs={"n_ctx": 64})
-    for draft in (None, tiny_files.good, lambda history: []):
-        with pytest.raises(ValueError, match="lookup_corpus is for draft_model='lookup'"):
+    for draft in (None, lambda history: []):
+        with pytest.raises(ValueError, match="lookup_corpus is for a draft model or draft_model='lookup'"):
             make_llama(draft=draft, lookup_corpus="the cat")
 
 

@@ -32,9 +32,8 @@ class Driver:
         if draft is not None:
             self.pace.draft.restore({n: draft(n) for n in range(1, 33)})
         self.pace.begin_generation()
-        for _ in range(2):
-            assert self.draw(looked_up(20), confidence=0.99) == []
-            self.end(0)
+        assert self.draw(looked_up(20), confidence=0.99) == [], "it sees first how fast plain decoding is today"
+        self.end(0)
 
     def draw(self, lookup: Sequence[_core.Expectation] = (), confidence: float = 0.9, most: int = MOST) -> list[str]:
         """Begins a round and drafts until the pace stops. Where each token came from."""
@@ -98,6 +97,56 @@ def test_it_never_drafts_where_every_token_costs_a_decode(
     draft = None if draft_cost is None else curve(draft_cost, {1: 1.0, 100: 2.0})
     driver = Driver(lambda n: costs[int(n) - 1], draft)
     assert driver.draw([Expectation.of_lookup(*match) for match in lookup], confidence=0.999) == []
+
+
+@pytest.mark.parametrize(("gain", "interval"), [(1.0, 8), (3.0, 100)])
+def test_plain_decoding_is_measured_more_often_where_that_costs_less(gain: float, interval: int) -> None:
+    """Where drafting gains little, and a wrong T(1) would turn the gain into a loss."""
+    target = curve(0.05, {1: 1.0, 2: 2.0 / gain, 101: 2.0 / gain})
+    driver = Driver(target)
+    since, plain = 0, []
+    for _ in range(400):
+        driver.pace.begin_round(1, 0)
+        move, count = driver.pace.decide(looked_up(60, count=1))
+        driver.sources = ["lookup"] * count
+        driver.draft_seconds = 0.0
+        for expectation in looked_up(60, count=1)[:count]:
+            driver.pace.drafted(expectation)
+        driver.end(count)
+        since += 1
+        if move == "stop":
+            plain.append(since)
+            since = 0
+    assert plain
+    if gain > 1.5:
+        assert interval / 2 < plain[-1] <= interval + 1
+    else:
+        assert plain[-1] <= interval + 1
+
+
+def test_decodes_that_were_not_paced_teach_what_they_cost() -> None:
+    pace = _core.Pace()
+    pace.decoded(1, 0.05)
+    pace.decoded(1, 0.05)
+    pace.decoded(5, 0.08)
+    assert pace.target.known() == {1: pytest.approx(0.05), 5: pytest.approx(0.08)}
+    pace.begin_generation()
+    pace.begin_round(MOST, 0)
+    assert pace.decide(looked_up(40))[0] == "lookup", "plain decoding need not be measured"
+
+
+def test_a_prompt_that_the_draft_need_not_decode() -> None:
+    """It pays for a target that drafts help, not for one they do not, nor for a few tokens behind a long prompt."""
+    chunk = curve(0.015, {1: 1.0, 2: 1.8, 4: 2.0, 16: 5.0, 512: 150.0})
+    paces = {name: Driver(TARGETS[name], chunk).pace for name in ("16-bit", "not monotonic")}
+    for pace in paces.values():
+        pace.draft.restore({n: chunk(n) for n in (1, 2, 4, 16, 512)})
+        pace.set_draft_batch(512)
+    assert paces["16-bit"].prompt_pays(300, MOST, 128)
+    assert not paces["not monotonic"].prompt_pays(300, MOST, 128)
+    assert not paces["16-bit"].prompt_pays(300, MOST, 8)
+    assert not paces["16-bit"].prompt_pays(5000, MOST, 10**6), "an answer is seldom as long as max_tokens"
+    assert _core.Pace().prompt_pays(5000, MOST, 1), "nothing is known: it has to be seen"
 
 
 def test_a_draft_as_slow_as_the_target_is_not_used_and_the_lookup_is() -> None:
@@ -271,7 +320,7 @@ def test_a_draft_that_is_never_right_is_given_up() -> None:
 
 
 def test_exploring_is_counted_and_bounded_by_its_credit() -> None:
-    """At most 1.5 plain decodes for a text, and 1% of all time; the next text counts anew."""
+    """It may overdraw once by a round; then 1% of all time is all it takes. The next text counts anew."""
     driver = Driver(TARGETS["16-bit"], DRAFT)
     plain = driver.target(1)
     seconds = 0.0
