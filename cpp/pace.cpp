@@ -16,18 +16,19 @@ constexpr double exploring_share = 0.01;    // of all time
 constexpr double pessimism = 0.6;           // of the acceptance, when it is asked what exploring may cost
 constexpr double model_prior_rounds = 3.0;  // that go by the acceptance alone
 constexpr double model_fading = 0.93;       // of rounds of the model
+constexpr double realised_share = 0.8;      // of what came in them, beside what was expected
 constexpr double kept = 0.3;                // of what is particular to a text, for the next one
 constexpr std::size_t first_plain_rounds = 2;
-constexpr double measuring_share = 0.006;     // of all time
-constexpr std::size_t least_interval = 8;     // rounds between two that measure plain decoding
+constexpr double measuring_share = 0.006;  // of all time
+constexpr std::size_t least_interval = 8;  // rounds between two that measure plain decoding
 constexpr std::size_t largest_interval = 100;
 constexpr double few_rounds = 4.0;  // too few to say what drafting gains
 constexpr std::size_t first_window = 3;
 constexpr double first_credit = 0.2;  // in plain decodes
 constexpr double largest_credit = 3.0;
 constexpr std::size_t most_padding = 3;
-constexpr double padding_gain = 0.97;        // a larger batch must be so much cheaper
-constexpr std::size_t usual_answer = 128;    // tokens; max_tokens is often far more than what comes
+constexpr double padding_gain = 0.97;      // a larger batch must be so much cheaper
+constexpr std::size_t usual_answer = 128;  // tokens; max_tokens is often far more than what comes
 
 }  // namespace
 
@@ -46,11 +47,10 @@ void Pace::restore(const std::map<std::size_t, double> & target, const std::map<
 }
 
 bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens) {
-    const bool pays =
-        target_.empty() || draft_.empty() ||
-        static_cast<double>(std::min(max_tokens, usual_answer)) *
-                (target_.seconds(1) - 1.0 / model_yield(acceptance_.model().mean(), 1, most).rate()) >
-            catching_up_seconds(missing) - draft_.seconds(1);
+    const bool pays = target_.empty() || draft_.empty() ||
+                      static_cast<double>(std::min(max_tokens, usual_answer)) *
+                              (target_.seconds(1) - 1.0 / model_yield(acceptance_.model().mean(), 1, most).rate()) >
+                          catching_up_seconds(missing) - draft_.seconds(1);
     counters_.prompt_skipped = !pays;
     return pays;
 }
@@ -78,8 +78,8 @@ bool Pace::model_pays() {
     if (usual_model_yield().rate() > plain) {
         return true;
     }
-    exploring_ = credit_ >= exploring_cost(1) &&
-                 model_yield(acceptance_.model().optimistic(), missing_, most_).rate() > plain;
+    exploring_ =
+        credit_ >= exploring_cost(1) && model_yield(acceptance_.model().optimistic(), missing_, most_).rate() > plain;
     return exploring_;
 }
 
@@ -263,8 +263,9 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     if (!tokens_.empty() && tokens_.front().source == Source::model) {
         const double late = catching_up_seconds(missing_at_first_) - draft_.seconds(missing_at_first_ > 1 ? 2 : 1);
         of_model_.fade(model_fading);
-        // Half of what was expected and half of what came: the one knows more of the round, the other cannot be wrong.
-        const double tokens = (expected + 1.0 + static_cast<double>(num_accepted)) / 2.0;
+        // What was expected is less noisy, what came cannot be wrong.
+        const double came = 1.0 + static_cast<double>(num_accepted);
+        const double tokens = expected + realised_share * (came - expected);
         of_model_.add({1.0, tokens, usual_seconds + std::max(0.0, draft_seconds - std::max(0.0, late))});
     }
 

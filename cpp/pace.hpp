@@ -92,9 +92,9 @@ private:
     std::size_t most_ = 0;
     std::size_t missing_ = 0;
     std::size_t missing_at_first_ = 0;
-    bool exploring_ = false;  // the model drafts although it may not pay
+    bool exploring_ = false;       // the model drafts although it may not pay
     Idle idle_ = Idle::measuring;  // if nothing is drafted
-    double survival_ = 1.0;   // the probability that all drafted so far are accepted
+    double survival_ = 1.0;        // the probability that all drafted so far are accepted
     std::vector<Expectation> tokens_;
 
     // All rounds, fading.

@@ -17,8 +17,8 @@ namespace specllama {
 struct Settings {
     SamplerParams sampler;
     Rule rule = Rule::block;
-    std::size_t num_draft_tokens = 4;  // gamma, or the most of it; 0 is plain decoding
-    bool paced = false;                // draft fewer where more do not pay
+    std::size_t num_draft_tokens = 4;                       // gamma, or the most of it; 0 is plain decoding
+    bool paced = false;                                     // draft fewer where more do not pay
     std::size_t max_tokens = static_cast<std::size_t>(-1);  // of the generation
     std::uint64_t seed = 0;
 };

@@ -147,10 +147,9 @@ class Stats:
             f"{self.plain_seconds * 1000:.1f} ms a token plainly; {self.exploring_seconds:.3f} s lost exploring",
         ]
 
-
     def _idle(self) -> str:
         rounds, idle = sum(self.num_rounds_per_gamma), self.num_rounds_per_gamma[0]
-        why = ", ".join(f"{count} {_WHY_IDLE[name]}" for name, count in self.num_idle_rounds.items() if count)
+        why = ", ".join(f"{count} {_WHY_IDLE[name]}" for name, count in self.num_idle_rounds.items())
         skipped = "; the draft's prompt was skipped" if self.num_draft_prompts_skipped else ""
         return f"{idle} of {rounds} rounds did not draft{f' ({why})' if why else ''}{skipped}"
 
@@ -195,7 +194,7 @@ class Tally:
                 for name, found in counters.per_source.items()
                 if found.num_drafts
             },
-            idle_rounds=Counter(counters.idle_rounds),
+            idle_rounds=+Counter(counters.idle_rounds),  # those that occurred
             prompts_skipped=int(counters.prompt_skipped),
             plain_seconds=counters.plain_seconds,
             **known,

@@ -120,9 +120,8 @@ def test_statistics_add_up(make_llama: MakeLlama, tiny_files: TinyFiles, draft: 
     assert {name: drafter.num_draft_tokens for name, drafter in total.per_drafter.items()} == summed
     assert json.loads(json.dumps(total.to_dict()))["per_drafter"].keys() == summed.keys()
     idle = total.num_idle_rounds
-    assert idle.keys() == {"measuring", "no_match", "not_worth_it"}
-    assert idle["measuring"] > 0
-    assert (idle["no_match"] > 0) <= (draft not in MODELS)
+    assert {"measuring"} <= idle.keys() <= {"measuring", "no_match", "not_worth_it"}
+    assert "no_match" not in idle or draft not in MODELS
     assert sum(idle.values()) <= total.num_rounds_per_gamma[0]
     assert f"{total.num_rounds_per_gamma[0]} of {sum(total.num_rounds_per_gamma)} rounds did not draft" in str(total)
     assert f"{idle['measuring']} to measure plain decoding" in str(total)
@@ -147,7 +146,7 @@ def test_plain_decoding_teaches_what_it_costs(make_llama: MakeLlama, tiny_files:
     assert {1, 4} <= target.keys()
     assert 1 in draft
     tokens_of(llm, temp=0.0)
-    assert llm.stats.num_idle_rounds["measuring"] == 0
+    assert "measuring" not in llm.stats.num_idle_rounds
 
 
 SLOW, FAST = {1: 1.0, 2: 1.0, 600: 1000.0}, {1: 0.001, 2: 0.001, 600: 0.002}

@@ -70,6 +70,20 @@ def test_a_corpus_is_looked_up(make_llama: MakeLlama) -> None:
     assert without.stats.num_accepted_tokens < 20
 
 
+def test_a_corpus_beside_a_draft_model(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """Under auto both draft; a fixed number of tokens is the model's."""
+    settings: dict[str, Any] = {"max_tokens": 60, "temperature": 0.9, "seed": 4}
+    answer = [token.id for token in make_llama().generate_tokens("the dog", **settings)]
+    llm = make_llama(draft=tiny_files.bad, lookup_corpus=answer, num_draft_tokens="auto")
+    copy = pickle.loads(pickle.dumps(llm))
+    for each in (llm, copy):
+        assert [token.id for token in each.generate_tokens("the dog", **settings)] == answer
+        assert each.stats.per_drafter["lookup"].num_accepted_tokens > 30
+        assert [token.id for token in each.generate_tokens("the dog", num_draft_tokens=4, **settings)] == answer
+        assert each.stats.per_drafter.keys() == {"model"}
+    copy.close()
+
+
 def test_the_text_before_a_reset_is_not_looked_up(make_llama: MakeLlama) -> None:
     llm = make_llama(draft="lookup", num_draft_tokens=6)
     settings: dict[str, Any] = {"max_tokens": 40, "temperature": 0.9, "seed": 2}
