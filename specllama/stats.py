@@ -93,11 +93,11 @@ class Stats:
     num_draft_tokens_per_pos: tuple[int, ...] = ()
     """``num_draft_tokens`` by position in the draft: rounds that drafted that far."""
     num_idle_rounds: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Rounds in which ``"auto"`` drafted nothing, and why. ``measuring``: to see what plain decoding takes. ``no_match``:
-    there is no draft model, and the end of the text did not occur before. ``not_worth_it``: no draft promised to gain more
-    than it takes."""
+    """Rounds in which ``"auto"`` drafted nothing, and why. ``measuring``: to see what plain decoding takes.
+    ``no_match``: there is no draft model, and the end of the text did not occur before. ``not_worth_it``: no draft
+    promised to gain more than it takes."""
     num_draft_prompts_skipped: int = 0
-    """Prompts that the draft model did not decode, because that would have taken more time than it was likely to save."""
+    """Prompts that the draft model left undecoded: that would have taken more time than it was likely to save."""
 
     @property
     def acceptance_rate_per_pos(self) -> tuple[float, ...]:

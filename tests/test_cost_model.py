@@ -106,7 +106,7 @@ def test_all_sizes_follow_what_one_shows(observed: int, factor: float) -> None:
 
 
 def test_a_size_that_was_not_seen_for_long_takes_its_change_upon_itself() -> None:
-    """It may have changed alone, where the others were seen not to: what is bound by memory, as a neighbour moves in."""
+    """It may have changed alone, where the others were seen not to: it is bound by memory, and a neighbour moved in."""
     model = model_of(STEPPED, times=5)
     for _ in range(10):
         for n in (4, 5):

@@ -5,9 +5,6 @@ Each bound leaves a margin to the worst that was measured over twenty seeds; the
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from simulation import TARGETS, Machine, Simulation, Text, make_text, throughput
