@@ -200,6 +200,21 @@ py::tuple step(Speculator & self, std::size_t max_tokens) {
     return py::make_tuple(round.tokens, round.num_drafted, round.num_accepted);
 }
 
+using Costs = std::map<std::size_t, double>;
+
+// T(n) in seconds of target and draft, as far as it is known.
+std::pair<Costs, Costs> costs(Speculator & self) {
+    Pace * pace = self.pace();
+    return pace == nullptr ? std::pair<Costs, Costs>() : std::make_pair(pace->target().known(), pace->draft().known());
+}
+
+void restore_costs(Speculator & self, const Costs & target, const Costs & draft) {
+    if (Pace * pace = self.pace()) {
+        pace->target().restore(target);
+        pace->draft().restore(draft);
+    }
+}
+
 void bind_speculator(py::module_ & module) {
     py::class_<Speculator>(module, "Speculator")
         .def(py::init(&make_speculator), py::arg("target"), py::arg("draft") = nullptr,
@@ -225,6 +240,8 @@ void bind_speculator(py::module_ & module) {
             py::arg("tokens"))
         .def("finish", &Speculator::finish, py::arg("count"))
         .def("history", [](const Speculator & self) { return to_array(self.history()); })
+        .def_property_readonly("costs", &costs)
+        .def("restore_costs", &restore_costs, py::arg("target"), py::arg("draft"))
         .def_property_readonly("counters", [](const Speculator & self) { return self.counters(); })
         .def_property_readonly("drafting_stopped", &Speculator::drafting_stopped);
 }

@@ -12,6 +12,8 @@
 
 namespace specllama {
 
+class Pace;
+
 // d_1..d_gamma, the distributions q_1..q_gamma that they were drawn from, and where each came from. They are appended
 // together, so that a proposal is whole at any moment: what was drawn is never taken back (design section 8).
 struct Proposal {
@@ -81,6 +83,8 @@ public:
     virtual void learn(const Outcome &) {}
     // What it has counted in this generation.
     virtual PaceCounters pace_counters() const { return {}; }
+    // What decides how much it drafts; null if nothing does.
+    virtual Pace * pace() { return nullptr; }
 
     // All but the first `count` tokens of history are no longer part of it.
     virtual void rewind(std::size_t count) = 0;

@@ -64,6 +64,8 @@ public:
     std::size_t n_vocab() const { return target_->n_vocab(); }
     const std::vector<int32_t> & history() const { return history_; }
     const Counters & counters() const { return counters_; }
+    // What decides how much is drafted; null if nothing does.
+    Pace * pace() { return drafter_ ? drafter_->pace() : nullptr; }
     // Why drafting was given up in this generation; empty if it was not.
     const std::string & drafting_stopped() const { return drafting_stopped_; }
 

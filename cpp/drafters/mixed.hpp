@@ -28,7 +28,7 @@ public:
     double decode_seconds() const override { return model_ ? model_->decode_seconds() : 0.0; }
     std::size_t num_decoded() const override { return model_ ? model_->num_decoded() : 0; }
 
-    Pace & pace() { return pace_; }
+    Pace * pace() override { return &pace_; }
 
 private:
     void mix(const DraftRequest & request, Proposal & out);
