@@ -13,6 +13,7 @@ import specllama
 from specllama import cli, cost_cache, tune
 from specllama.cost_curve import CostCurve
 from specllama.cost_key import cost_key
+from specllama.tune import runner
 from specllama.tune.report import to_text
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def test_a_pair(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     text = llm.create_completion(PROMPT, max_tokens=8, temperature=0.0)["choices"][0]["text"]
     steps: list[tuple[str, int, int]] = []
     result = tune.run(llm, repeats=3, n_past=20, on_progress=lambda *step: steps.append(step))
-    assert result.problems == ()
+    assert not any("kept" in note for note in result.notes)
     assert list(result.curves) == ["target", "draft"]
     assert result.curves["target"].sizes == tuple(range(1, 18))
     assert result.curves["draft"].sizes == (*range(1, 18), 32, 64, 128, 256)  # 20 + 512 would not fit
@@ -129,7 +130,7 @@ def test_a_pair(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
         ("prompt chunks of the draft", 12, 12),
     ]
     for role, model in (("target", llm), ("draft", draft)):
-        wanted = {n: result.curves[role].seconds(n) for n in result.curves[role].sizes}
+        wanted = {n: result.curves[role].spread(n)[0] for n in result.curves[role].sizes}
         assert kept(model, role) == wanted
     restored = llm._engine.costs  # the engine that was there believes it from here on
     assert restored[0] == pytest.approx(kept(llm, "target"))
@@ -209,7 +210,7 @@ def test_markdown(line: list[str], tiny_files: TinyFiles, capsys: pytest.Capture
     assert [row[0] for row in rows if row[0].isdigit()] == [str(n) for n in (*range(1, 18), 32, 64, 128, 256)]
     assert [row[0] for row in rows if row[0].endswith("%")] == ["50%", "60%", "70%", "80%", "90%", "95%"]
     assert ["accepted", "draft model", "speedup", "lookup", "speedup"] in rows
-    assert out.splitlines()[-1].startswith("Drafting pays: draft model, ")
+    assert "\nDrafting pays: draft model, " in out
     notes = [text for text in err.splitlines() if "left" not in text]
     assert notes == [
         "loading",
@@ -225,7 +226,7 @@ def test_markdown(line: list[str], tiny_files: TinyFiles, capsys: pytest.Capture
 def test_json(line: list[str], capsys: pytest.CaptureFixture[str], draft: list[str]) -> None:
     assert cli.main([*line, *draft, "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert list(found) == ["curves", "plans", "machine", "problems"]
+    assert list(found) == ["curves", "plans", "machine", "notes"]
     assert list(found["plans"]) == ["lookup"]
     assert [choice["acceptance_rate"] for choice in found["plans"]["lookup"]["choices"]] == [
         0.5,
@@ -238,7 +239,7 @@ def test_json(line: list[str], capsys: pytest.CaptureFixture[str], draft: list[s
     assert found["machine"]["target"]["file"] == "target.gguf"
     (path,) = cost_cache.costs_dir().iterdir()
     seconds = json.loads(path.read_text(encoding="ascii"))["seconds"]
-    assert {point["n"]: point["seconds"] for point in found["curves"]["target"]["points"]} == {
+    assert {point["n"]: point["q25"] for point in found["curves"]["target"]["points"]} == {
         int(n): value for n, value in seconds.items()
     }
 
@@ -259,7 +260,19 @@ def test_costs_that_cannot_be_kept_are_shown_all_the_same(
 
     monkeypatch.setattr(cost_cache, "write", fail)
     assert cli.main(line) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("- the costs of the target cannot be kept: [Errno 13]")
+    assert "\nNotes:\n" in (out := capsys.readouterr().out)
+    assert "\n- the costs of the target cannot be kept: [Errno 13] Permission denied" in out
+
+
+def test_what_disturbed_the_measurement_is_left_out_and_said() -> None:
+    steady = CostCurve("target", 0, {n: (0.1 * n, 0.11 * n, 0.12 * n) for n in (1, 2, 3)})
+    assert runner.on_noise(steady) is None
+    assert runner.undisturbed(steady).seconds(2) == pytest.approx(0.21)
+    once = CostCurve("target", 0, {**steady.samples, 3: (0.3, 0.3, 9.0)})
+    assert runner.on_noise(once) is None
+    busy = CostCurve("target", 0, {n: (0.1 * n, 0.1 * n, 0.2 * n) for n in (1, 2, 3)})
+    assert str(runner.on_noise(busy)).startswith("the upper quartiles of the target lie 50% above the lower ones")
+    assert runner.undisturbed(busy).seconds(3) == pytest.approx(0.3)
 
 
 def test_text_of_a_known_result(make_llama: MakeLlama) -> None:

@@ -23,7 +23,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         description="Measure what decoding a batch of n tokens costs the target and the draft, and show how many "
         "drafted tokens follow from it. Every run learns these costs by itself; measured beforehand they are better, "
         "and known from the first token on. They are kept in the cache directory for these files and settings: tune "
-        "with the threads and GPU layers with which you generate, and while nothing else runs. Takes a minute or two.",
+        "with the threads and GPU layers with which you generate, and while nothing else runs. Takes some minutes.",
     )
     parser.add_argument("--output", "-o", choices=("md", "json"), default="md", help="default md; json has all samples")
     common.add_models(parser)

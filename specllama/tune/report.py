@@ -12,15 +12,16 @@ from .result import TuneResult
 _EXPLANATION = (
     "The fastest fixed number of drafted tokens, and its predicted speedup over plain decoding, if a drafted token is\n"
     'accepted so often. The default, num_draft_tokens="auto", follows the acceptance of the text, and stops where\n'
-    "drafting does not pay."
+    "drafting does not pay. Planned with, and kept, are the lower quartiles: whatever else the machine does makes a\n"
+    "batch slower, never faster."
 )
 
 
 def to_text(result: TuneResult) -> str:
-    """Machine, costs of batches, plans, and what went wrong."""
+    """Machine, costs of batches, plans, and notes."""
     parts = [machine_text(result.machine), curves_table(result.curves), _plans(result.plans)]
-    if result.problems:
-        parts.append("\n".join(f"- {problem}" for problem in result.problems))
+    if result.notes:
+        parts.append("\n".join(["Notes:", *(f"- {note}" for note in result.notes)]))
     return "\n\n".join(parts)
 
 

@@ -19,13 +19,13 @@ class TuneResult:
         curves: T(n) of the ``"target"`` and, if a model drafts, of the ``"draft"``.
         plans: for ``"draft model"``, if there is one, and for ``"lookup"``.
         machine: what it was measured on, see ``describe_machine``.
-        problems: why a curve could not be kept.
+        notes: that a curve could not be kept, or that the machine was not idle.
     """
 
     curves: Mapping[str, CostCurve]
     plans: Mapping[str, Plan]
     machine: Mapping[str, Any]
-    problems: tuple[str, ...]
+    notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
@@ -33,5 +33,5 @@ class TuneResult:
             "curves": {name: curve.to_dict() for name, curve in self.curves.items()},
             "plans": {name: plan.to_dict() for name, plan in self.plans.items()},
             "machine": dict(self.machine),
-            "problems": list(self.problems),
+            "notes": list(self.notes),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ OnProgress = Callable[[str, int, int], None]
 
 _CHUNKS = (32, 64, 128, 256, 512)  # of prompts, which a draft decodes too
 _CHUNK_REPEATS = 2
+_STEADY = 1.25  # on an idle machine the quartiles of a size are nearer to each other
 
 
 def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgress | None = None) -> TuneResult:
@@ -46,15 +48,31 @@ def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgr
     if isinstance(llm.draft_model, llama_cpp.Llama):
         models["draft"] = llm.draft_model
     curves: dict[str, CostCurve] = {}
-    problems = []
+    notes: list[str | None] = []
     with llm._exclusive():
         for role, model in models.items():
             curves[role] = _measured(model, role, llm._options.max_draft_tokens + 1, repeats, n_past, on_progress)
-            problems += _kept(model, curves[role])
+            notes += [on_noise(curves[role]), _keep(model, undisturbed(curves[role]))]
         llm.reset()
-        if llm._cost_memory is not None and not problems:
+        if llm._cost_memory is not None:
             llm._cost_memory.restore()
-    return TuneResult(curves, _plans(curves), describe_machine(llm), tuple(problems))
+    return TuneResult(curves, _plans(curves), describe_machine(llm), tuple(note for note in notes if note))
+
+
+def undisturbed(curve: CostCurve) -> CostCurve:
+    """The lower quartile of each size: whatever else the machine does makes a batch slower, never faster."""
+    return CostCurve(curve.name, curve.n_past, {n: (curve.spread(n)[0],) for n in curve.sizes})
+
+
+def on_noise(curve: CostCurve) -> str | None:
+    """What to say of a curve if something else used the machine while it was measured."""
+    ratio = statistics.median(high / low for low, high in map(curve.spread, curve.sizes))
+    if ratio < _STEADY:
+        return None
+    return (
+        f"the upper quartiles of the {curve.name} lie {ratio - 1:.0%} above the lower ones: something else used the "
+        "machine; tune again when it is idle"
+    )
 
 
 def _measured(
@@ -73,17 +91,18 @@ def _measured(
     return CostCurve(role, n_past, {**curve.samples, **measure("prompt chunks", chunks, _CHUNK_REPEATS).samples})
 
 
-def _kept(model: llama_cpp.Llama, curve: CostCurve) -> list[str]:
-    """Write a curve; why that failed, if it did."""
+def _keep(model: llama_cpp.Llama, curve: CostCurve) -> str | None:
+    """Write a curve; what to say if that fails."""
     try:
         cost_cache.write(cost_key(model, curve.name), {n: curve.seconds(n) for n in curve.sizes})
     except (OSError, RuntimeError) as error:
-        return [without_home(f"the costs of the {curve.name} cannot be kept: {error}")]
-    return []
+        return without_home(f"the costs of the {curve.name} cannot be kept: {error}")
+    return None
 
 
 def _plans(curves: dict[str, CostCurve]) -> dict[str, Plan]:
-    plans = {"lookup": Plan.of(curves["target"], None)}
+    target = undisturbed(curves["target"])
+    plans = {"lookup": Plan.of(target, None)}
     if "draft" in curves:
-        return {"draft model": Plan.of(curves["target"], curves["draft"]), **plans}
+        return {"draft model": Plan.of(target, undisturbed(curves["draft"])), **plans}
     return plans
