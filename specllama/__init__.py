@@ -31,7 +31,7 @@ _WHERE = {
     "Token": ".token",
 }
 
-_EVIDENCE = ("bench", "compare", "eval", "verify")  # modules: `specllama.bench.run(llm, prompts)`
+_EVIDENCE = ("bench", "compare", "eval", "tune", "verify")  # modules: `specllama.bench.run(llm, prompts)`
 
 __all__ = [
     "BusyError",

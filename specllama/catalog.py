@@ -133,7 +133,7 @@ class Catalog:
 
 
 def cache_dir() -> Path:
-    """Where models are kept: SPECLLAMA_CACHE, else the user's cache directory of this platform."""
+    """Where models and measured costs are kept: SPECLLAMA_CACHE, else the user's cache directory of this platform."""
     return Path(os.environ.get("SPECLLAMA_CACHE") or platformdirs.user_cache_dir("specllama")).expanduser()
 
 

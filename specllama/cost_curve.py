@@ -94,7 +94,9 @@ def measure_cost_curve(
     n_past: int = 128,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> CostCurve:
-    """Measure T(n) of a model: decode n tokens behind n_past others, with logits for all n as verification has them.
+    """Measure T(n) of a model: decode n tokens behind n_past others.
+
+    A target gives logits for all n, as verification needs them, a draft for the last one, as the next draft does.
 
     Each repeat takes the sizes in another order, so that a machine that slows down or speeds up does so for all of
     them alike. Only the decode is timed. Measure between generations: the cache is emptied, and left empty, also by
@@ -126,7 +128,7 @@ def measure_cost_curve(
                 for i, n in enumerate(order.sample(checked, len(checked))):
                     _fill(context, tokens[:n_past], llm.n_batch)
                     started = time.perf_counter()
-                    context.decode(tokens[n_past : n_past + n], 0)
+                    context.decode(tokens[n_past : n_past + n], n - 1 if name == "draft" else 0)
                     seconds = time.perf_counter() - started
                     if repeat > 0:  # the first one warms up
                         samples[n].append(seconds)

@@ -20,6 +20,7 @@ from .arguments import bound, check_constructor, sampling_of, warn, with_options
 from .call_options import call_with_options, options_of_call
 from .closed import close_for_good
 from .completion import Completion
+from .cost_memory import CostMemory
 from .draft import LOOKUP, Draft, opened, refuse
 from .generation import Generation, Request
 from .loading import explained
@@ -80,6 +81,7 @@ class Llama(llama_cpp.Llama):
         self._generation: Generation | None = None
         self._total = Tally()
         self._speculator: _core.Speculator | None = None
+        self._cost_memory: CostMemory | None = None
         self._draft: Draft | None = None
         self._draft_kwargs = draft_kwargs
         self._lookup_corpus = lookup_corpus
@@ -125,7 +127,7 @@ class Llama(llama_cpp.Llama):
 
     def _set_draft(self, draft: Draft | None) -> None:
         old, self._draft = self._draft, draft
-        self._speculator = None
+        self._speculator = self._cost_memory = None
         if old is not None:
             old.close()
         if draft is not None and draft.unusable is not None:
@@ -150,7 +152,11 @@ class Llama(llama_cpp.Llama):
     def _engine(self) -> _core.Speculator:
         if self._speculator is None:
             target = self._target_context
-            self._speculator = _core.Speculator(target) if self._draft is None else self._draft.engine(target)
+            if self._draft is None:
+                self._speculator = _core.Speculator(target)
+            else:
+                self._speculator = self._draft.engine(target)
+                self._cost_memory = CostMemory(self._speculator, self, self._draft.given)
         return self._speculator
 
     @contextlib.contextmanager
@@ -177,6 +183,8 @@ class Llama(llama_cpp.Llama):
             self._total = self._total + generation._tally
             self._last = generation._tally
         self._generation = None
+        if self._cost_memory is not None:
+            self._cost_memory.keep()
 
     _last = Tally()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     import specllama
 
+REAL_CACHE = Path(os.environ.get("SPECLLAMA_CACHE") or platformdirs.user_cache_dir("specllama"))
+"""The user's own cache, which has the real models. Nothing is written to it but downloads."""
 REAL_TARGET = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
 REAL_DRAFT = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 
@@ -49,6 +52,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("near-ties")
         for message in messages:
             terminalreporter.write_line(message)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache directory of the tests' own: what tiny models cost is nobody's business."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECLLAMA_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _no_costs_are_known(own_cache: Path) -> None:
+    """No test starts with what an earlier one has measured."""
+    shutil.rmtree(own_cache / "costs", ignore_errors=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,8 +229,7 @@ def llm(request: pytest.FixtureRequest, make_llama: MakeLlama, tiny_files: TinyF
 
 
 def _real_model(file: str) -> Path:
-    cache = os.environ.get("SPECLLAMA_CACHE") or platformdirs.user_cache_dir("specllama")
-    path = Path(cache) / "models" / file
+    path = REAL_CACHE / "models" / file
     if not path.is_file():
         reason = f"real model {file} is not in the cache; `specllama demo` or `specllama pull` fetches it"
         if os.environ.get("SPECLLAMA_REQUIRE_MODELS") == "1":

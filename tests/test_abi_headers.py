@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-
-from specllama.catalog import cache_dir
+from conftest import REAL_CACHE
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = re.compile(r"[^/]+/vendor/llama\.cpp/(?:include|ggml/include)/([^/]+\.h)")
@@ -54,7 +53,7 @@ def _headers(version: str) -> Path:
     installed = _installed_headers(version)
     if installed is not None:
         return installed
-    folder = cache_dir() / "abi" / version
+    folder = REAL_CACHE / "abi" / version
     if folder.is_dir():
         return folder
     with tempfile.TemporaryDirectory() as name:

@@ -15,6 +15,7 @@ import llama_cpp
 import pytest
 import synthetic_bench
 
+from specllama import processor
 from specllama.bench import BenchResult, Row
 from specllama.bench import machine as machines
 from specllama.bench.output import FORMATS, curves_table, table, to_csv, to_json, to_jsonl, to_markdown
@@ -133,7 +134,7 @@ def test_one_prompt_has_no_interval(result: BenchResult) -> None:
 
 
 def test_curves_are_a_table(result: BenchResult) -> None:
-    rows = cells(curves_table(result))
+    rows = cells(curves_table(result.curves))
     assert len(rows) == 2 + 16
     assert rows[0][:4] == ["n", "target ms", "target quartiles", "target T(n)/T(1)"]
     target = result.curves["target"]
@@ -223,18 +224,18 @@ def test_the_home_folder_is_not_told(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     ],
 )
 def test_cpu_names_of_linux(cpuinfo: str, name: str) -> None:
-    assert machines._cpu_name_linux(cpuinfo) == name
+    assert processor._cpu_name_linux(cpuinfo) == name
 
 
 def test_an_unknown_cpu_still_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **kwargs: Any) -> str:
         raise OSError("not here")
 
-    monkeypatch.setattr(machines.sys, "platform", "linux")
+    monkeypatch.setattr(processor.sys, "platform", "linux")
     monkeypatch.setattr(Path, "read_text", fail)
-    monkeypatch.setattr(machines.platform, "processor", lambda: "")
-    monkeypatch.setattr(machines.platform, "machine", lambda: "x86_64")
-    assert machines.cpu_name() == "x86_64"
+    monkeypatch.setattr(processor.platform, "processor", lambda: "")
+    monkeypatch.setattr(processor.platform, "machine", lambda: "x86_64")
+    assert processor.cpu_name() == "x86_64"
 
 
 def test_backends() -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
-import subprocess
-import sys
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import llama_cpp
+
+from specllama.processor import cpu_name
 
 
 def describe_machine(llm: llama_cpp.Llama) -> dict[str, Any]:
@@ -43,41 +41,10 @@ def without_home(text: str) -> str:
     return text.replace(home + os.sep, "~" + os.sep) if home else text
 
 
-def cpu_name() -> str:
-    """The processor's model name, as far as this platform tells it."""
-    found = ""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        if sys.platform == "win32":
-            found = _cpu_name_windows()
-        elif sys.platform == "darwin":
-            command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
-            found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
-        else:
-            found = _cpu_name_linux(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
-    return " ".join(found.split()) or platform.processor() or platform.machine()
-
-
 def backends_of(system_info: str) -> list[str]:
     """The backends that llama.cpp names: ``CUDA : ARCHS = 890 | CPU : AVX = 1 | ...`` has CUDA and CPU."""
     parts = (part.partition(" : ") for part in system_info.split("|"))
     return [name.strip() for name, separator, _ in parts if separator]
-
-
-def _cpu_name_linux(cpuinfo: str) -> str:
-    fields: dict[str, str] = {}
-    for line in cpuinfo.splitlines():
-        key, _, value = line.partition(":")
-        fields.setdefault(key.strip().lower(), value.strip())
-    # x86 has "model name"; Arm boards, POWER and others have what follows, or nothing.
-    return next((fields[key] for key in ("model name", "model", "hardware", "cpu") if fields.get(key)), "")
-
-
-def _cpu_name_windows() -> str:
-    import winreg
-
-    where = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
-    with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, where) as key:  # type: ignore[attr-defined,unused-ignore]
-        return str(winreg.QueryValueEx(key, "ProcessorNameString")[0])  # type: ignore[attr-defined,unused-ignore]
 
 
 def _describe_model(llama: llama_cpp.Llama) -> dict[str, Any]:

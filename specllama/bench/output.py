@@ -6,10 +6,13 @@ import csv
 import dataclasses
 import io
 import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .result import BenchResult, Row
+
+if TYPE_CHECKING:
+    from specllama.cost_curve import CostCurve
 
 _EXPLANATION = (
     "speedup: tokens per second over those of plain decoding on the same prompt, its own processing left out; the mean "
@@ -22,12 +25,12 @@ _EXPLANATION = (
 def to_markdown(result: BenchResult) -> str:
     """Machine, settings, a table with one row for each mode and category, the costs of batches, and notes."""
     settings = result.settings
-    parts = [_machine(result.machine)]
+    parts = [machine_text(result.machine)]
     if settings.get("command"):
         parts.append(f"```sh\n{settings['command']}\n```")
     parts += [_settings(settings), _summary(result.summary)]
     if result.curves:
-        parts.append(curves_table(result))
+        parts.append(curves_table(result.curves))
     if settings["notes"]:
         parts.append("\n".join(["Notes:", *(f"- {note}" for note in settings["notes"])]))
     return "\n\n".join(parts)
@@ -61,14 +64,13 @@ FORMATS: dict[str, Callable[[BenchResult], str]] = {
 }
 
 
-def curves_table(result: BenchResult) -> str:
+def curves_table(curves: Mapping[str, CostCurve]) -> str:
     """What a batch of n tokens costs each model: median, quartiles, and T(n)/T(1)."""
-    names = list(result.curves)
-    sizes = sorted({n for curve in result.curves.values() for n in curve.sizes})
+    sizes = sorted({n for curve in curves.values() for n in curve.sizes})
     rows = []
     for n in sizes:
         cells = [str(n)]
-        for curve in result.curves.values():
+        for curve in curves.values():
             if n not in curve.sizes:
                 cells += ["-"] * 3
                 continue
@@ -76,8 +78,8 @@ def curves_table(result: BenchResult) -> str:
             relative = f"{curve.relative(n):.2f}" if 1 in curve.sizes else "-"
             cells += [f"{curve.seconds(n) * 1e3:.2f}", f"{low * 1e3:.2f} - {high * 1e3:.2f}", relative]
         rows.append(cells)
-    titles = ["n", *(f"{name} {what}" for name in names for what in ("ms", "quartiles", "T(n)/T(1)"))]
-    past = next(iter(result.curves.values())).n_past
+    titles = ["n", *(f"{name} {what}" for name in curves for what in ("ms", "quartiles", "T(n)/T(1)"))]
+    past = next(iter(curves.values())).n_past
     heading = f"What a batch of n tokens costs behind {past} others, T(n): the median in milliseconds."
     return f"{heading}\n\n{table(titles, rows, left=())}"
 
@@ -103,7 +105,8 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _machine(machine: dict[str, Any]) -> str:
+def machine_text(machine: Mapping[str, Any]) -> str:
+    """What `describe_machine` says, as a list and a table."""
     gpu = "GPU offload" if machine["gpu_offload"] else "no GPU offload"
     lines = [
         f"- specllama {machine['specllama']}, llama-cpp-python {machine['llama_cpp_python']}, "

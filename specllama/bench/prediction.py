@@ -33,10 +33,24 @@ def predicted_speedup(rounds: Rounds, target: CostCurve, draft: CostCurve) -> fl
     """
     if not rounds.num_rounds:
         raise ValueError("nothing was generated: there is no speedup to predict")
-    one = target.at(1)
-    c = draft.at(1) / one
-    cost = sum(count * (gamma * c + target.at(gamma + 1) / one) for gamma, count in rounds.by_gamma.items())
+    cost = sum(count * round_cost(gamma, target, draft) for gamma, count in rounds.by_gamma.items())
     return rounds.tokens_per_round / (cost / rounds.num_rounds)
+
+
+def round_cost(gamma: int, target: CostCurve, draft: CostCurve | None) -> float:
+    """What a round that drafts gamma tokens costs, in plain decodes of one token: gamma c + v(gamma+1).
+
+    Args:
+        gamma: 0 is a round of plain decoding.
+        target: T(n) of the target, at least up to gamma + 1.
+        draft: T(n) of the draft, at least T(1); None for one that decodes nothing, c = 0.
+
+    Raises:
+        ValueError: a batch larger than those that were measured.
+    """
+    one = target.at(1)
+    c = 0.0 if draft is None else draft.at(1) / one
+    return gamma * c + target.at(gamma + 1) / one
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,13 +12,19 @@ _SEED = "the same seed gives the same text, with any draft or none"
 VERIFY_RULES = ("auto", "rejection", "block", "coupled")
 
 
-def add_model_arguments(parser: argparse.ArgumentParser, threads_batch: bool = False) -> None:
-    """Add the target, the draft, and how they are loaded."""
+def add_models(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the target and the draft. Returns their group."""
     group = parser.add_argument_group("models (a GGUF file, a catalog name, or a name with a type as in NAME:F16)")
     group.add_argument("--model", "-m", required=True, metavar="TARGET", help="the model whose text is wanted")
     group.add_argument(
         "--draft-model", "-md", metavar="DRAFT", help="a smaller model that drafts for it, or lookup: the text itself"
     )
+    return group
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, threads_batch: bool = False) -> None:
+    """Add the target, the draft, and how they are loaded."""
+    group = add_models(parser)
     add_num_draft_tokens(group)
     group.add_argument("--verify", choices=VERIFY_RULES, help="the rule that accepts drafted tokens")
     add_context_arguments(parser, threads_batch)

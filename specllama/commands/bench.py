@@ -166,7 +166,7 @@ def _write(result: BenchResult, arguments: argparse.Namespace) -> None:
     print(FORMATS[arguments.output](result), flush=True)
     if arguments.output in ("csv", "jsonl"):  # which have no place for these
         if result.curves:
-            print(curves_table(result), file=sys.stderr)
+            print(curves_table(result.curves), file=sys.stderr)
         for note in result.settings["notes"]:
             print(f"note: {note}", file=sys.stderr)
     if arguments.report is not None and result.summary:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -58,6 +58,18 @@ def steps() -> Iterator[Steps]:
         yield progress
     finally:
         progress.stop()
+
+
+def shown_in_tenths(progress: Steps) -> Callable[[str, int, int], None]:
+    """A listener for (step, done, total): it shows every step on a terminal, and every tenth of the way elsewhere."""
+    tenths = 0
+
+    def show(step: str, done: int, total: int) -> None:
+        nonlocal tenths
+        before, tenths = tenths, done * 10 // total
+        progress.done(step, done, total, step if tenths > before else None)
+
+    return show
 
 
 def _duration(seconds: float) -> str:

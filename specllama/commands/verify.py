@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +50,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Verify, and print what was found."""
     from specllama import verify
-    from specllama.commands.steps import steps
+    from specllama.commands.steps import shown_in_tenths, steps
     from specllama.verify.report import to_text
 
     rules = ("rejection", "block") if arguments.verify in (None, "auto") else (arguments.verify,)
@@ -69,23 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
                 samples=arguments.samples,
                 num_contexts=arguments.num_contexts,
                 rules=rules,
-                on_progress=_shown_by(progress),
+                on_progress=shown_in_tenths(progress),
                 **sampling,
             )
     print(json.dumps(result.to_dict(), allow_nan=False) if arguments.json else to_text(result))
     return 0 if result.passed else 1
-
-
-def _shown_by(progress: Steps) -> Callable[[str, int, int], None]:
-    """A listener that shows every step on a terminal, and every tenth of the way elsewhere."""
-    tenths = 0
-
-    def show(step: str, done: int, total: int) -> None:
-        nonlocal tenths
-        before, tenths = tenths, done * 10 // total
-        progress.done(step, done, total, step if tenths > before else None)
-
-    return show
 
 
 def _prompts(paths: list[Path] | None, progress: Steps) -> list[Prompt] | None:

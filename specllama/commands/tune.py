@@ -1,0 +1,60 @@
+"""`specllama tune`: what batches cost on this machine, measured thoroughly and kept."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from specllama.commands import arguments as common
+
+if TYPE_CHECKING:
+    from specllama.commands import Subparsers
+    from specllama.commands.steps import Steps
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "tune",
+        help="measure what batches cost here, and keep it",
+        description="Measure what decoding a batch of n tokens costs the target and the draft, and show how many "
+        "drafted tokens follow from it. Every run learns these costs by itself; measured beforehand they are better, "
+        "and known from the first token on. They are kept in the cache directory for these files and settings: tune "
+        "with the threads and GPU layers with which you generate, and while nothing else runs. Takes some minutes.",
+    )
+    parser.add_argument("--output", "-o", choices=("md", "json"), default="md", help="default md; json has all samples")
+    common.add_models(parser)
+    common.add_context_arguments(parser, threads_batch=True)
+    parser.set_defaults(num_draft_tokens=None, verify=None)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, and print what was found."""
+    from specllama import tune
+    from specllama.commands.steps import steps
+    from specllama.tune.report import to_text
+
+    with steps() as progress:
+        progress.note("loading")
+        with contextlib.closing(common.load_llama(arguments)) as llm:
+            result = tune.run(llm, on_progress=_shown_in(progress))
+    print(json.dumps(result.to_dict(), allow_nan=False) if arguments.output == "json" else to_text(result))
+    return 0
+
+
+def _shown_in(progress: Steps) -> Callable[[str, int, int], None]:
+    """Says what is measured, and then how far it is: each part takes another time."""
+    from specllama.commands.steps import shown_in_tenths
+
+    show_tenths = shown_in_tenths(progress)
+
+    def show(step: str, done: int, total: int) -> None:
+        if done == 1:
+            progress.note(f"measuring {step}")
+        show_tenths(step, done, total)
+
+    return show

@@ -1,0 +1,57 @@
+"""What T(n) of a model depends on: a curve is of use only where all of this is the same."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import llama_cpp
+
+from .processor import cpu_name
+
+# Of the context, besides threads and batches. Not all releases of llama_cpp have all of them.
+_CONTEXT = ("offload_kqv", "op_offload", "flash_attn", "flash_attn_type", "type_k", "type_v")
+
+
+def cost_key(llama: llama_cpp.Llama, role: str) -> dict[str, Any]:
+    """Model file, settings and machine, ready for JSON.
+
+    Nothing native of the Llama is used: as a draft it may have been closed.
+
+    Args:
+        llama: a target or a draft.
+        role: ``"target"`` or ``"draft"``. One model costs less as a draft, which needs logits for one token only.
+    """
+    model, context = llama.model_params, llama.context_params
+    return {
+        "role": role,
+        "file": os.path.basename(llama.model_path),
+        "size": _size(llama.model_path),
+        "file_type": llama.metadata.get("general.file_type"),
+        "n_threads": llama.n_threads,
+        "n_threads_batch": llama.n_threads_batch,
+        "n_batch": llama.n_batch,
+        "n_ubatch": context.n_ubatch,
+        "n_gpu_layers": model.n_gpu_layers,
+        **{name: getattr(context, name) for name in _CONTEXT if hasattr(context, name)},
+        **_machine(),
+    }
+
+
+def _size(path: str) -> int | None:
+    """Bytes; None if the file is gone, which a loaded model survives."""
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return None
+
+
+@functools.lru_cache(maxsize=1)
+def _machine() -> dict[str, Any]:
+    return {
+        "cpu": cpu_name(),
+        "backend": llama_cpp.llama_print_system_info().decode("utf-8", errors="replace"),
+        "gpu_offload": bool(llama_cpp.llama_supports_gpu_offload()),
+        "llama_cpp_python": llama_cpp.__version__,
+    }

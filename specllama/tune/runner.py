@@ -1,0 +1,108 @@
+"""Measures the models of a Llama, and keeps what they cost."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import llama_cpp
+
+from specllama import cost_cache
+from specllama.bench.machine import describe_machine, without_home
+from specllama.cost_curve import CostCurve, measure_cost_curve
+from specllama.cost_key import cost_key
+
+from .plan import Plan
+from .result import TuneResult
+
+if TYPE_CHECKING:
+    from specllama.llama import Llama
+
+OnProgress = Callable[[str, int, int], None]
+"""Called with what is measured, and how much of it is done: (step, done, total)."""
+
+_CHUNKS = (32, 64, 128, 256, 512)  # of prompts, which a draft decodes too
+_CHUNK_REPEATS = 2
+_STEADY = 1.25  # on an idle machine the quartiles of a size are nearer to each other
+
+
+def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgress | None = None) -> TuneResult:
+    """Measure what batches cost the target and, if a model drafts for it, the draft.
+
+    The curves are kept in the cache directory for the settings that the Llama has, and it uses them from here on. What
+    was in both models' caches is forgotten. It takes some seconds to minutes.
+
+    Args:
+        llm: a target, with a draft or without.
+        repeats: decodes of each size.
+        n_past: tokens in the KV cache before each batch.
+        on_progress: called after every decode.
+
+    Raises:
+        ValueError: the largest batch does not fit into the context, a model cannot roll back, or an argument is out of
+            range.
+        ClosedError, BusyError: the Llama is closed, or generates in another thread.
+    """
+    models: dict[str, llama_cpp.Llama] = {"target": llm}
+    if isinstance(llm.draft_model, llama_cpp.Llama):
+        models["draft"] = llm.draft_model
+    curves: dict[str, CostCurve] = {}
+    notes: list[str | None] = []
+    with llm._exclusive():
+        for role, model in models.items():
+            curves[role] = _measured(model, role, llm._options.max_draft_tokens + 1, repeats, n_past, on_progress)
+            notes += [on_noise(curves[role]), _keep(model, undisturbed(curves[role]))]
+        llm.reset()
+        if llm._cost_memory is not None:
+            llm._cost_memory.restore()
+    return TuneResult(curves, _plans(curves), describe_machine(llm), tuple(note for note in notes if note))
+
+
+def undisturbed(curve: CostCurve) -> CostCurve:
+    """The lower quartile of each size: whatever else the machine does makes a batch slower, never faster."""
+    return CostCurve(curve.name, curve.n_past, {n: (curve.spread(n)[0],) for n in curve.sizes})
+
+
+def on_noise(curve: CostCurve) -> str | None:
+    """What to say of a curve if something else used the machine while it was measured."""
+    ratio = statistics.median(high / low for low, high in map(curve.spread, curve.sizes))
+    if ratio < _STEADY:
+        return None
+    return (
+        f"the upper quartiles of the {curve.name} lie {ratio - 1:.0%} above the lower ones: something else used the "
+        "machine; tune again when it is idle"
+    )
+
+
+def _measured(
+    model: llama_cpp.Llama, role: str, most: int, repeats: int, n_past: int, on_progress: OnProgress | None
+) -> CostCurve:
+    def measure(what: str, sizes: Iterable[int], repeats: int) -> CostCurve:
+        step = f"{what} of the {role}"
+        listener = None if on_progress is None else lambda done, total: on_progress(step, done, total)
+        return measure_cost_curve(model, role, sizes=sizes, repeats=repeats, n_past=n_past, on_progress=listener)
+
+    most = min(most, model.n_batch)
+    curve = measure("batches", cost_cache.thinned(dict.fromkeys(range(1, most + 1), 1.0)), repeats)  # what is kept
+    chunks = [n for n in _CHUNKS if most < n <= min(model.n_batch, model.n_ctx() - n_past)]
+    if role == "target" or not chunks:
+        return curve
+    return CostCurve(role, n_past, {**curve.samples, **measure("prompt chunks", chunks, _CHUNK_REPEATS).samples})
+
+
+def _keep(model: llama_cpp.Llama, curve: CostCurve) -> str | None:
+    """Write a curve; what to say if that fails."""
+    try:
+        cost_cache.write(cost_key(model, curve.name), {n: curve.seconds(n) for n in curve.sizes})
+    except (OSError, RuntimeError) as error:
+        return without_home(f"the costs of the {curve.name} cannot be kept: {error}")
+    return None
+
+
+def _plans(curves: dict[str, CostCurve]) -> dict[str, Plan]:
+    target = undisturbed(curves["target"])
+    plans = {"lookup": Plan.of(target, None)}
+    if "draft" in curves:
+        return {"draft model": Plan.of(target, undisturbed(curves["draft"])), **plans}
+    return plans

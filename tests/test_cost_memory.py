@@ -1,0 +1,304 @@
+"""Curves that outlive a process: restored into an engine, corrected by it, and written when they have changed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import specllama
+from specllama import cost_cache, cost_memory
+from specllama.cost_key import cost_key
+from specllama.cost_memory import changed
+
+if TYPE_CHECKING:
+    import llama_cpp
+    from conftest import MakeLlama, TinyFiles
+
+PROMPT = "the cat sat on the dog and the cat sat on the"
+CURVE = {n: 0.001 * (10 + n) for n in range(1, 18)}
+FLAT = dict.fromkeys(range(1, 18), 0.002)
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every generation may write."""
+    monkeypatch.setattr(cost_memory, "_PAUSE", 0.0)
+
+
+def generate(llm: specllama.Llama, **settings: Any) -> str:
+    settings = {"max_tokens": 48, "temperature": 0.0, **settings}
+    return str(llm.create_completion(PROMPT, **settings)["choices"][0]["text"])
+
+
+def auto(make_llama: MakeLlama, draft: Path | str | None, **kwargs: Any) -> specllama.Llama:
+    return make_llama(draft=draft, num_draft_tokens="auto", **kwargs)
+
+
+def draft_of(llm: specllama.Llama) -> llama_cpp.Llama:
+    draft: llama_cpp.Llama = llm.draft_model
+    return draft
+
+
+def files() -> list[dict[str, Any]]:
+    folder = cost_cache.costs_dir()
+    paths = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    return [json.loads(path.read_text(encoding="ascii")) for path in paths]
+
+
+# --- when a curve is worth writing -----------------------------------------------------------------------------------
+
+
+def test_new_sizes_are_a_change() -> None:
+    assert not changed({}, {})
+    assert changed({}, {1: 0.1})
+    assert changed({1: 0.1}, {1: 0.1, 2: 0.1})
+    assert not changed(CURVE, CURVE)
+    assert not changed(CURVE, {1: CURVE[1]})  # less is known: nothing to add
+
+
+@pytest.mark.parametrize("n", [1, 5, 17])
+def test_one_size_that_departs_from_the_others_is_a_change(n: int) -> None:
+    assert not changed(CURVE, {**CURVE, n: CURVE[n] * 1.09})
+    assert changed(CURVE, {**CURVE, n: CURVE[n] * 1.11})
+    assert changed(CURVE, {**CURVE, n: CURVE[n] / 1.11})
+
+
+curves = st.dictionaries(st.integers(1, 600), st.floats(0.001, 10.0), min_size=1, max_size=80)
+
+
+@given(curves, st.floats(0.2, 5.0))
+def test_a_common_factor_is_none(curve: dict[int, float], factor: float) -> None:
+    assert not changed(curve, {n: factor * seconds for n, seconds in curve.items()})
+
+
+@given(curves, curves)
+def test_what_was_kept_has_not_changed(before: dict[int, float], now: dict[int, float]) -> None:
+    assert not changed(cost_cache.thinned(now), now)
+    if not changed(before, now):  # then no new class of sizes is in it
+        classes = [{cost_cache.size_class(n) for n in cost_cache.thinned(curve)} for curve in (now, before)]
+        assert classes[0] <= classes[1]
+
+
+def test_prompts_of_another_length_are_none() -> None:
+    """Chunks of 100 and of 105 tokens cost the same a token."""
+    before = {1: 0.010, 2: 0.011, 100: 0.200}
+    assert not changed(before, {**before, 105: 0.210})
+    assert changed(before, {**before, 105: 0.300})
+    assert changed(before, {**before, 200: 0.400})
+
+
+# --- what it belongs to ----------------------------------------------------------------------------------------------
+
+
+def test_a_key_names_all_that_matters(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.good)
+    keys = [
+        cost_key(llm, "target"),
+        cost_key(llm, "draft"),
+        cost_key(draft_of(llm), "draft"),
+        cost_key(make_llama(n_threads=2), "target"),
+        cost_key(make_llama(n_threads_batch=2), "target"),
+        cost_key(make_llama(n_batch=64), "target"),
+        cost_key(make_llama(n_ubatch=64), "target"),
+        cost_key(make_llama(n_gpu_layers=1), "target"),
+        cost_key(make_llama(flash_attn=True), "target"),
+        cost_key(make_llama(type_k=0), "target"),  # F32
+        cost_key(make_llama(type_v=0), "target"),
+    ]
+    assert all(keys.count(key) == 1 for key in keys)
+    assert keys[0] == json.loads(json.dumps(keys[0])) == cost_key(make_llama(n_ctx=1024), "target")
+    assert (keys[0]["file"], keys[0]["size"]) == ("target.gguf", tiny_files.target.stat().st_size)
+    assert str(tiny_files.target.parent) not in json.dumps(keys[0])
+
+
+def test_another_file_of_the_same_name(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
+    other = tmp_path / "target.gguf"
+    other.write_bytes(tiny_files.larger.read_bytes())
+    llm = make_llama(other)
+    assert cost_key(llm, "target") != cost_key(make_llama(), "target")
+    if os.name != "nt":  # where a file in use cannot be removed
+        other.unlink()
+        assert cost_key(llm, "target")["size"] is None
+
+
+# --- from one Llama to the next --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draft", ["good", "lookup"])
+def test_what_was_learned_is_kept(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str) -> None:
+    llm = auto(make_llama, "lookup" if draft == "lookup" else tiny_files.good)
+    assert llm._engine.costs == ({}, {})
+    generate(llm)
+    learned = dict(zip(("target", "draft"), llm._engine.costs, strict=True))
+    found = {file["key"]["role"]: file for file in files()}
+    assert found.keys() == ({"target"} if draft == "lookup" else {"target", "draft"})
+    for role, file in found.items():
+        assert learned[role]
+        assert {int(n): seconds for n, seconds in file["seconds"].items()} == cost_cache.thinned(learned[role])
+
+
+def test_a_known_curve_is_restored(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    first = auto(make_llama, tiny_files.good)
+    cost_cache.write(cost_key(first, "target"), CURVE)
+    cost_cache.write(cost_key(draft_of(first), "draft"), FLAT)
+    target, draft = auto(make_llama, tiny_files.good)._engine.costs
+    assert target == pytest.approx(CURVE)
+    assert draft == pytest.approx(FLAT)
+    target, draft = auto(make_llama, "lookup")._engine.costs  # the target is the same
+    assert target == pytest.approx(CURVE)
+    assert draft == {}
+
+
+def test_another_draft_has_its_own(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = auto(make_llama, tiny_files.good)
+    cost_cache.write(cost_key(llm, "target"), CURVE)
+    cost_cache.write(cost_key(draft_of(llm), "draft"), FLAT)
+    llm.draft_model = str(tiny_files.bad)
+    target, draft = llm._engine.costs
+    assert target == pytest.approx(CURVE)
+    assert draft == {}
+    llm.draft_model = None
+    assert llm._engine.costs == ({}, {})
+    generate(llm)
+    llm.draft_model = "lookup"
+    assert llm._engine.costs[0] == pytest.approx(CURVE)
+
+
+def test_plain_decoding_and_functions_keep_nothing(make_llama: MakeLlama) -> None:
+    generate(make_llama())
+    llm = make_llama(num_draft_tokens=4)
+    llm.draft_model = lambda input_ids, **options: input_ids[:2]
+    generate(llm)
+    assert llm.stats.num_drafts > 0
+    assert files() == []
+
+
+@pytest.mark.parametrize("factor", [0.25, 1.9])
+def test_a_wrong_curve_is_recovered_from(make_llama: MakeLlama, tiny_files: TinyFiles, factor: float) -> None:
+    """Batches of several tokens are said to cost a quarter of what one costs, or nearly twice as much as one by one."""
+    plain = generate(make_llama())
+    wrong = {1: 0.001, **{n: 0.001 * (factor if factor < 1 else factor * n) for n in range(2, 18)}}
+    first = auto(make_llama, tiny_files.identical)
+    cost_cache.write(cost_key(first, "target"), wrong)
+    cost_cache.write(cost_key(draft_of(first), "draft"), {1: 0.0001})
+    llm = auto(make_llama, tiny_files.identical)
+    assert llm._engine.costs[0] == pytest.approx(wrong)
+    for _ in range(6):
+        assert generate(llm) == plain
+    known = llm._engine.costs[0]
+    seen = [n for n, count in enumerate(llm.total_stats.num_rounds_per_gamma, start=1) if count > 8]
+    assert seen
+    for n in seen:  # whatever was drafted often enough costs now what it costs
+        assert known[n] > 0.5 * known[1]
+
+
+def test_a_lie_that_forbids_drafting_is_not_believed(make_llama: MakeLlama) -> None:
+    llm = auto(make_llama, "lookup")
+    cost_cache.write(cost_key(llm, "target"), {1: 0.001, **{n: 0.01 * n for n in range(2, 18)}})
+    assert llm._engine.costs == ({}, {})
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_a_change_is_written(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = auto(make_llama, "lookup")
+    generate(llm)
+    writes: list[Any] = []
+    monkeypatch.setattr(cost_cache, "write", lambda key, costs: writes.append(costs))
+    monkeypatch.setattr(cost_memory, "changed", lambda before, now: False)
+    generate(llm)
+    assert writes == []
+    monkeypatch.setattr(cost_memory, "changed", lambda before, now: True)
+    generate(llm)
+    assert len(writes) == 1
+
+
+def test_no_two_writes_within_a_second(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_memory, "_PAUSE", 1.0)
+    times = iter((100.0, 100.9, 101.1, 101.2, 102.2))
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))  # once a generation
+    writes: list[Any] = []
+    monkeypatch.setattr(cost_cache, "write", lambda key, costs: writes.append(costs))
+    monkeypatch.setattr(cost_memory, "changed", lambda before, now: True)
+    llm = auto(make_llama, "lookup")
+    assert [generate(llm, max_tokens=4) and len(writes) for _ in range(5)] == [1, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("error", [OSError(30, "Read-only file system"), RuntimeError("no home folder")])
+def test_what_cannot_be_written_disturbs_nothing(
+    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def fail(key: Any, costs: Any) -> None:
+        raise error
+
+    caplog.set_level(logging.DEBUG, "specllama")
+    plain = generate(make_llama())
+    monkeypatch.setattr(cost_cache, "write", fail)
+    llm = auto(make_llama, "lookup")
+    assert generate(llm) == generate(llm) == plain
+    assert str(error) in caplog.text
+    assert {record.levelno for record in caplog.records} == {logging.DEBUG}
+    monkeypatch.undo()
+    generate(llm)  # what was not written is written later
+    assert len(files()) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX says what a file in the place of a folder is")
+def test_no_folder_can_be_made(make_llama: MakeLlama, own_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    blocked = own_cache / "costs"
+    blocked.write_text("in the way", encoding="ascii")
+    llm = auto(make_llama, "lookup")
+    assert generate(llm) == generate(make_llama())
+    assert capfd.readouterr() == ("", "")
+    blocked.unlink()
+
+
+def test_the_folder_may_be_deleted_at_any_time(make_llama: MakeLlama) -> None:
+    llm = auto(make_llama, "lookup")
+    generate(llm)
+    for path in cost_cache.costs_dir().iterdir():
+        path.unlink()
+    cost_cache.costs_dir().rmdir()
+    generate(llm)
+    assert auto(make_llama, "lookup")._engine.costs == ({}, {})
+
+
+def test_the_end_of_a_stream_keeps_what_was_learned(make_llama: MakeLlama) -> None:
+    llm = auto(make_llama, "lookup")
+    stream = llm.create_completion(PROMPT, max_tokens=100, stream=True)
+    for _ in range(12):
+        next(stream)
+    assert files() == []
+    stream.close()
+    assert len(files()) == 1
+
+
+def test_a_generation_that_is_superseded_keeps_what_was_learned(make_llama: MakeLlama) -> None:
+    llm = auto(make_llama, "lookup")
+    tokens = llm.generate(llm.tokenize(PROMPT.encode()))
+    for _ in range(12):
+        next(tokens)
+    assert files() == []
+    later = llm.generate(llm.tokenize(PROMPT.encode()))
+    next(later)
+    assert len(files()) == 1
+
+
+def test_a_copy_knows_it_too(make_llama: MakeLlama) -> None:
+    llm = auto(make_llama, "lookup")
+    cost_cache.write(cost_key(llm, "target"), CURVE)
+    copy = pickle.loads(pickle.dumps(llm))
+    try:
+        assert copy._engine.costs[0] == pytest.approx(CURVE)
+    finally:
+        copy.close()
