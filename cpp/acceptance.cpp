@@ -9,8 +9,9 @@ namespace specllama {
 namespace {
 
 constexpr double prior_weight = 3.0;
-constexpr double fading = 0.96;      // some 25 outcomes are remembered
-constexpr double shape_step = 0.04;  // in log odds, times the surprise
+constexpr double fading = 0.96;        // some 25 outcomes are remembered
+constexpr double kept_of_model = 0.1;  // of them for the next text, which can be of another kind
+constexpr double shape_step = 0.04;    // in log odds, times the surprise
 constexpr double level_step = 0.12;
 constexpr double largest_level = 3.0;
 
@@ -110,7 +111,7 @@ void Acceptance::new_text() {
     confidence_.new_text();
     next_.new_text();
     match_.new_text();
-    model_.fade(0.3);
+    model_.fade(kept_of_model);
 }
 
 }  // namespace specllama

