@@ -89,6 +89,15 @@ def test_every_size_is_measured_behind_the_same_tokens(
     assert len({tuple(sizes) for sizes in rounds}) > 1  # the order changes
 
 
+def test_a_draft_gives_logits_for_the_last_token(
+    make_llama: MakeLlama, recorder: Callable[[llama_cpp.Llama], Recorder]
+) -> None:
+    llm = make_llama()
+    recorded = recorder(llm)
+    measure_cost_curve(llm, "draft", sizes=[1, 5], repeats=1, n_past=8)
+    assert {(len(batch.tokens), batch.first_output) for batch in recorded.decodes[1:]} == {(1, 0), (5, 4)}
+
+
 def test_two_measurements_do_the_same(make_llama: MakeLlama, recorder: Callable[[llama_cpp.Llama], Recorder]) -> None:
     llm = make_llama()
     recorded = recorder(llm)
