@@ -6,9 +6,9 @@ import dataclasses
 from typing import Literal
 
 Origin = Literal["draft", "lookup", "correction", "bonus", "plain"]
-"""``draft``: drafted by the draft model or a function, and accepted by the target. ``lookup``: looked up in the text,
-and accepted. ``correction``: the target's, after a rejection. ``bonus``: the target's, after a draft accepted whole.
-``plain``: the target's, in a round that drafted nothing."""
+"""``draft``: drafted by the draft model, by a function or to fill up a batch, and accepted by the target. ``lookup``:
+looked up in the text, and accepted. ``correction``: the target's, after a rejection. ``bonus``: the target's, after a
+draft accepted whole. ``plain``: the target's, in a round that drafted nothing."""
 
 
 @dataclasses.dataclass(frozen=True)

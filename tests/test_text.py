@@ -16,7 +16,7 @@ from specllama.stop_string import StopString
 from specllama.text import TextAssembler
 
 if TYPE_CHECKING:
-    from conftest import TinyFiles
+    from conftest import MakeLlama, TinyFiles
 
 SMILE = "☺".encode()
 
@@ -128,6 +128,27 @@ def test_no_token_is_detokenised_twice(base: llama_cpp.Llama, stops: list[bytes]
         list(assembler.take(final=False))
     assert llama.num_detokenized <= 50
     assert assembler.num_tokens == 3000
+
+
+def test_log_probabilities_detokenise_no_more_as_the_text_grows(
+    make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = make_llama(draft=tiny_files.good)
+    counting = Counting(llama_cpp.Llama(str(tiny_files.target), vocab_only=True, verbose=False))
+    monkeypatch.setattr(llm, "detokenize", counting.detokenize)
+    prompt = [1, 270, 280, 290]
+    for max_tokens in (20, 200):
+        counting.num_detokenized = 0
+        chunks = llm.create_completion(
+            prompt, max_tokens=max_tokens, logprobs=0, stream=True, logit_bias={2: -100.0}, stop=["zzz"]
+        )
+        texts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+        tokens = [text for logprobs in texts if logprobs for text in logprobs["tokens"]]
+        assert llm.stats.num_tokens == max_tokens
+        assert 0.8 * max_tokens < len(tokens) <= max_tokens, "half a character may be left at the end"
+        # Each token once for the text and once for its log-probability, and the prompt once.
+        assert counting.num_detokenized <= 2 * max_tokens + len(prompt)
+    counting.llama.close()
 
 
 class Contextual:
