@@ -2,6 +2,8 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "bindings.hpp"
@@ -18,6 +20,7 @@ namespace specllama {
 namespace {
 
 using Tokens = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
+using Scores = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using ReleaseGil = py::call_guard<py::gil_scoped_release>;
 
 std::vector<int32_t> to_vector(const Tokens & tokens) { return {tokens.data(), tokens.data() + tokens.size()}; }
@@ -52,14 +55,14 @@ void bind_api(py::module_ & module) {
 
 // A Python function that may be let go of by a thread without the GIL.
 struct OwnedByPython {
-    explicit OwnedByPython(py::function given) : function(std::move(given)) {}
+    explicit OwnedByPython(py::object given) : function(std::move(given)) {}
     OwnedByPython(const OwnedByPython &) = delete;
     OwnedByPython & operator=(const OwnedByPython &) = delete;
     ~OwnedByPython() {
         const py::gil_scoped_acquire gil;
-        function = py::function();
+        function = py::object();
     }
-    py::function function;
+    py::object function;
 };
 
 void decode(Context & self, const Tokens & tokens, std::size_t first_output) {
@@ -154,10 +157,51 @@ void bind_counters(py::module_ & module) {
         .def_readonly("rollback_seconds", &Counters::rollback_seconds);
 }
 
-// Ctrl-C in a drafter ends the round, where an error would only end the drafting: no std::exception, which is caught.
+// Ctrl-C in a drafter and any error in a logits processor end the round, where an error would only end the drafting: no
+// std::exception, which is caught.
 struct Interruption {
     py::error_already_set error;
 };
+
+[[noreturn]] void refuse_scores(const py::object & given, std::size_t n_vocab) {
+    const std::string type = py::str(py::type::of(given).attr("__name__"));
+    const std::string message = "the logits processor returned a " + type + " that is no array of " +
+                                std::to_string(n_vocab) + " numbers: it must return the scores of all tokens";
+    PyErr_SetString(PyExc_ValueError, message.c_str());
+    throw py::error_already_set();
+}
+
+// What function(history, scores) makes of a row of logits. It sees the target's vocabulary, whichever model the row is
+// of: what a shorter row lacks is impossible, and the end of a longer one too.
+void process(const py::object & function, const Tokens & history, std::size_t n_vocab, std::vector<float> & logits) {
+    const auto common = static_cast<std::ptrdiff_t>(std::min(logits.size(), n_vocab));
+    constexpr float impossible = -std::numeric_limits<float>::infinity();
+    std::vector<float> padded(n_vocab, impossible);
+    std::copy_n(logits.begin(), common, padded.begin());
+    const py::object result = function(history, Scores(static_cast<py::ssize_t>(n_vocab), padded.data()));
+    const auto processed = Scores::ensure(result);
+    if (!processed || processed.ndim() != 1 || static_cast<std::size_t>(processed.size()) != n_vocab) {
+        refuse_scores(result, n_vocab);
+    }
+    std::fill(std::copy_n(processed.data(), common, logits.begin()), logits.end(), impossible);
+}
+
+LogitsProcessor python_processor(const py::object & function, std::vector<int32_t> prompt, std::size_t n_vocab) {
+    if (function.is_none()) {
+        return nullptr;
+    }
+    return [owned = std::make_shared<OwnedByPython>(function), prompt = std::move(prompt), n_vocab](
+               const int32_t * recent, std::size_t n_recent, std::vector<float> & logits) {
+        std::vector<int32_t> history = prompt;
+        history.insert(history.end(), recent, recent + n_recent);
+        const py::gil_scoped_acquire gil;
+        try {
+            process(owned->function, to_array(history), n_vocab, logits);
+        } catch (const py::error_already_set & error) {
+            throw Interruption{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
+        }
+    };
+}
 
 // drafter(history, gamma) -> (tokens, distributions). A round runs without the GIL, and the drafter with it.
 std::unique_ptr<Drafter> callback_drafter(py::function drafter) {
@@ -190,9 +234,11 @@ std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Context> target, con
 }
 
 void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
-           std::size_t num_draft_tokens, std::uint64_t seed, bool paced, std::size_t max_tokens) {
-    Settings settings{sampler, rule_from_name(rule), num_draft_tokens, paced, max_tokens, seed};
+           std::size_t num_draft_tokens, std::uint64_t seed, bool paced, std::size_t max_tokens,
+           const py::object & logits_processor) {
     std::vector<int32_t> tokens = to_vector(prompt);
+    LogitsProcessor processor = python_processor(logits_processor, tokens, self.n_vocab());
+    Settings settings{sampler, rule_from_name(rule), num_draft_tokens, paced, max_tokens, seed, std::move(processor)};
     const py::gil_scoped_release release;
     self.begin(std::move(tokens), std::move(settings));
 }
@@ -233,7 +279,7 @@ void bind_speculator(py::module_ & module) {
              py::arg("target"), py::kw_only(), py::arg("drafter"))
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
-             py::arg("max_tokens") = static_cast<std::size_t>(-1))
+             py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none())
         .def("prefill", &Speculator::prefill, ReleaseGil())
         .def("step", &step, py::arg("max_tokens"))
         .def("decode_pending", &Speculator::decode_pending, ReleaseGil())
@@ -243,6 +289,15 @@ void bind_speculator(py::module_ & module) {
                 return py::array_t<float>(static_cast<py::ssize_t>(self.n_vocab()), self.logits(i));
             },
             py::arg("i"))
+        .def("sources",
+             [](const Speculator & self) {
+                 std::vector<const char *> names;
+                 for (const Source source : self.sources()) {
+                     names.push_back(source_names[static_cast<std::size_t>(source)]);
+                 }
+                 return names;
+             })
+        .def("acceptance_probability", &Speculator::acceptance_probability, py::arg("i"))
         .def("rewind", &Speculator::rewind, py::arg("count"))
         .def(
             "extend", [](Speculator & self, const Tokens & tokens) { self.extend(to_vector(tokens)); },

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -65,16 +66,21 @@ void for_each_pair(const Distribution & p, const Distribution & q, Visit visit) 
 // sum_x min(p(x), q(x)): how likely rejection sampling accepts a token drawn from q.
 double overlap(const Distribution & p, const Distribution & q);
 
-// llama_cpp.Llama._init_sampler's chain, in its order and arithmetic: logit bias, penalties, then greedy for
-// temperature 0, else top-k, typical, top-p, min-p, temperature.
+// A function of the caller's that changes a copy of a row of logits, given the tokens generated before its position
+// (drafted ones included). It is called for p and q, and for positions that are then rejected: what it does may depend
+// on nothing but its arguments, or the distribution is no longer the target's.
+using LogitsProcessor = std::function<void(const int32_t * recent, std::size_t n_recent, std::vector<float> & logits)>;
+
+// llama_cpp.Llama._init_sampler's chain, in its order and arithmetic: logits processor, logit bias, penalties, then
+// greedy for temperature 0, else top-k, typical, top-p, min-p, temperature.
 class SamplerChain {
 public:
-    explicit SamplerChain(SamplerParams params);
+    explicit SamplerChain(SamplerParams params, LogitsProcessor logits_processor = nullptr);
 
     // The distribution of the next token.
     //   logits [n_vocab]: patched in place by bias and penalties, and restored before the return.
     //   recent [n_recent]: the tokens generated so far in this call, drafted ones included; the penalties see its tail.
-    // Throws std::runtime_error if no token has a finite logit.
+    // Throws std::runtime_error if no token has a finite logit, and whatever the logits processor throws.
     void apply(float * logits, std::size_t n_vocab, const int32_t * recent, std::size_t n_recent,
                Distribution & out) const;
 
@@ -82,6 +88,7 @@ public:
 
 private:
     SamplerParams params_;
+    LogitsProcessor logits_processor_;
 };
 
 }  // namespace specllama

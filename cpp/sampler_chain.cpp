@@ -275,10 +275,19 @@ void sparse_softmax(const std::vector<Candidate> & kept, float temperature, Dist
 
 }  // namespace
 
-SamplerChain::SamplerChain(SamplerParams params) : params_(std::move(params)) { params_.validate(); }
+SamplerChain::SamplerChain(SamplerParams params, LogitsProcessor logits_processor)
+    : params_(std::move(params)), logits_processor_(std::move(logits_processor)) {
+    params_.validate();
+}
 
 void SamplerChain::apply(float * logits, std::size_t n_vocab, const int32_t * recent, std::size_t n_recent,
                          Distribution & out) const {
+    std::vector<float> processed;
+    if (logits_processor_) {
+        processed.assign(logits, logits + n_vocab);
+        logits_processor_(recent, n_recent, processed);
+        logits = processed.data();
+    }
     LogitPatch patch(logits, n_vocab);
     patch.bias(params_.logit_bias);
     patch.penalise(params_, recent, n_recent);

@@ -73,7 +73,7 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     for (const auto & entry : settings.sampler.logit_bias) {
         refuse_bad_prompt({entry.first}, 0, *target_);
     }
-    SamplerChain chain(settings.sampler);
+    SamplerChain chain(settings.sampler, settings.logits_processor);
     const auto cached =
         std::mismatch(prompt.begin(), prompt.end(), target_->tokens().begin(), target_->tokens().end()).first -
         prompt.begin();
@@ -85,6 +85,7 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     round_number_ = 0;
     drafting_stopped_.clear();
     num_rows_ = 0;
+    round_ = Round();
     counters_ = Counters();
     counters_.num_prompt_tokens = history_.size();
     counters_.num_prompt_tokens_reused = target_->keep_common(history_);
@@ -155,6 +156,7 @@ void Speculator::decode_pending() {
     settle();
     const Stopwatch stopwatch(counters_.verify_seconds);
     num_rows_ = 0;
+    round_ = Round();
     target_->decode(&history_.back(), 1, 0);
     num_rows_ = 1;
     count_decoded();
@@ -166,6 +168,13 @@ const float * Speculator::logits(std::size_t i) {
                                     std::to_string(num_rows_));
     }
     return target_->logits(i);
+}
+
+std::optional<double> Speculator::acceptance_probability(std::size_t i) const {
+    if (i >= round_.num_accepted) {
+        return std::nullopt;
+    }
+    return rejection_acceptance(p_[i], proposal_.q[i], proposal_.tokens[i]);
 }
 
 void Speculator::rewind(std::size_t count) {

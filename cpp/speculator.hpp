@@ -21,6 +21,7 @@ struct Settings {
     bool paced = false;                                     // draft fewer where more do not pay
     std::size_t max_tokens = static_cast<std::size_t>(-1);  // of the generation
     std::uint64_t seed = 0;
+    LogitsProcessor logits_processor = nullptr;
 };
 
 // What one round emitted: accepted drafts, then one correction, bonus or (gamma = 0) plain token.
@@ -54,6 +55,11 @@ public:
 
     // The target's logits [n_vocab] from which token i of the last round (or pending's successor) was sampled.
     const float * logits(std::size_t i);
+
+    // Where the tokens that the last round drafted came from, the accepted ones first.
+    const std::vector<Source> & sources() const { return proposal_.sources; }
+    // min(1, p(d) / q(d)) of token i of the last round; nothing unless it was drafted and accepted.
+    std::optional<double> acceptance_probability(std::size_t i) const;
 
     // Forgets all but the first `count` tokens of history; the prompt stays.
     void rewind(std::size_t count);

@@ -49,6 +49,7 @@ _COMPLETION = {
     "grammar",
     "logit_bias",
 }
+_signature = functools.cache(inspect.signature)  # of methods of the base class: making one takes longer than a token
 _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION}
 
 
@@ -76,7 +77,7 @@ def bound(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         TypeError: not a call of the method, or one that uses a parameter of a newer llama-cpp-python that specllama
             does not know: it must not be ignored.
     """
-    signature = inspect.signature(method)
+    signature = _signature(method)
     call = signature.bind(None, *args, **kwargs)  # None is self
     given = set(call.arguments)
     call.apply_defaults()

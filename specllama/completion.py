@@ -6,6 +6,8 @@ loses its place in a few corners. The responses here have its form and, but for 
 
 from __future__ import annotations
 
+import collections
+import functools
 import time
 import uuid
 from collections.abc import Iterator
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from .llama import Llama
 
 
+_Known = tuple[Origin, float | None, float | None]
+"""Of a token whose text is not known yet: origin, logprob, acceptance_probability."""
+
+
 class Completion:
     """One call of ``create_completion``, with the arguments of the base class by name."""
 
@@ -40,7 +46,8 @@ class Completion:
         self._prompt_tokens = prompt_tokens_of(llama, self._prompt, arguments["suffix"])
         self._warn_double_bos()
         self._max_tokens = self._room_for(arguments["max_tokens"])
-        self._assembler = TextAssembler(llama, self._prompt_tokens, _stop_sequences(arguments["stop"]))
+        stops = _stop_sequences(arguments["stop"])
+        self._assembler = TextAssembler(llama, self._prompt_tokens, stops, at_start=not self._prompt)
         self._log = None if self._num_logprobs is None else LogprobLog(llama, self._num_logprobs)
         seed, seed_given = llama._seed_for_call(arguments["seed"])
         logit_bias = arguments["logit_bias"] or {}
@@ -57,7 +64,6 @@ class Completion:
             max_tokens=self._max_tokens,
         )
         self._generation = Generation(llama, request)
-        self._origins: list[Origin] = []  # of the assembler's tokens
         self._finish_reason = "length"
 
     def run(self) -> Iterator[dict[str, Any]]:
@@ -75,17 +81,16 @@ class Completion:
     def tokens(self) -> Iterator[Token]:
         """The tokens one by one. Their texts together are the text of the completion."""
         self._load_cached_state()
-        yielded = 0
+        assembler, generation = self._assembler, self._generation
+        waiting: collections.deque[_Known] = collections.deque()
         for _ in self._generate():
-            for token in self._text_tokens(final=False):
-                yield token
-                yielded += 1
-        for token in self._text_tokens(final=True):
-            yield token
-            yielded += 1
+            logprob = None if self._log is None else self._log.last
+            waiting.append((generation.origin, logprob, generation.acceptance_probability()))
+            yield from self._text_tokens(waiting, final=False)
+        yield from self._text_tokens(waiting, final=True)
         # Half a character, or a stop string: tokens all the same.
-        for token_id, origin in zip(self._assembler.tokens[yielded:], self._origins[yielded:], strict=True):
-            yield Token(token_id, "", origin)
+        for token in assembler.tokens[assembler.num_taken :]:
+            yield Token(token, "", *waiting.popleft())
         self._save_cached_state()
 
     # The loop
@@ -103,11 +108,11 @@ class Completion:
                     return
                 if self._log is not None:
                     self._log.add(token, self._generation.logits())
-                self._origins.append(self._generation.origin)
-                if assembler.add(token):
+                stopped = assembler.add(token)
+                yield
+                if stopped:
                     self._finish_reason = "stop"
                     return
-                yield
                 if assembler.num_tokens >= self._max_tokens:
                     return
             if self._generation.stopped_by_criteria:
@@ -125,13 +130,15 @@ class Completion:
         for text, first, count in self._assembler.take(final):
             logprobs = None
             if self._log is not None:
-                logprobs = self._log.entries(first, first + count, self._text_offset())
+                logprobs = self._log.entries(first, first + count, len(self._prompt_text))
             yield self._chunk(text, logprobs, None)
 
-    def _text_tokens(self, final: bool) -> Iterator[Token]:
+    def _text_tokens(self, waiting: collections.deque[_Known], final: bool) -> Iterator[Token]:
         for text, first, count in self._assembler.take(final):
-            for i in range(first, first + count):
-                yield Token(self._assembler.tokens[i], text if i == first + count - 1 else "", self._origins[i])
+            *without_text, last = self._assembler.tokens[first : first + count]
+            for token in without_text:
+                yield Token(token, "", *waiting.popleft())
+            yield Token(last, text, *waiting.popleft())
 
     # Responses
 
@@ -144,9 +151,9 @@ class Completion:
         text = self._assembler.text()
         logprobs = None
         if self._log is not None:
-            logprobs = self._log.all(0 if self._echo else self._text_offset())
+            logprobs = self._log.all(0 if self._echo else len(self._prompt_text))
         if self._echo:
-            text = self._prompt_text() + text
+            text = self._prompt_text + text
         return {
             **self._chunk(text, logprobs, self._finish_reason),
             "usage": {
@@ -159,13 +166,11 @@ class Completion:
     def _head(self) -> dict[str, Any]:
         return {"id": self._id, "object": "text_completion", "created": self._created, "model": self._model_name}
 
+    @functools.cached_property
     def _prompt_text(self) -> str:
         if isinstance(self._prompt, str):
             return self._prompt
         return self._llama.detokenize(self._prompt_tokens).decode("utf-8", errors="ignore")
-
-    def _text_offset(self) -> int:
-        return len(self._prompt_text())
 
     # Limits and caches
 

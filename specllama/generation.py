@@ -45,8 +45,6 @@ class Request:
         """What of this cannot be applied exactly under speculation yet."""
         if self.grammar is not None:
             return "a grammar is applied by llama.cpp's sampler"
-        if self.logits_processor:
-            return "a logits processor is applied by llama.cpp's sampler"
         if self.sampling["mirostat_mode"] in (1, 2) and self.sampling["temp"] > 0:
             return "mirostat is applied by llama.cpp's sampler"
         return None
@@ -87,6 +85,7 @@ class Generation:
         self._last_active = 0.0
         self._sample_seconds = 0.0
         self._fallback_reason = request.fallback_reason()
+        self._processors = llama_cpp.LogitsProcessorList(request.logits_processor or ())
         self._next_round = self._speculate
         self._tally: Tally | None = None
         self._begun = False
@@ -113,6 +112,10 @@ class Generation:
         """The target's raw logits [n_vocab] from which the token yielded last was sampled."""
         return self._engine.logits(self._row)
 
+    def acceptance_probability(self) -> float | None:
+        """min(1, p/q) of the token yielded last; None unless it was drafted."""
+        return self._engine.acceptance_probability(self._row)
+
     def tally(self) -> Tally:
         """The numbers so far."""
         if self._tally is not None:
@@ -132,6 +135,7 @@ class Generation:
         if self._begun and not self._finished:
             self._tally = self.tally()
         self._finished = True
+        self._processors.clear()  # the engine holds the list until the next generation, and with it what they lead to
 
     def _draft_unusable(self) -> str | None:
         draft = self._llama._draft
@@ -171,6 +175,7 @@ class Generation:
                 seed=request.seed & (2**64 - 1),
                 paced=request.options.paced,
                 max_tokens=request.max_tokens,
+                logits_processor=None if self._fallback_reason else self._processors or None,
             )
         except BaseException:
             llama.n_tokens = min(llama.n_tokens, llama._target_context.num_tokens)  # it may have been cut already
@@ -245,7 +250,8 @@ class Generation:
         if self._engine.drafting_stopped:
             self._llama._warn_once(f"{self._engine.drafting_stopped}: decoding plainly from here on")
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
-        origins: list[Origin] = ["draft"] * num_accepted
+        sources = self._engine.sources()[:num_accepted] if num_accepted else ()
+        origins: list[Origin] = ["lookup" if source == "lookup" else "draft" for source in sources]
         return zip(tokens, [*origins, last], strict=True)
 
     def _sampled_by(self, sampler: Any) -> Callable[[], Iterable[tuple[int, Origin]]]:
@@ -265,14 +271,14 @@ class Generation:
 
     def _llama_cpp_sampler(self) -> Any:
         llama, request = self._llama, self._request
-        processors = list(request.logits_processor or ())
+        processors = llama_cpp.LogitsProcessorList(self._processors)
         if request.logit_bias:
             processors.append(_bias_processor(request.logit_bias))
         seed_before, llama._seed = llama._seed, request.seed & 0xFFFFFFFF
         try:
             return llama._init_sampler(
                 **request.sampling,
-                logits_processor=llama_cpp.LogitsProcessorList(processors) if processors else None,
+                logits_processor=processors if processors else None,
                 grammar=request.grammar,
             )
         finally:

@@ -35,7 +35,8 @@ class Llama(llama_cpp.Llama):
     """A ``llama_cpp.Llama`` that decodes speculatively. The text stays what the target alone would have said.
 
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
-    ``create_chat_completion`` and ``generate`` also take ``num_draft_tokens`` and ``verify`` for one call.
+    ``create_chat_completion`` and ``generate`` also take ``num_draft_tokens`` and ``verify`` for one call. A logits
+    processor is called for what is drafted too, and for what is then rejected: it must be a function of its arguments.
 
     Args:
         model_path: the target, a path or a name from ``specllama pull --list``.
@@ -293,13 +294,14 @@ class Llama(llama_cpp.Llama):
         verify: str | None = None,
         **kwargs: Any,
     ) -> Iterator[Token]:
-        """Generate, one token at a time, and say of each where it came from.
+        """Generate, one token at a time, and say of each where it came from and how likely it was.
 
         Args:
             prompt: a text or token ids.
             num_draft_tokens: as for the constructor, for this call.
             verify: the same.
-            kwargs: those of ``create_completion``: ``max_tokens``, ``temperature``, ``stop``, ``seed``, ...
+            kwargs: those of ``create_completion``: ``max_tokens``, ``temperature``, ``stop``, ``seed``, ... With
+                ``logprobs=0`` each token has its ``logprob``.
 
         Yields:
             All tokens but the one that ends a text; their texts together are the completion.

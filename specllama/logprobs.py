@@ -51,42 +51,49 @@ class LogprobLog:
             raise ValueError(f"logprobs={num_top} must be 0 or more: how many alternatives to give for each token")
         self._llama = llama
         self._num_top = num_top
-        self._tokens: list[int] = []
+        self._texts: list[str] = []
+        self._starts = [0]  # where each text begins, and the last one ends
         self._entries: list[Entry | None] = []
-        self._num_prompt = 0
 
     def add_prompt(self, tokens: list[int], entries: list[Entry | None]) -> None:
         """The prompt's own tokens, for ``echo``. A leading BOS is left out."""
         skip = 1 if tokens[0] == self._llama.token_bos() else 0
-        self._tokens += tokens[skip:]
-        self._entries += entries[skip:]
+        for token, entry in zip(tokens[skip:], entries[skip:], strict=True):
+            self._append(token, entry)
         if self._entries:
             self._entries[0] = None  # as OpenAI's API has it
-        self._num_prompt = len(self._tokens)
 
     def add(self, token: int, logits: npt.NDArray[np.single]) -> None:
         """A generated token and the logits [n_vocab] it was sampled from."""
-        self._tokens.append(token)
-        self._entries.append(entry_of(logits, token, self._num_top))
+        self._append(token, entry_of(logits, token, self._num_top))
+
+    @property
+    def last(self) -> float | None:
+        """The log-probability of the token added last."""
+        entry = self._entries[-1]
+        return None if entry is None else entry[0]
 
     def all(self, text_offset: int) -> dict[str, Any]:
         """Everything; the first token begins at text_offset."""
-        return self._rendered(0, len(self._tokens), text_offset)
+        return self.entries(0, len(self._texts), text_offset)
 
     def entries(self, first: int, end: int, text_offset: int) -> dict[str, Any]:
-        """Generated tokens first to end - 1; text_offset is that of generated token 0."""
-        return self._rendered(first, end, text_offset + sum(len(self._text(t)) for t in self._tokens[:first]))
+        """Tokens first to end - 1; text_offset is that of token 0."""
+        texts, entries = self._texts[first:end], self._entries[first:end]
+        return {
+            "tokens": texts,
+            "text_offset": [text_offset + start for start in self._starts[first:end]],
+            "token_logprobs": [None if entry is None else entry[0] for entry in entries],
+            "top_logprobs": [
+                None if entry is None else self._top(entry, text) for text, entry in zip(texts, entries, strict=True)
+            ],
+        }
 
-    def _rendered(self, first: int, end: int, offset: int) -> dict[str, Any]:
-        texts, offsets, logprobs, tops = [], [], [], []
-        for token, entry in zip(self._tokens[first:end], self._entries[first:end], strict=True):
-            text = self._text(token)
-            texts.append(text)
-            offsets.append(offset)
-            offset += len(text)
-            logprobs.append(None if entry is None else entry[0])
-            tops.append(None if entry is None else self._top(entry, text))
-        return {"tokens": texts, "text_offset": offsets, "token_logprobs": logprobs, "top_logprobs": tops}
+    def _append(self, token: int, entry: Entry | None) -> None:
+        text = self._text(token)
+        self._texts.append(text)
+        self._starts.append(self._starts[-1] + len(text))
+        self._entries.append(entry)
 
     def _top(self, entry: Entry, text: str) -> dict[str, float]:
         logprob, by_id = entry

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 
 from llama_cpp.llama_tokenizer import LlamaTokenizer
 
+from .stop_string import StopString
+
 if TYPE_CHECKING:
     from .llama import Llama
+
+_REPLACEMENT = "\ufffd".encode()
 
 
 class TextAssembler:
@@ -17,20 +21,28 @@ class TextAssembler:
 
     A token costs O(its own length), not O(the length of the answer), with llama.cpp's own tokenizer. Other
     tokenizers may give a token other text in another context, so with them the whole answer is detokenised again.
+
+    Args:
+        llama: whose tokens they are.
+        prompt_tokens: what comes before them.
+        stops: the text ends before the first of these.
+        at_start: there is no text before them. As in the base class, a leading space is left out then.
     """
 
-    def __init__(self, llama: Llama, prompt_tokens: list[int], stops: list[bytes]) -> None:
+    def __init__(self, llama: Llama, prompt_tokens: list[int], stops: list[bytes], *, at_start: bool = False) -> None:
         self._llama = llama
         self._prompt_tokens = prompt_tokens
-        self._stops = stops
-        self._longest_stop = max(map(len, stops), default=0)
+        self._stops = [StopString(stop) for stop in stops]
         self._is_additive = type(llama.tokenizer_) is LlamaTokenizer
+        self._pieces: dict[int, bytes] = {}  # of tokens seen before
+        self._drops_space = at_start
         self.tokens: list[int] = []
         self._bytes = bytearray()
         self._ends: list[int] = []  # where each token's bytes end
         self._end = -1  # where the first stop string begins
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
-        self._num_taken = 0  # tokens
+        self.num_taken = 0
+        """How many tokens the pieces taken so far belong to."""
         self._taken = 0  # bytes
 
     @property
@@ -40,19 +52,15 @@ class TextAssembler:
 
     def add(self, token: int) -> bool:
         """Append a token. True if a stop string is complete: the text ends before it."""
-        before = len(self._bytes)
         self.tokens.append(token)
-        if self._is_additive:
-            self._bytes += self._llama.detokenize([token])
-        else:
-            self._bytes[:] = self._llama.detokenize(self.tokens, prev_tokens=self._prompt_tokens)
+        piece = self._piece(token) if self._is_additive else self._end_of_whole()
+        before = len(self._bytes)
+        self._bytes += piece
         self._ends.append(len(self._bytes))
-        # A stop string that ends in this token begins at most its length before it.
-        start = max(0, before - self._longest_stop + 1) if self._is_additive else 0
-        found = [at for stop in self._stops if (at := self._bytes.find(stop, start)) >= 0]
-        if found:
-            self._end = min(found)
-        return bool(found)
+        begins = [before + end - len(stop) for stop in self._stops if (end := stop.find_end(piece)) >= 0]
+        if begins:
+            self._end = min(begins)
+        return bool(begins)
 
     def text(self) -> str:
         """The whole text, without a stop string or half a character at its end."""
@@ -64,25 +72,45 @@ class TextAssembler:
 
         Holds back what may be the beginning of a stop string or of a character, unless this is the end.
         """
-        limit = self._end if self._end >= 0 else len(self._bytes)
-        if not final:
-            limit -= self._possible_stop()
-        first = self._num_taken
-        while self._num_taken < len(self._ends) and (final or self._ends[self._num_taken] <= limit):
-            end = min(self._ends[self._num_taken], limit)
-            self._num_taken += 1
+        limit = self._end if self._end >= 0 else len(self._bytes) - (0 if final else self._uncertain())
+        first = self.num_taken
+        while self.num_taken < len(self._ends) and (final or self._ends[self.num_taken] <= limit):
+            end = min(self._ends[self.num_taken], limit)
+            self.num_taken += 1
             text = self._decoder.decode(bytes(self._bytes[self._taken : end]))
             self._taken = max(self._taken, end)
             if text:
-                yield text, first, self._num_taken - first
-                first = self._num_taken
+                yield text, first, self.num_taken - first
+                first = self.num_taken
         # Tokens without text yet (part of a character) wait for those that complete it.
-        self._num_taken = first
+        self.num_taken = first
 
-    def _possible_stop(self) -> int:
-        """How many of the last bytes may be the beginning of a stop string."""
-        for length in range(min(self._longest_stop - 1, len(self._bytes)), 0, -1):
-            tail = self._bytes[-length:]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return length
-        return 0
+    def _piece(self, token: int) -> bytes:
+        """What a token adds. As in the base class, BOS takes with it the space that a tokenizer puts behind it."""
+        if len(self.tokens) == 1 and token == self._llama.token_bos():
+            self._drops_space = True
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._llama.detokenize([token])
+        if self._drops_space and piece:
+            self._drops_space = False
+            return piece.removeprefix(b" ")
+        return piece
+
+    def _end_of_whole(self) -> bytes:
+        """What the last token adds; all of the text if it changes what came before."""
+        whole = self._llama.detokenize(self.tokens, prev_tokens=self._prompt_tokens)
+        if whole.startswith(self._bytes):
+            return whole[len(self._bytes) :]
+        self._bytes.clear()
+        for stop in self._stops:
+            stop.num_matched = 0
+        return whole
+
+    def _uncertain(self) -> int:
+        """How many of the last bytes may be the beginning of a stop string, or not be what they seem yet."""
+        held = max((stop.num_matched for stop in self._stops), default=0)
+        if not self._is_additive and self._bytes.endswith(_REPLACEMENT):
+            # How other tokenizers show part of a character.
+            held = max(held, len(self._bytes) - len(self._bytes.rstrip(_REPLACEMENT)))
+        return held

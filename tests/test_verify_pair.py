@@ -114,6 +114,7 @@ def test_the_llama_is_as_usable_as_before(make_llama: MakeLlama, tiny_files: Tin
         ({"temperature": 0.0}, ValueError, "temperature=0"),
         ({"max_token": 9}, TypeError, "max_token=9 is no option of the sampler chain"),
         ({"stop": ["a"]}, TypeError, "is no option of the sampler chain"),
+        ({"logits_processor": []}, TypeError, "is no option of the sampler chain"),
         ({"temperature": float("nan")}, ValueError, "temperature"),
         ({"num_draft_tokens": 0}, ValueError, "num_draft_tokens=0"),
         ({"num_draft_tokens": 512}, ValueError, "n_batch=512"),

@@ -15,9 +15,10 @@ from rich.text import Text
 if TYPE_CHECKING:
     from specllama.token import Token
 
-STYLES = {"draft": "green", "correction": "bold red", "bonus": "bold cyan", "plain": ""}
+STYLES = {"draft": "green", "lookup": "yellow", "correction": "bold red", "bonus": "bold cyan", "plain": ""}
 MEANINGS = {
     "draft": "drafted, accepted",
+    "lookup": "looked up in the text, accepted",
     "correction": "the target's, after a rejection",
     "bonus": "the target's, after a draft accepted whole",
     "plain": "nothing was drafted",

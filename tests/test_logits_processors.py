@@ -1,0 +1,274 @@
+"""Logits processors: called natively, for p and q, with the history that each position really has."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+import pytest
+import reference as ref
+from fresh import PROMPT, SAMPLING, assert_like_fresh, text_of
+from responses import Pair, complete
+from test_callback_drafter import CHAIN, LENGTH, LEVEL, SAMPLER, VOCAB, chi_square
+from test_callback_drafter import PROMPT as LETTERS_PROMPT
+
+import specllama
+
+if TYPE_CHECKING:
+    from conftest import MakeBase, MakeLlama, TinyFiles
+
+Ids = np.ndarray[Any, np.dtype[np.intc]]
+Scores = np.ndarray[Any, np.dtype[np.single]]
+Processor = Callable[[Ids, Scores], Scores]
+
+
+def by_history(ids: Ids, scores: Scores) -> Scores:
+    """Prefers other tokens behind other histories, the whole of them."""
+    favoured = (np.arange(len(scores)) * 7 + int(ids.sum()) + len(ids)) % 5 == 0
+    return np.where(favoured, scores + np.float32(1.5), scores)
+
+
+def in_place(ids: Ids, scores: Scores) -> Scores:
+    """Writes into what it is given, as many processors do."""
+    scores[int(ids[-1]) % 3 :: 3] = -np.inf
+    return scores
+
+
+PROCESSORS: dict[str, list[Processor]] = {
+    "by history": [by_history],
+    "in place": [in_place],
+    "both": [by_history, in_place],
+}
+
+
+def processors(name: str) -> llama_cpp.LogitsProcessorList:
+    return llama_cpp.LogitsProcessorList(PROCESSORS[name])
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_greedy_text_is_the_base_classes(pair: Pair, name: str) -> None:
+    llm, _ = pair
+    for settings in ({}, {"repeat_penalty": 1.3}, {"stop": ["cat"]}, {"num_draft_tokens": 0}):
+        theirs = {key: value for key, value in settings.items() if key != "num_draft_tokens"}
+        gamma = settings.get("num_draft_tokens", 4)
+        llm.num_draft_tokens = gamma  # type: ignore[assignment]
+        complete(pair, max_tokens=40, logits_processor=processors(name), **theirs)
+        assert llm.stats.fallback_reason is None
+        assert (llm.stats.num_drafts > 0) == (gamma != 0)
+
+
+def test_a_processor_and_a_bias_are_both_applied(pair: Pair) -> None:
+    """The processor first. (The base class forgets both.)"""
+    llm, _ = pair
+    ban = llama_cpp.LogitsProcessorList([lambda ids, scores: np.where(np.arange(len(scores)) == 280, -np.inf, scores)])
+    tokens = list(
+        llm.generate_tokens(
+            PROMPT, max_tokens=20, temperature=0.0, logits_processor=ban, logit_bias={280: 50.0, 290: 9.0}
+        )
+    )
+    assert llm.stats.num_drafts > 0
+    ids = [token.id for token in tokens]
+    assert 280 not in ids
+    assert 290 in ids
+
+
+@pytest.mark.parametrize("draft", ["identical", "good", "adversarial", "lookup"])
+def test_coupled_texts_are_plain_decodings(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str) -> None:
+    llm = make_llama(draft="lookup" if draft == "lookup" else tiny_files.draft(draft), verify="coupled")
+    for gamma, name in itertools.product((1, 4, "auto"), PROCESSORS):
+        settings = {"seed": 7, "logits_processor": processors(name)}
+        assert text_of(llm, num_draft_tokens=gamma, **settings) == text_of(llm, num_draft_tokens=0, **settings)
+        assert text_of(llm, seed=7) != text_of(llm, **settings), "the processor does something"
+
+
+@pytest.mark.parametrize("verify", ["rejection", "block", "coupled"])
+def test_the_history_of_every_position(make_llama: MakeLlama, tiny_files: TinyFiles, verify: str) -> None:
+    """It is the text so far and then what is drafted, or was: every position of the text is seen with its own."""
+    llm = make_llama(draft=tiny_files.good, verify=verify)
+    prompt = llm.tokenize(PROMPT.encode())
+    seen: list[tuple[list[int], Any]] = []
+
+    def watch(ids: Ids, scores: Scores) -> Scores:
+        assert ids.dtype == np.intc
+        assert scores.dtype == np.single
+        assert scores.shape == (llm.n_vocab(),)
+        seen.append((ids.tolist(), scores.copy()))
+        return scores
+
+    tokens = [
+        token.id
+        for token in llm.generate_tokens(
+            prompt, max_tokens=30, temperature=0.9, seed=1, logits_processor=llama_cpp.LogitsProcessorList([watch])
+        )
+    ]
+    stats = llm.stats
+    assert stats.num_drafts > 0
+    assert stats.num_accepted_tokens < stats.num_draft_tokens, "there were positions behind a rejection"
+    text = [*prompt, *tokens]
+    for ids, _ in seen:
+        assert ids[: len(prompt)] == prompt
+        assert len(ids) <= len(text) + 4
+    histories = [ids for ids, _ in seen]
+    for end in range(len(prompt), len(text)):
+        assert text[:end] in histories
+    # The target's own scores are among those seen for each history: nobody has changed llama.cpp's rows.
+    llm.reset()
+    for position, logits in llm._score(text[: len(prompt) + 5], 8):
+        if position >= len(prompt) - 1:
+            rows = [scores for ids, scores in seen if ids == text[: position + 1]]
+            assert any(np.allclose(scores, logits, atol=1e-4) for scores in rows)
+
+
+@pytest.fixture(scope="module")
+def exact(tiny_files: TinyFiles) -> ref.Array:
+    """The probability of every sequence of three letters under `by_history`: [VOCAB, VOCAB, VOCAB]."""
+    llm = llama_cpp.Llama(
+        str(tiny_files.letters), n_ctx=64, n_threads=1, n_threads_batch=1, verbose=False, logits_all=True
+    )
+
+    def probabilities(generated: tuple[int, ...]) -> ref.Array:
+        llm.reset()
+        ids = [*LETTERS_PROMPT, *generated]
+        llm.eval(ids)
+        scores = by_history(np.array(ids, np.intc), llm.scores[len(ids) - 1])
+        return ref.sampler_chain(scores, CHAIN, generated).probs
+
+    result = np.ones((VOCAB,) * LENGTH)
+    for length in range(LENGTH):
+        for prefix in itertools.product(range(VOCAB), repeat=length):
+            result[prefix] *= probabilities(prefix).reshape(-1, *(1,) * (LENGTH - 1 - length))
+    llm.close()
+    return result
+
+
+@pytest.mark.parametrize("verify", ["rejection", "block"])
+def test_samples_have_the_targets_distribution(
+    make_llama: MakeLlama, tiny_files: TinyFiles, exact: ref.Array, verify: str
+) -> None:
+    llm = make_llama(tiny_files.letters, tiny_files.letters_good, n_ctx=64, verify=verify, num_draft_tokens=3)
+    counts = np.zeros_like(exact)
+    sampling = {"temp": SAMPLER["temperature"], **{k: v for k, v in SAMPLER.items() if k != "temperature"}}
+    for seed in range(3000):
+        llm.set_seed(seed)
+        text = llm.generate(LETTERS_PROMPT, logits_processor=processors("by history"), **sampling)
+        counts[tuple(itertools.islice(text, LENGTH))] += 1
+        text.close()
+    assert chi_square(counts, exact) > LEVEL
+    assert llm.total_stats.num_accepted_tokens > 1000
+
+
+class Boom(Exception):
+    """Raised by processors of these tests."""
+
+
+@pytest.mark.parametrize("error", [Boom, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("after", [1, 2, 5, 9, 30])
+def test_an_error_ends_the_generation_and_harms_nothing(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles, after: int, error: type[BaseException]
+) -> None:
+    calls = itertools.count(1)
+
+    def fail(ids: Ids, scores: Scores) -> Scores:
+        if next(calls) > after:
+            raise error("on purpose")
+        return scores
+
+    with pytest.raises(error, match="on purpose"):
+        text_of(llm, logits_processor=llama_cpp.LogitsProcessorList([fail]))
+    assert next(calls) == after + 2, "it was not called again"
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+@pytest.mark.parametrize(
+    ("result", "name"), [(None, "NoneType"), (np.zeros(3), "ndarray"), (np.zeros((2, 4)), "ndarray"), ("abc", "str")]
+)
+def test_a_result_that_is_none(pair: Pair, result: Any, name: str) -> None:
+    llm, _ = pair
+    with pytest.raises(ValueError, match=f"returned a {name} that is no array of {llm.n_vocab()} numbers"):
+        text_of(llm, logits_processor=llama_cpp.LogitsProcessorList([lambda ids, scores: result]))
+    complete(pair)
+
+
+def test_results_may_be_of_another_type(pair: Pair) -> None:
+    llm, _ = pair
+    expected = text_of(llm, seed=2)
+    for kind in (np.float64, np.float16):
+        same = llama_cpp.LogitsProcessorList([lambda ids, scores, kind=kind: scores.astype(kind)])
+        assert (text_of(llm, seed=2, logits_processor=same) == expected) or kind is np.float16
+    as_list = llama_cpp.LogitsProcessorList([lambda ids, scores: scores.tolist()])
+    assert text_of(llm, seed=2, logits_processor=as_list) == expected
+
+
+def test_all_banned_is_said(pair: Pair) -> None:
+    with pytest.raises(RuntimeError, match="no token can be sampled"):
+        text_of(pair[0], logits_processor=llama_cpp.LogitsProcessorList([lambda ids, scores: scores - np.inf]))
+    complete(pair)
+
+
+@pytest.mark.parametrize("shorter", ["draft", "target"])
+def test_vocabularies_of_other_sizes(make_llama: MakeLlama, tiny_files: TinyFiles, shorter: str) -> None:
+    """A processor sees the target's vocabulary always; what the draft lacks of it is impossible there."""
+    files = (tiny_files.padded, tiny_files.good) if shorter == "draft" else (tiny_files.target, tiny_files.padded_draft)
+    llm = make_llama(*files, verify="coupled")
+    sizes = set()
+    num_impossible = set()
+
+    def watch(ids: Ids, scores: Scores) -> Scores:
+        sizes.add(len(scores))
+        num_impossible.add(int(np.isneginf(scores).sum()))
+        return by_history(ids, scores)
+
+    watched = llama_cpp.LogitsProcessorList([watch])
+    text = text_of(llm, logits_processor=watched)
+    assert llm.stats.num_draft_tokens > 0
+    assert llm.stats.fallback_reason is None
+    assert sizes == {llm.n_vocab()}
+    assert num_impossible == ({0, 7} if shorter == "draft" else {0})
+    assert text == text_of(llm, logits_processor=watched, num_draft_tokens=0)
+
+
+def test_logprobs_are_those_before_the_processor(
+    make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles
+) -> None:
+    pair = (make_llama(draft=tiny_files.good), make_base(logits_all=True))
+    complete(pair, logprobs=3, logits_processor=processors("both"))
+
+
+def test_a_processor_may_start_nothing_on_the_same_llama(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    def nested(ids: Ids, scores: Scores) -> Scores:
+        llm.create_completion("a dog", max_tokens=1)
+        return scores
+
+    with pytest.raises(specllama.BusyError):
+        text_of(llm, logits_processor=llama_cpp.LogitsProcessorList([nested]))
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
+def test_a_processor_is_not_kept_alive(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """It may lead to the Llama itself. The engine, whose references no garbage collector sees, lets go of it."""
+    llm = make_llama(draft=tiny_files.good)
+
+    class Watcher:
+        def __call__(self, ids: Ids, scores: Scores) -> Scores:
+            return scores
+
+    watcher = Watcher()
+    gone = weakref.ref(watcher)
+    text_of(llm, logits_processor=llama_cpp.LogitsProcessorList([watcher]))
+    del watcher
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_abandoned_stream(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    chunks = llm.create_completion(PROMPT, stream=True, logits_processor=processors("both"), **SAMPLING)
+    next(chunks)
+    del chunks
+    assert_like_fresh(llm, make_llama, tiny_files)
