@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import _core
-from ._llama import can_roll_back
+from ._llama import why_no_rollback
 from .draft import LOOKUP, Draft
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ class LookupDraft(Draft):
         super().__init__(LOOKUP)
         tokens = target.tokenize(corpus.encode(), add_bos=False) if isinstance(corpus, str) else corpus
         self._corpus = np.asarray(tokens or [], dtype=np.int32)
-        if not can_roll_back(target):
-            self.unusable = "the target's memory is recurrent and cannot be rolled back yet"
+        self.unusable = why_no_rollback(target, "target")
 
     def engine(self, target: _core.Context) -> _core.Speculator:
         """See the base class."""
