@@ -69,6 +69,8 @@ const char * name_of(Rollback rollback) {
             return "seq_rm";
         case Rollback::sliding_window:
             return "seq_rm (sliding window)";
+        case Rollback::snapshot:
+            return "snapshot";
         case Rollback::checkpoint:
             return "checkpoint";
         case Rollback::none:

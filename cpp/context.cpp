@@ -34,6 +34,7 @@ Context::Context(std::shared_ptr<const LlamaApi> api, llama_context * context, s
       n_batch_(api_->llama_n_batch(context)),
       n_vocab_(static_cast<std::size_t>(api_->llama_vocab_n_tokens(vocab_))),
       n_swa_(static_cast<std::size_t>(std::max(0, api_->llama_model_n_swa(api_->llama_get_model(context))))),
+      num_snapshots_(snapshots_of_context()),
       rollback_(way_back()) {
     if (memory_ == nullptr) {
         throw std::invalid_argument("the " + name_ +
@@ -49,6 +50,11 @@ void Context::require_open() const {
     }
 }
 
+// A sliding window may have moved on when a snapshot is needed; a copy has it, too.
+std::size_t Context::snapshots_of_context() const {
+    return api_->llama_n_rs_seq != nullptr && n_swa_ == 0 ? api_->llama_n_rs_seq(context_) : 0;
+}
+
 Rollback Context::way_back() const {
     const llama_model * model = api_->llama_get_model(context_);
     const bool is_hybrid = api_->llama_model_is_hybrid != nullptr && api_->llama_model_is_hybrid(model);
@@ -58,7 +64,10 @@ Rollback Context::way_back() const {
     const bool can_copy = api_->llama_state_seq_get_size_ext != nullptr &&
                           api_->llama_state_seq_get_data_ext != nullptr &&
                           api_->llama_state_seq_set_data_ext != nullptr;
-    return can_copy ? Rollback::checkpoint : Rollback::none;
+    if (!can_copy) {
+        return Rollback::none;
+    }
+    return num_snapshots_ > 0 ? Rollback::snapshot : Rollback::checkpoint;
 }
 
 void Context::assume(std::vector<int32_t> tokens) {
@@ -68,6 +77,7 @@ void Context::assume(std::vector<int32_t> tokens) {
     checkpoints_.drop_behind(count);
     tokens_ = std::move(tokens);
     more_behind_ = true;
+    num_forgettable_ = 0;
 }
 
 void Context::clear() {
@@ -81,6 +91,7 @@ void Context::shrink(std::size_t count) {
     prompt_.drop_behind(count);
     checkpoints_.drop_behind(count);
     more_behind_ = false;
+    num_forgettable_ = 0;
 }
 
 // A sliding window forgets what lies behind it. After a cut to `count` tokens the next one still needs the last n_swa.
@@ -98,8 +109,13 @@ std::size_t Context::memory_end() const {
 }
 
 bool Context::remove_behind(std::size_t count) {
-    if (is_recurrent() && memory_end() != count) {
-        return false;
+    if (is_recurrent()) {
+        // It is not enough that llama_memory_seq_rm says yes: it would take snapshots of an earlier batch for those of
+        // the last one.
+        const std::size_t end = memory_end();
+        if (end < count || end - count > num_forgettable_) {
+            return false;
+        }
     }
     return api_->llama_memory_seq_rm(memory_, kSequence, static_cast<int32_t>(count), -1) && window_is_whole(count);
 }
@@ -140,7 +156,7 @@ void Context::restore(std::size_t count) {
 void Context::save_to(Checkpoints & checkpoints, std::size_t most) {
     require_open();
     const std::size_t position = tokens_.size();
-    if (rollback_ != Rollback::checkpoint || position == 0) {
+    if (!is_recurrent() || rollback_ == Rollback::none || position == 0) {
         return;
     }
     for (const Checkpoints * existing : {&prompt_, &checkpoints_}) {
@@ -225,6 +241,7 @@ void Context::decode(const int32_t * tokens, std::size_t count, std::size_t firs
     }
     tokens_.insert(tokens_.end(), tokens, tokens + count);
     num_decoded_ += count;
+    num_forgettable_ = std::min(num_snapshots_, count - 1);
 }
 
 void Context::fail(int code, std::size_t count) {

@@ -19,6 +19,7 @@ enum class Rollback {
     none,            // recurrent, of a release that cannot copy its state: only by decoding everything again
     seq_rm,          // a KV cache: its last cells are removed
     sliding_window,  // the same, as far back as the window reaches
+    snapshot,        // recurrent or hybrid, n_rs_seq > 0: llama.cpp keeps the states behind the last batch's tokens
     checkpoint,      // recurrent or hybrid: a copy of the state is put back, and what came behind it decoded again
 };
 
@@ -42,6 +43,10 @@ public:
     void assume(std::vector<int32_t> tokens);
 
     Rollback rollback() const { return rollback_; }
+    // How many tokens at the end of a batch, but for its first, a recurrent memory can forget without a copy.
+    std::size_t num_snapshots() const { return num_snapshots_; }
+    // How many it can now. One rollback uses them up.
+    std::size_t num_forgettable() const { return num_forgettable_; }
 
     // Rolls back to the longest common prefix with `history`, but for its last token (whose logits are needed next).
     // Returns how many tokens are kept: fewer than that, even 0, where the memory cannot be cut there.
@@ -87,8 +92,9 @@ public:
 private:
     void require_open() const;
     void refuse_bad_batch(const int32_t * tokens, std::size_t count) const;
+    std::size_t snapshots_of_context() const;
     Rollback way_back() const;
-    bool is_recurrent() const { return rollback_ == Rollback::none || rollback_ == Rollback::checkpoint; }
+    bool is_recurrent() const { return rollback_ != Rollback::seq_rm && rollback_ != Rollback::sliding_window; }
     void cut(std::size_t count);
     bool remove_behind(std::size_t count);
     void restore(std::size_t count);
@@ -108,7 +114,9 @@ private:
     std::size_t n_batch_;
     std::size_t n_vocab_;
     std::size_t n_swa_;
+    std::size_t num_snapshots_;
     Rollback rollback_;
+    std::size_t num_forgettable_ = 0;
     std::vector<int32_t> tokens_;
     bool more_behind_ = false;  // the cache may hold cells behind tokens_
     Checkpoints prompt_;        // these, too, are of prefixes of tokens_

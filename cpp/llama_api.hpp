@@ -40,11 +40,11 @@ struct llama_memory_i;
     X(float *, llama_get_logits_ith, (llama_context *, int32_t))
 
 // The same for functions that some of those releases lack: null there.
-#define SPECLLAMA_OPTIONAL_FUNCTIONS(X)                                                                             \
-    X(bool, llama_model_is_hybrid, (const llama_model *))                                                           \
-    X(uint32_t, llama_n_rs_seq, (const llama_context *))                                                            \
-    X(std::size_t, llama_state_seq_get_size_ext, (llama_context *, int32_t, uint32_t))                              \
-    X(std::size_t, llama_state_seq_get_data_ext, (llama_context *, uint8_t *, std::size_t, int32_t, uint32_t))      \
+#define SPECLLAMA_OPTIONAL_FUNCTIONS(X)                                                                        \
+    X(bool, llama_model_is_hybrid, (const llama_model *))                                                      \
+    X(uint32_t, llama_n_rs_seq, (const llama_context *))                                                       \
+    X(std::size_t, llama_state_seq_get_size_ext, (llama_context *, int32_t, uint32_t))                         \
+    X(std::size_t, llama_state_seq_get_data_ext, (llama_context *, uint8_t *, std::size_t, int32_t, uint32_t)) \
     X(std::size_t, llama_state_seq_set_data_ext, (llama_context *, const uint8_t *, std::size_t, int32_t, uint32_t))
 
 namespace specllama {

@@ -152,8 +152,8 @@ const Round & Speculator::step(std::size_t max_tokens) {
 }
 
 void Speculator::learn(double draft_before, double verify_before) {
-    drafter_->learn({round_.tokens, round_.num_accepted, counters_.draft_seconds - draft_before,
-                     verify_seconds() - verify_before});
+    drafter_->learn(
+        {round_.tokens, round_.num_accepted, counters_.draft_seconds - draft_before, verify_seconds() - verify_before});
     counters_.pace = drafter_->pace_counters();
 }
 
@@ -267,7 +267,7 @@ void Speculator::decode_batch() {
     batch_.assign(history_.begin() + static_cast<std::ptrdiff_t>(num_held_), history_.end());
     first_row_ = batch_.size() - 1;
     batch_.insert(batch_.end(), proposal_.tokens.begin(), proposal_.tokens.end());
-    if (!proposal_.tokens.empty()) {
+    if (proposal_.tokens.size() > target_->num_snapshots()) {
         target_->save(1);
     }
     target_->decode(batch_.data(), batch_.size(), first_row_);
@@ -295,8 +295,8 @@ void Speculator::verify() {
 // p_{i+1}, with the history that its position really has.
 const Distribution & Speculator::target_at(std::size_t i) {
     for (; p_known_ <= i; ++p_known_) {
-        chain_->apply(target_->logits(first_row_ + p_known_), target_->n_vocab(), sequence_.data() + counters_.num_prompt_tokens,
-                      num_generated() + p_known_, p_[p_known_]);
+        chain_->apply(target_->logits(first_row_ + p_known_), target_->n_vocab(),
+                      sequence_.data() + counters_.num_prompt_tokens, num_generated() + p_known_, p_[p_known_]);
     }
     return p_[i];
 }
@@ -342,7 +342,11 @@ void Speculator::count(const Verdict & verdict) {
 
 void Speculator::commit() {
     const Stopwatch stopwatch(counters_.rollback_seconds);
-    target_->keep_common(history_);
+    // Snapshots are good for one rollback: with them it waits for the next round, or for finish(), which may go
+    // further.
+    if (target_->tokens().size() + 1 > history_.size() + target_->num_forgettable()) {
+        target_->keep_common(history_);
+    }
     const bool rolled_back = target_->tokens().size() >= num_held_;
     num_carried_ = rolled_back ? tokens_to_prefill(*target_, history_) : 0;
     if (!proposal_.tokens.empty()) {
@@ -351,7 +355,7 @@ void Speculator::commit() {
             stop_drafting("the target's memory could not be rolled back");
         }
     }
-    assert(target_->tokens().size() < history_.size());
+    assert(target_->tokens().size() < history_.size() + target_->num_forgettable());
 }
 
 // The round's text is safe by now: a draft that cannot follow is left behind.
