@@ -36,6 +36,7 @@ Pointer * at_address(std::uintptr_t address) {
 
 void bind_api(py::module_ & module) {
     module.def("required_functions", &LlamaApi::required_functions);
+    module.def("optional_functions", &LlamaApi::optional_functions);
     module.def("batch_layout", &LlamaApi::batch_layout);
     py::class_<LlamaApi, std::shared_ptr<LlamaApi>>(module, "LlamaApi")
         .def(py::init<const std::unordered_map<std::string, std::uintptr_t> &>(), py::arg("addresses"));
@@ -64,6 +65,22 @@ struct OwnedByPython {
     }
     py::object function;
 };
+
+const char * name_of(Rollback rollback) {
+    switch (rollback) {
+        case Rollback::seq_rm:
+            return "seq_rm";
+        case Rollback::sliding_window:
+            return "seq_rm (sliding window)";
+        case Rollback::snapshot:
+            return "snapshot";
+        case Rollback::checkpoint:
+            return "checkpoint";
+        case Rollback::none:
+            break;
+    }
+    return "none";
+}
 
 void decode(Context & self, const Tokens & tokens, std::size_t first_output) {
     const std::vector<int32_t> batch = to_vector(tokens);
@@ -97,6 +114,12 @@ void bind_context(py::module_ & module) {
                 self.keep(count);
             },
             py::arg("count"))
+        .def_property_readonly("rollback", [](const Context & self) { return name_of(self.rollback()); })
+        .def("save",
+             [](Context & self) {
+                 const Context::Use in_use(self);
+                 self.save(1);
+             })
         .def("decode", &decode, py::arg("tokens"), py::arg("first_output"))
         .def(
             "logits",

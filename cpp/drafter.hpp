@@ -58,6 +58,7 @@ struct DraftRequest {
 // What became of a proposal.
 struct Outcome {
     const std::vector<int32_t> & emitted;  // accepted drafts, and one token of the target's
+    bool proposed;                         // whether propose() was called for it
     std::size_t num_drafted;
     std::size_t num_accepted;
     double draft_seconds;   // llama_decode only

@@ -15,26 +15,38 @@ constexpr int argument_count(Result (*)(Arguments...)) {
 }  // namespace
 
 LlamaApi::LlamaApi(const std::unordered_map<std::string, std::uintptr_t> & addresses) {
-    const auto find = [&addresses](const char * name) {
+    const auto find = [&addresses](const char * name) -> std::uintptr_t {
         const auto found = addresses.find(name);
-        if (found == addresses.end() || found->second == 0) {
+        return found == addresses.end() ? 0 : found->second;
+    };
+    const auto require = [&find](const char * name) {
+        const std::uintptr_t address = find(name);
+        if (address == 0) {
             throw AbiError(std::string("libllama has no function ") + name);
         }
-        return found->second;
+        return address;
     };
-#define SPECLLAMA_RESOLVE(result, name, arguments) name = reinterpret_cast<decltype(name)>(find(#name));
+#define SPECLLAMA_RESOLVE(result, name, arguments) name = reinterpret_cast<decltype(name)>(require(#name));
     SPECLLAMA_LLAMA_FUNCTIONS(SPECLLAMA_RESOLVE)
+#undef SPECLLAMA_RESOLVE
+#define SPECLLAMA_RESOLVE(result, name, arguments) name = reinterpret_cast<decltype(name)>(find(#name));
+    SPECLLAMA_OPTIONAL_FUNCTIONS(SPECLLAMA_RESOLVE)
 #undef SPECLLAMA_RESOLVE
 }
 
+#define SPECLLAMA_DESCRIBE(result, name, arguments) {#name, argument_count(api.name)},
+
 std::vector<std::pair<std::string, int>> LlamaApi::required_functions() {
     const LlamaApi api;
-    return {
-#define SPECLLAMA_DESCRIBE(result, name, arguments) {#name, argument_count(api.name)},
-        SPECLLAMA_LLAMA_FUNCTIONS(SPECLLAMA_DESCRIBE)
-#undef SPECLLAMA_DESCRIBE
-    };
+    return {SPECLLAMA_LLAMA_FUNCTIONS(SPECLLAMA_DESCRIBE)};
 }
+
+std::vector<std::pair<std::string, int>> LlamaApi::optional_functions() {
+    const LlamaApi api;
+    return {SPECLLAMA_OPTIONAL_FUNCTIONS(SPECLLAMA_DESCRIBE)};
+}
+
+#undef SPECLLAMA_DESCRIBE
 
 std::vector<BatchField> LlamaApi::batch_layout() {
 #define SPECLLAMA_FIELD(name)                                         \

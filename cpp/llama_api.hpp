@@ -24,6 +24,7 @@ struct llama_memory_i;
     X(const llama_model *, llama_get_model, (const llama_context *))            \
     X(const llama_vocab *, llama_model_get_vocab, (const llama_model *))        \
     X(int32_t, llama_model_n_swa, (const llama_model *))                        \
+    X(bool, llama_model_is_recurrent, (const llama_model *))                    \
     X(int32_t, llama_vocab_n_tokens, (const llama_vocab *))                     \
     X(bool, llama_vocab_is_eog, (const llama_vocab *, int32_t))                 \
     X(const char *, llama_vocab_get_text, (const llama_vocab *, int32_t))       \
@@ -33,9 +34,18 @@ struct llama_memory_i;
     X(void, llama_memory_clear, (llama_memory_i *, bool))                       \
     X(bool, llama_memory_seq_rm, (llama_memory_i *, int32_t, int32_t, int32_t)) \
     X(int32_t, llama_memory_seq_pos_min, (llama_memory_i *, int32_t))           \
+    X(int32_t, llama_memory_seq_pos_max, (llama_memory_i *, int32_t))           \
     X(int32_t, llama_decode, (llama_context *, llama_batch))                    \
     X(void, llama_synchronize, (llama_context *))                               \
     X(float *, llama_get_logits_ith, (llama_context *, int32_t))
+
+// The same for functions that some of those releases lack: null there.
+#define SPECLLAMA_OPTIONAL_FUNCTIONS(X)                                                                        \
+    X(bool, llama_model_is_hybrid, (const llama_model *))                                                      \
+    X(uint32_t, llama_n_rs_seq, (const llama_context *))                                                       \
+    X(std::size_t, llama_state_seq_get_size_ext, (llama_context *, int32_t, uint32_t))                         \
+    X(std::size_t, llama_state_seq_get_data_ext, (llama_context *, uint8_t *, std::size_t, int32_t, uint32_t)) \
+    X(std::size_t, llama_state_seq_set_data_ext, (llama_context *, const uint8_t *, std::size_t, int32_t, uint32_t))
 
 namespace specllama {
 
@@ -55,15 +65,17 @@ using BatchField = std::tuple<std::string, std::size_t, std::size_t>;
 struct LlamaApi {
 #define SPECLLAMA_DECLARE(result, name, arguments) result(*name) arguments = nullptr;
     SPECLLAMA_LLAMA_FUNCTIONS(SPECLLAMA_DECLARE)
+    SPECLLAMA_OPTIONAL_FUNCTIONS(SPECLLAMA_DECLARE)
 #undef SPECLLAMA_DECLARE
 
     LlamaApi() = default;
 
-    // Addresses by name; throws AbiError if one is missing or null.
+    // Addresses by name; throws AbiError if one that is required is missing or null.
     explicit LlamaApi(const std::unordered_map<std::string, std::uintptr_t> & addresses);
 
     // (name, number of arguments) of every function.
     static std::vector<std::pair<std::string, int>> required_functions();
+    static std::vector<std::pair<std::string, int>> optional_functions();
 
     // Every field of llama_batch, then the struct itself, which has no name.
     static std::vector<BatchField> batch_layout();

@@ -35,6 +35,10 @@ void refuse_bad_prompt(const std::vector<int32_t> & prompt, std::size_t first, c
     }
 }
 
+// Recurrent memories go back to a copy, and what came behind it is decoded again: together with the next batch, which
+// costs less than a decode of its own, unless it is more than this.
+std::size_t most_carried(const Context & target) { return std::min<std::size_t>(8, target.n_batch() / 2); }
+
 void count_sources(const std::vector<Source> & sources, std::size_t num_accepted,
                    std::array<SourceCounters, num_sources> & per_source) {
     std::array<bool, num_sources> seen{};
@@ -86,6 +90,7 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     drafting_stopped_.clear();
     num_rows_ = 0;
     round_ = Round();
+    num_carried_ = 0;
     counters_ = Counters();
     counters_.num_prompt_tokens = history_.size();
     counters_.num_prompt_tokens_reused = target_->keep_common(history_);
@@ -101,8 +106,10 @@ bool Speculator::prefill() {
     require_generation();
     const Stopwatch stopwatch(counters_.prompt_seconds);
     bool more = false;
-    if (tokens_to_prefill(*target_, history_) > 0) {
-        prefill_chunk(*target_, history_);
+    if (tokens_to_prefill(*target_, history_) > num_carried_) {
+        if (prefill_chunk(*target_, history_) == 0) {
+            target_->save_prompt();
+        }
         more = true;
     } else if (choose_gamma(2) > 0) {
         try {
@@ -125,7 +132,8 @@ const Round & Speculator::step(std::size_t max_tokens) {
     round_ = Round();
     proposal_.clear();
     const double draft_before = counters_.draft_seconds;
-    const double verify_before = counters_.verify_seconds;
+    const double verify_before = verify_seconds();
+    const bool carries = num_carried_ > 0;
     const std::size_t gamma = choose_gamma(max_tokens);
     propose(gamma);
     try {
@@ -136,16 +144,18 @@ const Round & Speculator::step(std::size_t max_tokens) {
     }
     history_.insert(history_.end(), round_.tokens.begin(), round_.tokens.end());
     commit();
-    if (drafter_ && drafting_stopped_.empty()) {
-        learn(draft_before, verify_before);
+    // A plain round that pays for the last rejection says nothing of what plain decoding costs.
+    const bool is_typical = !carries || !proposal_.tokens.empty();
+    if (drafter_ && drafting_stopped_.empty() && is_typical) {
+        learn(gamma > 0, draft_before, verify_before);
     }
     count_decoded();
     return round_;
 }
 
-void Speculator::learn(double draft_before, double verify_before) {
-    drafter_->learn({round_.tokens, round_.num_drafted, round_.num_accepted, counters_.draft_seconds - draft_before,
-                     counters_.verify_seconds - verify_before});
+void Speculator::learn(bool proposed, double draft_before, double verify_before) {
+    drafter_->learn({round_.tokens, proposed, round_.num_drafted, round_.num_accepted,
+                     counters_.draft_seconds - draft_before, verify_seconds() - verify_before});
     if (settings_.paced && drafter_->pace() != nullptr) {
         counters_.pace = drafter_->pace()->counters();
     }
@@ -157,7 +167,8 @@ void Speculator::decode_pending() {
     const Stopwatch stopwatch(counters_.verify_seconds);
     num_rows_ = 0;
     round_ = Round();
-    target_->decode(&history_.back(), 1, 0);
+    proposal_.clear();
+    decode_batch();
     num_rows_ = 1;
     count_decoded();
 }
@@ -167,7 +178,7 @@ const float * Speculator::logits(std::size_t i) {
         throw std::invalid_argument("no logits row " + std::to_string(i) + ": the last decode left " +
                                     std::to_string(num_rows_));
     }
-    return target_->logits(i);
+    return target_->logits(first_row_ + i);
 }
 
 std::optional<double> Speculator::acceptance_probability(std::size_t i) const {
@@ -184,6 +195,7 @@ void Speculator::rewind(std::size_t count) {
                                     std::to_string(history_.size()));
     }
     history_.resize(count);
+    num_carried_ = 0;
     if (drafter_ && settings_.num_draft_tokens > 0) {
         drafter_->rewind(count);
     }
@@ -192,6 +204,7 @@ void Speculator::rewind(std::size_t count) {
 void Speculator::extend(const std::vector<int32_t> & tokens) {
     refuse_bad_prompt(tokens, 0, *target_);
     history_.insert(history_.end(), tokens.begin(), tokens.end());
+    num_carried_ = 0;
 }
 
 void Speculator::finish(std::size_t count) {
@@ -216,7 +229,7 @@ void Speculator::finish(std::size_t count) {
 void Speculator::settle() {
     require_generation();
     target_->keep_common(history_);
-    while (tokens_to_prefill(*target_, history_) > 0) {
+    while (tokens_to_prefill(*target_, history_) > num_carried_) {
         const Stopwatch stopwatch(counters_.prompt_seconds);
         prefill_chunk(*target_, history_);
     }
@@ -229,7 +242,8 @@ std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
         return 0;
     }
     return std::min({settings_.num_draft_tokens, max_tokens - 1, target_->n_ctx() - history_.size(),
-                     target_->n_batch() - 1, drafter_->room(history_.size())});
+                     target_->n_batch() - 1 - std::min(num_carried_, most_carried(*target_)),
+                     drafter_->room(history_.size())});
 }
 
 // A draft that fails costs speed, never the text: what it has drawn is kept, and the target goes on alone.
@@ -255,21 +269,35 @@ void Speculator::propose(std::size_t gamma) {
     counters_.sample_seconds += now_seconds() - start - decode;
 }
 
+// [what a rollback has left to decode again, pending, d_1, .., d_gamma], with logits from pending on.
+void Speculator::decode_batch() {
+    if (num_carried_ > most_carried(*target_)) {
+        while (prefill_chunk(*target_, history_) > 0) {
+        }
+    }
+    num_held_ = target_->tokens().size();
+    batch_.assign(history_.begin() + static_cast<std::ptrdiff_t>(num_held_), history_.end());
+    first_row_ = batch_.size() - 1;
+    batch_.insert(batch_.end(), proposal_.tokens.begin(), proposal_.tokens.end());
+    if (proposal_.tokens.size() > target_->num_snapshots()) {
+        target_->save(1);
+    }
+    target_->decode(batch_.data(), batch_.size(), first_row_);
+}
+
 void Speculator::verify() {
     const auto & draft = proposal_.tokens;
-    batch_.assign(1, history_.back());
-    batch_.insert(batch_.end(), draft.begin(), draft.end());
     sequence_ = history_;
     sequence_.insert(sequence_.end(), draft.begin(), draft.end());
     num_rows_ = 0;
     {
         const Stopwatch stopwatch(counters_.verify_seconds);
-        target_->decode(batch_.data(), batch_.size(), 0);
+        decode_batch();
     }
-    num_rows_ = batch_.size();
+    num_rows_ = draft.size() + 1;
     const Stopwatch stopwatch(counters_.sample_seconds);
     p_known_ = 0;
-    p_.resize(std::max(p_.size(), batch_.size()));
+    p_.resize(std::max(p_.size(), num_rows_));
     const Verdict verdict = decide();
     round_.tokens.assign(draft.begin(), draft.begin() + static_cast<std::ptrdiff_t>(verdict.num_accepted));
     round_.tokens.push_back(verdict.next);
@@ -279,8 +307,8 @@ void Speculator::verify() {
 // p_{i+1}, with the history that its position really has.
 const Distribution & Speculator::target_at(std::size_t i) {
     for (; p_known_ <= i; ++p_known_) {
-        chain_->apply(target_->logits(p_known_), target_->n_vocab(), sequence_.data() + counters_.num_prompt_tokens,
-                      num_generated() + p_known_, p_[p_known_]);
+        chain_->apply(target_->logits(first_row_ + p_known_), target_->n_vocab(),
+                      sequence_.data() + counters_.num_prompt_tokens, num_generated() + p_known_, p_[p_known_]);
     }
     return p_[i];
 }
@@ -326,14 +354,20 @@ void Speculator::count(const Verdict & verdict) {
 
 void Speculator::commit() {
     const Stopwatch stopwatch(counters_.rollback_seconds);
-    target_->keep_common(history_);
+    // Snapshots are good for one rollback: with them it waits for the next round, or for finish(), which may go
+    // further.
+    if (target_->tokens().size() + 1 > history_.size() + target_->num_forgettable()) {
+        target_->keep_common(history_);
+    }
+    const bool rolled_back = target_->tokens().size() >= num_held_;
+    num_carried_ = rolled_back ? tokens_to_prefill(*target_, history_) : 0;
     if (!proposal_.tokens.empty()) {
         roll_back_draft();
-        if (target_->tokens().size() + 1 != history_.size()) {
+        if (!rolled_back) {
             stop_drafting("the target's memory could not be rolled back");
         }
     }
-    assert(target_->rollback_failed() || target_->tokens().size() + 1 == history_.size());
+    assert(target_->tokens().size() < history_.size() + target_->num_forgettable());
 }
 
 // The round's text is safe by now: a draft that cannot follow is left behind.

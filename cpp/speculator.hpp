@@ -31,7 +31,8 @@ struct Round {
     std::size_t num_accepted = 0;
 };
 
-// Between rounds: target KV = history without its last token (`pending`), draft KV = a prefix of history.
+// Between rounds: target KV = history without its last token (`pending`), draft KV = a prefix of history. After a
+// rejection a recurrent target's memory lacks the tokens of the last rounds, too: the next batch brings them back.
 // An exception leaves the history as it was before the call; the next call brings the caches back in step.
 class Speculator {
 public:
@@ -82,8 +83,9 @@ private:
     std::size_t choose_gamma(std::size_t max_tokens) const;
     void settle();
     void propose(std::size_t gamma);
+    void decode_batch();
     void verify();
-    void learn(double draft_before, double verify_before);
+    void learn(bool proposed, double draft_before, double verify_before);
     void commit();
     const Distribution & target_at(std::size_t i);
     Verdict decide();
@@ -92,6 +94,8 @@ private:
     void count_decoded();
     void roll_back_draft();
     void require_generation() const;
+    // What verification has cost, what became of a rejection included.
+    double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
     std::size_t num_generated() const { return history_.size() - counters_.num_prompt_tokens; }
 
     std::shared_ptr<Context> target_;
@@ -105,11 +109,14 @@ private:
     std::string drafting_stopped_;
 
     Proposal proposal_;
-    std::vector<int32_t> batch_;     // pending, d_1..d_gamma
+    std::size_t num_carried_ = 0;    // tokens of history before pending that the next batch brings back
+    std::size_t num_held_ = 0;       // tokens that the target held before the last batch
+    std::vector<int32_t> batch_;     // what is carried, pending, d_1..d_gamma
     std::vector<int32_t> sequence_;  // history, d_1..d_gamma
     std::vector<Distribution> p_;    // [gamma+1]; the first p_known_ are those of this round
     std::size_t p_known_ = 0;
-    std::size_t num_rows_ = 0;  // of logits that the last decode left
+    std::size_t num_rows_ = 0;   // of logits that the last decode left
+    std::size_t first_row_ = 0;  // which token of the batch has the first of them
     Round round_;
     Counters counters_;
     std::size_t target_decoded_before_ = 0;

@@ -21,7 +21,7 @@ _REMEDY = f"specllama works with {_SUPPORTED}: pip install --upgrade 'llama-cpp-
 
 
 def load_api(library: types.ModuleType | Any = llama_cpp) -> _core.LlamaApi:
-    """Resolve every libllama function that the extension calls.
+    """Resolve every libllama function that the extension calls. It does without the optional ones.
 
     Args:
         library: the module that holds the ctypes functions and structures: ``llama_cpp``.
@@ -44,6 +44,10 @@ def _addresses(library: Any) -> Mapping[str, int]:
         if found != num_arguments:
             raise _mismatch(library, f"its {name} takes {found} arguments, and {num_arguments} were expected")
         addresses[name] = ctypes.cast(function, ctypes.c_void_p).value or 0
+    for name, num_arguments in _core.optional_functions():
+        function = getattr(library, name, None)
+        if function is not None and len(function.argtypes or ()) == num_arguments:
+            addresses[name] = ctypes.cast(function, ctypes.c_void_p).value or 0
     return addresses
 
 
@@ -90,13 +94,11 @@ def first_vocabulary_difference(
     return _core.first_vocabulary_difference(API, *addresses)
 
 
-def can_roll_back(llama: llama_cpp.Llama) -> bool:
-    """Whether the model's memory can forget its last tokens. That of recurrent and hybrid models cannot."""
-    model = llama._model.model
-    is_hybrid = getattr(llama_cpp, "llama_model_is_hybrid", None)  # newer than the oldest supported release
-    return not (llama_cpp.llama_model_is_recurrent(model) or (is_hybrid is not None and is_hybrid(model)))
-
-
-def uses_sliding_window(llama: llama_cpp.Llama) -> bool:
-    """Whether some layers of the model attend to a window of the last tokens only."""
-    return int(llama_cpp.llama_model_n_swa(llama._model.model)) > 0
+def why_no_rollback(llama: llama_cpp.Llama, name: str) -> str | None:
+    """Why the memory of an open Llama cannot forget its last tokens; None if it can."""
+    if context_of(llama, name).rollback != "none":
+        return None
+    return (
+        f"the {name}'s memory is recurrent, and llama-cpp-python {llama_cpp.__version__} cannot copy its state "
+        "to roll it back: install a later release"
+    )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._llama import can_roll_back, context_of
+from ._llama import context_of, why_no_rollback
 from .closed import require_open
 from .llama import Llama
 
@@ -112,7 +112,7 @@ def measure_cost_curve(
 
     Raises:
         ValueError: a batch that fits neither n_batch nor the context, or a model that keeps no KV cache or cannot roll
-            it back (a recurrent one).
+            it back (a recurrent one, of an early release of llama-cpp-python).
         ClosedError, BusyError: the Llama is closed, or generates in another thread.
     """
     require_open(llm)
@@ -147,11 +147,9 @@ def _checked_sizes(llm: llama_cpp.Llama, name: str, sizes: Iterable[int], repeat
         raise ValueError(f"repeats={repeats} must be at least 1")
     if n_past < 0:
         raise ValueError(f"n_past={n_past} must be at least 0")
-    if not can_roll_back(llm):
-        raise ValueError(
-            f"the {name}'s memory is recurrent and cannot be rolled back: its cost curve cannot be measured, "
-            "and it does not decode speculatively; use a model with a plain KV cache"
-        )
+    unusable = why_no_rollback(llm, name)
+    if unusable is not None:
+        raise ValueError(f"{unusable}: its cost curve cannot be measured")
     largest = checked[-1]
     if largest > llm.n_batch:
         raise ValueError(
@@ -180,6 +178,7 @@ def _fill(context: _core.Context, tokens: npt.NDArray[np.int32], n_batch: int) -
     for start in range(context.num_tokens, len(tokens), n_batch):
         part = tokens[start : start + n_batch]
         context.decode(part, len(part))
+    context.save()
 
 
 def _empty(llm: llama_cpp.Llama, context: _core.Context) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._llama import can_roll_back
+from ._llama import why_no_rollback
 from .draft import Draft
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ class FunctionDraft(Draft):
     def __init__(self, target: Llama, function: Callable[[npt.NDArray[np.intc]], npt.NDArray[np.intc]]) -> None:
         super().__init__(function)
         self._function = function
-        if not can_roll_back(target):
-            self.unusable = "the target's memory is recurrent and cannot be rolled back yet"
+        self.unusable = why_no_rollback(target, "target")
 
     @staticmethod
     def takes(draft: Any) -> bool:

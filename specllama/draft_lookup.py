@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import _core
-from ._llama import can_roll_back
+from ._llama import why_no_rollback
 from .draft import LOOKUP, Draft, corpus_tokens
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ class LookupDraft(Draft):
     def __init__(self, target: Llama, corpus: str | list[int] | None) -> None:
         super().__init__(LOOKUP)
         self._corpus = corpus_tokens(target, corpus)
-        if not can_roll_back(target):
-            self.unusable = "the target's memory is recurrent and cannot be rolled back yet"
+        self.unusable = why_no_rollback(target, "target")
 
     def engine(self, target: _core.Context) -> _core.Speculator:
         """See the base class."""

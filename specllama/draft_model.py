@@ -9,7 +9,7 @@ import llama_cpp
 import numpy as np
 
 from . import _core, catalog
-from ._llama import can_roll_back, context_of
+from ._llama import context_of, why_no_rollback
 from .arguments import check_constructor, warn
 from .closed import is_open
 from .draft import Draft, corpus_tokens
@@ -44,9 +44,7 @@ class ModelDraft(Draft):
         self.llama = llama
         self.owned = owned
         self._corpus = corpus_tokens(target, lookup_corpus)
-        for name, model in (("target", target), ("draft", llama)):
-            if not can_roll_back(model):
-                self.unusable = f"the {name}'s memory is recurrent and cannot be rolled back yet"
+        self.unusable = why_no_rollback(target, "target") or why_no_rollback(llama, "draft")
         _warn_if_larger(target, llama)
 
     @classmethod

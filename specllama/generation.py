@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._llama import uses_sliding_window
 from .closed import is_open, require_open
 from .options import Options
 from .stats import Tally
@@ -144,7 +143,7 @@ class Generation:
     def _how_to_roll_back(self) -> str:
         if self._llama.draft_model is None or self._fallback_reason or self._draft_unusable():
             return "none"
-        return "seq_rm (sliding window)" if uses_sliding_window(self._llama) else "seq_rm"
+        return self._llama._target_context.rollback
 
     def _begin(self) -> None:
         llama, request = self._llama, self._request
@@ -216,7 +215,7 @@ class Generation:
         token, self.origin = self._waiting.popleft()
         if self._position < len(llama.input_ids):
             llama.input_ids[self._position] = token
-        self._publish(self._position)
+        self._publish(min(self._position, llama._target_context.num_tokens))
         self._position += 1
         self._last_active = time.perf_counter()
         return token

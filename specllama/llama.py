@@ -25,13 +25,14 @@ from .draft import LOOKUP, Draft, opened, refuse
 from .generation import Generation, Request
 from .loading import explained
 from .options import FallbackWarning, NumDraftTokens, Options, checked_seed
+from .snapshots import RoomForSnapshots
 from .stats import Stats, Tally
 from .token import Token
 
 DraftModel = Union[str, "os.PathLike[str]", llama_cpp.Llama, Callable[..., Any]]
 
 
-class Llama(llama_cpp.Llama):
+class Llama(RoomForSnapshots, llama_cpp.Llama):
     """A ``llama_cpp.Llama`` that decodes speculatively. The text stays what the target alone would have said.
 
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
@@ -86,6 +87,7 @@ class Llama(llama_cpp.Llama):
         self._draft: Draft | None = None
         self._draft_kwargs = draft_kwargs
         self._lookup_corpus = lookup_corpus
+        self._num_snapshots = 0 if draft_model is None else self._options.most_draft_tokens
         if isinstance(draft_model, (str, os.PathLike)) and draft_model != LOOKUP:
             draft_model = catalog.resolve(draft_model)  # before the target's weights are loaded
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats

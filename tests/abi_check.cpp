@@ -10,6 +10,14 @@
     static_assert(std::is_same_v<decltype(&::name), result(*) arguments>, #name " has another type in this llama.h");
 SPECLLAMA_LLAMA_FUNCTIONS(CHECK_FUNCTION)
 
+// Whether this llama.h has an optional function the test says, by -DHAS_name=0 or 1.
+#define CHECK_IF_0(result, name, arguments)
+#define CHECK_IF_1(result, name, arguments) CHECK_FUNCTION(result, name, arguments)
+#define CHECK_IF(has, result, name, arguments) CHECK_IF_##has(result, name, arguments)
+#define CHECK_IF_EXPANDED(has, result, name, arguments) CHECK_IF(has, result, name, arguments)
+#define CHECK_OPTIONAL_FUNCTION(result, name, arguments) CHECK_IF_EXPANDED(HAS_##name, result, name, arguments)
+SPECLLAMA_OPTIONAL_FUNCTIONS(CHECK_OPTIONAL_FUNCTION)
+
 #define CHECK_FIELD(field)                                                                                 \
     static_assert(std::is_same_v<decltype(::llama_batch::field), decltype(specllama::llama_batch::field)>, \
                   "llama_batch." #field " has another type in this llama.h");                              \

@@ -94,8 +94,10 @@ class TinyFiles:
     sliding_draft: Path
     recurrent: Path
     recurrent_draft: Path
+    recurrent_good: Path
     hybrid: Path
     hybrid_draft: Path
+    hybrid_good: Path
     embedding: Path
     embedding_words: Path
     lora: Path
@@ -161,8 +163,10 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
         sliding_draft=tiny.write_sliding_window(folder / "sliding_draft.gguf", words, seed=2),
         recurrent=tiny.write_recurrent(folder / "recurrent.gguf", words, seed=1),
         recurrent_draft=tiny.write_recurrent(folder / "recurrent_draft.gguf", words, seed=2),
+        recurrent_good=tiny.write_recurrent(folder / "recurrent_good.gguf", words, seed=1, noise=0.05),
         hybrid=tiny.write_hybrid(folder / "hybrid.gguf", words, seed=1),
         hybrid_draft=tiny.write_hybrid(folder / "hybrid_draft.gguf", words, seed=2),
+        hybrid_good=tiny.write_hybrid(folder / "hybrid_good.gguf", words, seed=1, noise=0.03),
         embedding=tiny.write_embedding_model(folder / "embedding.gguf", seed=1),
         embedding_words=tiny.write_embedding_model(folder / "embedding_words.gguf", 1, words),
         lora=tiny.write_lora(folder / "lora.gguf", weights, seed=1),
@@ -226,6 +230,18 @@ def pair(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> P
 def llm(request: pytest.FixtureRequest, make_llama: MakeLlama, tiny_files: TinyFiles) -> specllama.Llama:
     """With an identical draft: nearly every round accepts all six tokens, so interruptions fall into a run."""
     return make_llama(draft=tiny_files.identical, num_draft_tokens=6, verify=request.param)
+
+
+@pytest.fixture
+def early_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a llama-cpp-python that cannot copy the state of a recurrent model: contexts opened from here on."""
+    import llama_cpp
+
+    from specllama import _core, _llama
+
+    known = {name for name, _ in _core.required_functions()} | {"llama_model_is_hybrid"}
+    addresses = {name: address for name, address in _llama._addresses(llama_cpp).items() if name in known}
+    monkeypatch.setattr(_llama, "API", _core.LlamaApi(addresses))
 
 
 def _real_model(file: str) -> Path:

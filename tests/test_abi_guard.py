@@ -13,6 +13,7 @@ from specllama import _core, _llama
 
 REMEDY = "llama-cpp-python"
 NAMES = [name for name, _ in _core.required_functions()]
+OPTIONAL = [name for name, _ in _core.optional_functions()]
 
 
 def library(**changes: Any) -> types.SimpleNamespace:
@@ -44,6 +45,17 @@ def test_a_function_takes_another_number_of_arguments(name: str, change: int) ->
     function = prototype(lambda *_: None)
     with pytest.raises(ImportError, match=f"{name} takes {count + change} arguments, and {count} were expected"):
         _llama.load_api(library(**{name: function}))
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_an_optional_function_may_be_missing_or_another(name: str) -> None:
+    """It is not used then."""
+    argument_count = dict(_core.optional_functions())[name]
+    fitting = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * argument_count)(lambda *_: None)
+    other = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (argument_count + 1))(lambda *_: None)
+    assert name not in _llama._addresses(library())
+    assert name not in _llama._addresses(library(**{name: other}))
+    assert _llama._addresses(library(**{name: fitting}))[name] != 0
 
 
 FIELDS = list(llama_cpp.llama_batch._fields_)

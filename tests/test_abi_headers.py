@@ -16,6 +16,8 @@ from typing import NoReturn
 import pytest
 from conftest import REAL_CACHE
 
+from specllama import _core
+
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = re.compile(r"[^/]+/vendor/llama\.cpp/(?:include|ggml/include)/([^/]+\.h)")
 
@@ -96,6 +98,9 @@ def compiler() -> list[str]:
 def _compile(compiler: list[str], headers: Path) -> str:
     """What the compiler says of abi_check.cpp with these headers; empty if it agrees."""
     command = [*compiler, "-std=c++17", "-fsyntax-only", f"-I{headers}", f"-I{ROOT / 'cpp'}"]
+    declarations = (headers / "llama.h").read_text(encoding="utf-8")
+    for name, _ in _core.optional_functions():
+        command.append(f"-DHAS_{name}={int(re.search(rf'LLAMA_API .*{name}[ ]*[(]', declarations) is not None)}")
     # The run time that a sanitizer run preloads into Python is not for the compiler.
     environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
     result = subprocess.run(
@@ -124,6 +129,12 @@ def test_declarations_are_those_of_llama_h(release: str, compiler: list[str]) ->
             r"\1, int extra",
             "llama_vocab_n_tokens has another type",
             id="argument count",
+        ),
+        pytest.param(
+            r"(llama_state_seq_get_size_ext\(\s*struct llama_context \* ctx,\s*)llama_seq_id",
+            r"\1int64_t",
+            "llama_state_seq_get_size_ext has another type",
+            id="an optional one's argument type",
         ),
         pytest.param(r"int32_t llama_model_n_swa", "int32_t llama_model_swa", "llama_model_n_swa", id="removed"),
         pytest.param(r"(float +\* +embd;)", r"double * embd;", r"llama_batch.embd has another type", id="field type"),

@@ -349,14 +349,6 @@ def test_a_target_with_the_longer_vocabulary(make_llama: MakeLlama, tiny_files: 
             assert list(itertools.islice(llm.generate(prompt, temp=0.0), LENGTH)) == expected
 
 
-def test_a_recurrent_target_is_decoded_plainly(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    with pytest.warns(specllama.FallbackWarning, match="recurrent"):
-        llm = make_llama(tiny_files.recurrent, tiny_files.recurrent_draft, num_draft_tokens="auto")
-    assert text_of(llm) == text_of(make_llama(tiny_files.recurrent))
-    assert llm.stats.num_drafts == 0
-    assert "recurrent" in (llm.stats.fallback_reason or "")
-
-
 def test_a_function_drafts_up_to_the_most(make_llama: MakeLlama) -> None:
     """It is not paced: it drafts what it returns."""
     llm = make_llama(draft=lambda history: np.full(40, history[-1]), num_draft_tokens="auto", max_draft_tokens=5)

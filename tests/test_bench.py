@@ -348,6 +348,7 @@ def test_a_pair(tiny_files: TinyFiles, make_llama: MakeLlama, options: dict[str,
     assert 0.5 < row.draft_share + row.verify_share + row.sample_share <= 1
 
 
+@pytest.mark.usefixtures("early_release")
 def test_a_pair_that_cannot_speculate_is_noted(tiny_files: TinyFiles, make_llama: MakeLlama) -> None:
     from specllama import FallbackWarning
 

@@ -167,8 +167,3 @@ def test_arguments_of_another_kind_of_draft_are_refused(make_llama: MakeLlama, t
     for draft in (None, lambda history: []):
         with pytest.raises(ValueError, match="lookup_corpus is for a draft model or draft_model='lookup'"):
             make_llama(draft=draft, lookup_corpus="the cat")
-
-
-def test_a_recurrent_target_says_that_it_cannot(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    with pytest.warns(specllama.FallbackWarning, match="recurrent"):
-        make_llama(tiny_files.recurrent, "lookup")

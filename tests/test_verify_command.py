@@ -121,12 +121,13 @@ def test_bad_arguments(verify: Verify, capsys: pytest.CaptureFixture[str], argum
     assert message in err
 
 
+@pytest.mark.usefixtures("early_release")
 @pytest.mark.filterwarnings("default::specllama.FallbackWarning")
 def test_a_draft_that_cannot_be_used_is_an_error(verify: Verify, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify(target="recurrent", draft="recurrent_draft") == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert "error: there is nothing to verify: the draft's memory is recurrent" in err
+    assert "error: there is nothing to verify: the target's memory is recurrent" in err
 
 
 def test_the_draft_is_required(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]) -> None:

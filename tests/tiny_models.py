@@ -252,8 +252,8 @@ def write_sliding_window(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
     return path
 
 
-def write_recurrent(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
-    """Write a mamba model: its memory cannot be rolled back."""
+def write_recurrent(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0) -> Path:
+    """Write a mamba model: its memory cannot be cut. With `noise`, see `noisy`, it is a good draft for that without."""
     n_embd, n_layer, kernel, state, rank = 32, 2, 4, 8, 4
     inner = 2 * n_embd
     rng = np.random.default_rng(seed)
@@ -269,6 +269,7 @@ def write_recurrent(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
         weights[f"blk.{i}.ssm_a"] = -np.tile(np.arange(1, state + 1, dtype=np.float32), (inner, 1))
         weights[f"blk.{i}.ssm_d"] = np.ones(inner, np.float32)
         weights[f"blk.{i}.ssm_out.weight"] = _writes_residual(_dense(rng, n_embd, inner, 4.0))
+    weights = noisy(weights, noise, seed) if noise else weights
     writer = _open(path, "mamba", vocabulary, n_embd, n_layer, 0)
     writer.add_head_count(0)
     writer.add_ssm_conv_kernel(kernel)
@@ -280,8 +281,8 @@ def write_recurrent(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
     return path
 
 
-def write_hybrid(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
-    """Write an lfm2 model: layer 0 is a short convolution (recurrent), layer 1 is attention."""
+def write_hybrid(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0) -> Path:
+    """Write an lfm2 model: layer 0 is a short convolution (recurrent), layer 1 is attention. `noise`: as above."""
     n_embd, n_ff, kernel = 32, 48, 3
     weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_ff=n_ff)
     for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
@@ -296,6 +297,7 @@ def write_hybrid(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
     weights["blk.0.shortconv.out_proj.weight"] = _writes_residual(_dense(rng, n_embd, n_embd, 2.0))
     weights["blk.1.attn_q_norm.weight"] = np.ones(n_embd // 4, np.float32)
     weights["blk.1.attn_k_norm.weight"] = np.ones(n_embd // 4, np.float32)
+    weights = noisy(weights, noise, seed) if noise else weights
     writer = _open(path, "lfm2", vocabulary, n_embd, 2, n_ff)
     writer.add_head_count(4)
     writer.add_head_count_kv([0, 2])

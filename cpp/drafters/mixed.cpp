@@ -20,7 +20,6 @@ std::size_t MixedDrafter::room(std::size_t history_size) const {
 void MixedDrafter::begin(const std::vector<int32_t> & history, const Task & task) {
     lookup_.begin(history, task);
     pace_.begin_generation();
-    paced_ = false;
     prompt_pays_ = true;
     if (model_) {
         model_->begin(history, task);
@@ -97,11 +96,10 @@ void MixedDrafter::take(const DraftRequest & request, const Pace::Decision & dec
 }
 
 void MixedDrafter::learn(const Outcome & outcome) {
-    if (!paced_) {
+    if (!outcome.proposed || !paced_) {
         pace_.decoded(outcome.num_drafted + 1, outcome.verify_seconds);
         return;
     }
-    paced_ = false;
     pace_.end_round(outcome.num_accepted, outcome.verify_seconds, outcome.draft_seconds);
     if (!used_) {
         const auto & tokens = offered_.tokens;

@@ -8,6 +8,12 @@
 
 namespace specllama {
 
+namespace {
+
+constexpr std::size_t most_saved = 8;  // copies of a recurrent draft's state, in one round
+
+}  // namespace
+
 // The last drafted token is never decoded: n tokens behind the history need n - 1 cells.
 std::size_t ModelDrafter::room(std::size_t history_size) const {
     return context_->n_ctx() + 1 - std::min(context_->n_ctx() + 1, history_size);
@@ -18,6 +24,9 @@ std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) {
     const std::size_t count = std::min(left, context_->n_batch());
     if (count > 0) {
         decode(history.data() + context_->tokens().size(), count, count);
+        if (count == left && history.size() == prompt_size_) {
+            context_->save_prompt();
+        }
     }
     return left - count;
 }
@@ -34,6 +43,9 @@ void ModelDrafter::propose(const DraftRequest & request, Proposal & out) {
 double ModelDrafter::draw(const DraftRequest & request, Proposal & out) {
     sequence_ = request.history;
     sequence_.insert(sequence_.end(), out.tokens.begin(), out.tokens.end());
+    if (!out.tokens.empty() && out.tokens.size() <= most_saved) {
+        save();
+    }
     while (missing(sequence_.size()) > context_->n_batch()) {
         decode(sequence_.data() + context_->tokens().size(), context_->n_batch(), context_->n_batch());
     }
@@ -57,12 +69,20 @@ double ModelDrafter::draw(const DraftRequest & request, Proposal & out) {
     return confidence;
 }
 
+// Before drafted tokens are decoded: those that will be rejected are forgotten, and the others are not decoded again.
+void ModelDrafter::save() {
+    const double before = context_->decode_seconds();
+    context_->save(most_saved);
+    saving_seconds_ += context_->decode_seconds() - before;
+}
+
 void ModelDrafter::decode(const int32_t * tokens, std::size_t count, std::size_t first_output) {
     const double before = context_->decode_seconds();
     context_->decode(tokens, count, first_output);
     if (costs_ != nullptr) {
-        costs_->observe(count, context_->decode_seconds() - before);
+        costs_->observe(count, context_->decode_seconds() - before + saving_seconds_);
     }
+    saving_seconds_ = 0.0;
 }
 
 }  // namespace specllama

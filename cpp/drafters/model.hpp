@@ -14,7 +14,10 @@ public:
     explicit ModelDrafter(std::shared_ptr<Context> context) : context_(std::move(context)) {}
 
     std::size_t room(std::size_t history_size) const override;
-    void begin(const std::vector<int32_t> & history, const Task &) override { context_->keep_common(history); }
+    void begin(const std::vector<int32_t> & history, const Task &) override {
+        prompt_size_ = history.size();
+        context_->keep_common(history);
+    }
     std::size_t prefill(const std::vector<int32_t> & history) override;
     void propose(const DraftRequest & request, Proposal & out) override;
     void commit(const std::vector<int32_t> & history) override { context_->keep_common(history); }
@@ -33,10 +36,13 @@ public:
     void report_to(CostModel * costs) { costs_ = costs; }
 
 private:
+    void save();
     void decode(const int32_t * tokens, std::size_t count, std::size_t first_output);
 
     std::shared_ptr<Context> context_;
     CostModel * costs_ = nullptr;
+    std::size_t prompt_size_ = 0;
+    double saving_seconds_ = 0.0;    // for the next decode, and part of what it costs
     std::vector<int32_t> sequence_;  // history and the tokens drafted so far
 };
 
