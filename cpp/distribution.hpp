@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "constraint.hpp"
 #include "random.hpp"
 #include "sampler_params.hpp"
 
@@ -65,23 +67,26 @@ void for_each_pair(const Distribution & p, const Distribution & q, Visit visit) 
 // sum_x min(p(x), q(x)): how likely rejection sampling accepts a token drawn from q.
 double overlap(const Distribution & p, const Distribution & q);
 
-// llama_cpp.Llama._init_sampler's chain, in its order and arithmetic: logit bias, penalties, then greedy for
+// llama_cpp.Llama._init_sampler's chain, in its order and arithmetic: logit bias, penalties, grammar, then greedy for
 // temperature 0, else top-k, typical, top-p, min-p, temperature.
 class SamplerChain {
 public:
-    explicit SamplerChain(SamplerParams params);
+    explicit SamplerChain(SamplerParams params, std::shared_ptr<Constraint> constraint = nullptr);
 
     // The distribution of the next token.
     //   logits [n_vocab]: patched in place by bias and penalties, and restored before the return.
-    //   recent [n_recent]: the tokens generated so far in this call, drafted ones included; the penalties see its tail.
-    // Throws std::runtime_error if no token has a finite logit.
+    //   recent [n_recent]: the tokens generated so far in this call, drafted ones included; the penalties see its tail,
+    //   and the constraint all of it.
+    // Throws std::runtime_error if no token has a finite logit, or none of those is allowed.
     void apply(float * logits, std::size_t n_vocab, const int32_t * recent, std::size_t n_recent,
                Distribution & out) const;
 
     const SamplerParams & params() const { return params_; }
+    Constraint * constraint() const { return constraint_.get(); }  // null if there is none
 
 private:
     SamplerParams params_;
+    std::shared_ptr<Constraint> constraint_;
 };
 
 }  // namespace specllama

@@ -20,6 +20,7 @@ struct Settings {
     std::size_t num_draft_tokens = 4;  // gamma, or the most of it; 0 is plain decoding
     bool paced = false;                // draft fewer where more do not pay
     std::uint64_t seed = 0;
+    std::shared_ptr<Constraint> constraint = nullptr;  // a grammar, if any
 };
 
 // What one round emitted: accepted drafts, then one correction, bonus or (gamma = 0) plain token.

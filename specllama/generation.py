@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._llama import uses_sliding_window
+from ._llama import grammar_of, uses_sliding_window
 from .closed import is_open, require_open
 from .options import Options
 from .stats import Tally
@@ -43,8 +43,6 @@ class Request:
 
     def fallback_reason(self) -> str | None:
         """What of this cannot be applied exactly under speculation yet."""
-        if self.grammar is not None:
-            return "a grammar is applied by llama.cpp's sampler"
         if self.logits_processor:
             return "a logits processor is applied by llama.cpp's sampler"
         if self.sampling["mirostat_mode"] in (1, 2) and self.sampling["temp"] > 0:
@@ -162,6 +160,7 @@ class Generation:
         if num_draft_tokens > 0 and not llama._claim_draft():
             num_draft_tokens = 0
         sampler = request.native_sampler(llama.last_n_tokens_size)
+        grammar = None if request.grammar is None else grammar_of(llama, request.grammar)
         try:
             self._engine.begin(
                 tokens.astype(np.int32),
@@ -170,6 +169,7 @@ class Generation:
                 num_draft_tokens=num_draft_tokens,
                 seed=request.seed & (2**64 - 1),
                 paced=request.options.paced,
+                constraint=grammar,
             )
         except BaseException:
             llama.n_tokens = min(llama.n_tokens, llama._target_context.num_tokens)  # it may have been cut already

@@ -38,7 +38,6 @@ def request_for(
         sampling=sampling_of(arguments),
         logit_bias={int(token): float(bias) for token, bias in (arguments["logit_bias"] or {}).items()},
         logits_processor=arguments["logits_processor"],
-        grammar=arguments["grammar"],
     )
 
 
