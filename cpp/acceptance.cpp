@@ -75,7 +75,8 @@ Acceptance::Acceptance()
       next_(next_priors.data(), next_priors.size()),
       match_(match_priors.data(), match_priors.size()),
       model_(0.75),
-      padding_(0.05) {}
+      padding_(0.05),
+      forced_{Rate(0.995), Rate(0.7)} {}
 
 double Acceptance::of(const Expectation & token) const {
     switch (token.source) {
@@ -83,6 +84,8 @@ double Acceptance::of(const Expectation & token) const {
             return confidence_.of(token.bucket);
         case Source::lookup:
             return match_.of(token.bucket);
+        case Source::grammar:
+            return forced_[token.bucket].mean();
         case Source::function:
         case Source::padding:
             break;
@@ -99,6 +102,9 @@ void Acceptance::observe(const Expectation & token, bool accepted) {
             break;
         case Source::lookup:
             match_.observe(token.bucket, accepted);
+            break;
+        case Source::grammar:
+            forced_[token.bucket].observe(accepted);
             break;
         case Source::function:
         case Source::padding:

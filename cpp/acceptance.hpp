@@ -8,9 +8,9 @@
 namespace specllama {
 
 // Where a drafted token came from.
-enum class Source { model, lookup, function, padding };
-constexpr std::size_t num_sources = 4;
-constexpr std::array<const char *, num_sources> source_names{"model", "lookup", "function", "padding"};
+enum class Source { model, lookup, function, padding, grammar };
+constexpr std::size_t num_sources = 5;
+constexpr std::array<const char *, num_sources> source_names{"model", "lookup", "function", "padding", "grammar"};
 
 // What was known of a drafted token when it was drafted: where it came from, and a class of tokens like it.
 struct Expectation {
@@ -22,6 +22,8 @@ struct Expectation {
     static Expectation of_model(double probability, std::size_t before);
     // A looked-up token, by how many tokens agree before it, and whether other occurrences went on differently.
     static Expectation of_lookup(std::size_t length, bool disputed);
+    // A token that a grammar forces; alone: no other may come next.
+    static Expectation of_grammar(bool alone) { return {Source::grammar, alone ? 0U : 1U, 0}; }
     static Expectation of_padding() { return {Source::padding, 0, 0}; }
 };
 
@@ -84,6 +86,7 @@ private:
     Rates match_;
     Rate model_;
     Rate padding_;
+    std::array<Rate, 2> forced_;  // by a grammar: by Expectation::bucket
 };
 
 }  // namespace specllama

@@ -41,6 +41,7 @@ void bind_pace(py::module_ & module) {
     py::class_<Expectation>(module, "Expectation")
         .def_static("of_model", &Expectation::of_model, py::arg("probability"), py::arg("before"))
         .def_static("of_lookup", &Expectation::of_lookup, py::arg("length"), py::arg("disputed"))
+        .def_static("of_grammar", &Expectation::of_grammar, py::arg("alone"))
         .def_static("of_padding", &Expectation::of_padding);
     py::class_<Pace>(module, "Pace")
         .def(py::init<>())

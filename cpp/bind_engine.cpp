@@ -10,6 +10,7 @@
 #include "context.hpp"
 #include "drafters/callback.hpp"
 #include "drafters/mixed.hpp"
+#include "grammar.hpp"
 #include "speculator.hpp"
 #include "vocabulary.hpp"
 
@@ -37,7 +38,7 @@ Pointer * at_address(std::uintptr_t address) {
 void bind_api(py::module_ & module) {
     module.def("required_functions", &LlamaApi::required_functions);
     module.def("optional_functions", &LlamaApi::optional_functions);
-    module.def("batch_layout", &LlamaApi::batch_layout);
+    module.def("struct_layouts", &LlamaApi::struct_layouts);
     py::class_<LlamaApi, std::shared_ptr<LlamaApi>>(module, "LlamaApi")
         .def(py::init<const std::unordered_map<std::string, std::uintptr_t> &>(), py::arg("addresses"));
     module.def(
@@ -52,6 +53,25 @@ void bind_api(py::module_ & module) {
                                   py::bytes(difference->draft_text));
         },
         py::arg("api"), py::arg("target_vocab"), py::arg("draft_vocab"));
+    py::class_<FirstBytes, std::shared_ptr<FirstBytes>>(module, "FirstBytes")
+        .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
+                 return std::make_shared<FirstBytes>(api, at_address<const llama_vocab>(vocab));
+             }),
+             py::arg("api"), py::arg("vocab"));
+    py::class_<Grammar, Constraint, std::shared_ptr<Grammar>>(module, "Grammar")
+        .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t vocab, std::shared_ptr<FirstBytes> first_bytes,
+                         const std::string & gbnf, const std::string & root) {
+                 return std::make_shared<Grammar>(std::move(api), at_address<const llama_vocab>(vocab),
+                                                  std::move(first_bytes), gbnf, root);
+             }),
+             py::arg("api"), py::arg("vocab"), py::arg("first_bytes"), py::arg("gbnf"), py::arg("root"))
+        .def(
+            "forced",
+            [](Grammar & self, const std::vector<int32_t> & recent) -> std::optional<std::pair<int32_t, bool>> {
+                const auto forced = self.forced(recent.data(), recent.size());
+                return forced ? std::optional(std::make_pair(forced->token, forced->alone)) : std::nullopt;
+            },
+            py::arg("recent"));
 }
 
 // A Python function that may be let go of by a thread without the GIL.
@@ -258,10 +278,11 @@ std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Context> target, con
 
 void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
            std::size_t num_draft_tokens, std::uint64_t seed, bool paced, std::size_t max_tokens,
-           const py::object & logits_processor) {
+           const py::object & logits_processor, std::shared_ptr<Constraint> constraint) {
     std::vector<int32_t> tokens = to_vector(prompt);
     LogitsProcessor processor = python_processor(logits_processor, tokens, self.n_vocab());
-    Settings settings{sampler, rule_from_name(rule), num_draft_tokens, paced, max_tokens, seed, std::move(processor)};
+    Settings settings{sampler, rule_from_name(rule), num_draft_tokens,     paced, max_tokens,
+                      seed,    std::move(processor), std::move(constraint)};
     const py::gil_scoped_release release;
     self.begin(std::move(tokens), std::move(settings));
 }
@@ -302,7 +323,8 @@ void bind_speculator(py::module_ & module) {
              py::arg("target"), py::kw_only(), py::arg("drafter"))
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
-             py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none())
+             py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),
+             py::arg("constraint") = nullptr)
         .def("prefill", &Speculator::prefill, ReleaseGil())
         .def("step", &step, py::arg("max_tokens"))
         .def("decode_pending", &Speculator::decode_pending, ReleaseGil())

@@ -1,8 +1,12 @@
 // Distributions, noise and rules: what the tests prove, and what Python sets.
+#include <pybind11/functional.h>
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <functional>
+#include <limits>
 #include <map>
+#include <memory>
 #include <stdexcept>
 
 #include "bindings.hpp"
@@ -43,14 +47,38 @@ Distribution make_distribution(std::vector<int32_t> ids, std::vector<double> pro
     return {std::move(ids), std::move(probs)};
 }
 
-Distribution apply_chain(const Logits & logits, const SamplerParams & params, const std::vector<int32_t> & recent) {
+// A constraint that is a function of the caller's: recent tokens and candidates in, whether each is allowed out.
+class CallbackConstraint final : public Constraint {
+public:
+    using Allows = std::function<std::vector<bool>(const std::vector<int32_t> &, const std::vector<int32_t> &)>;
+    explicit CallbackConstraint(Allows allows) : allows_(std::move(allows)) {}
+
+    void forbid(const int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t count) override {
+        std::vector<int32_t> ids;
+        ids.reserve(count);
+        for (std::size_t i = 0; i < count; ++i) {
+            ids.push_back(candidates[i].id);
+        }
+        const std::vector<bool> allowed = allows_({recent, recent + n_recent}, ids);
+        for (std::size_t i = 0; i < count; ++i) {
+            candidates[i].logit = allowed.at(i) ? candidates[i].logit : -std::numeric_limits<float>::infinity();
+        }
+    }
+
+private:
+    Allows allows_;
+};
+
+Distribution apply_chain(const Logits & logits, const SamplerParams & params, const std::vector<int32_t> & recent,
+                         std::shared_ptr<Constraint> constraint) {
     if (logits.ndim() != 1 || logits.size() == 0) {
         throw std::invalid_argument("logits must be a vector [n_vocab], not of " + std::to_string(logits.ndim()) +
                                     " dimensions and size " + std::to_string(logits.size()));
     }
     std::vector<float> copy(logits.data(), logits.data() + logits.size());
     Distribution out;
-    SamplerChain(params).apply(copy.data(), copy.size(), recent.data(), recent.size(), out);
+    SamplerChain(params, nullptr, std::move(constraint))
+        .apply(copy.data(), copy.size(), recent.data(), recent.size(), out);
     return out;
 }
 
@@ -98,8 +126,11 @@ void bind_distributions(py::module_ & module) {
         .def_property_readonly("probs", [](const Distribution & self) {
             return py::array_t<double>(static_cast<py::ssize_t>(self.size()), self.probs.data());
         });
+    const py::class_<Constraint, std::shared_ptr<Constraint>> constraint(module, "Constraint");
+    py::class_<CallbackConstraint, Constraint, std::shared_ptr<CallbackConstraint>>(module, "CallbackConstraint")
+        .def(py::init<CallbackConstraint::Allows>(), py::arg("allows"));
     module.def("distribution", &apply_chain, py::arg("logits"), py::arg("params"),
-               py::arg("recent") = std::vector<int32_t>());
+               py::arg("recent") = std::vector<int32_t>(), py::arg("constraint") = nullptr);
     module.def("overlap", &overlap, py::arg("p"), py::arg("q"));
     module.def(
         "sample", [](const Distribution & dist, double u) { return dist.sample(u); }, py::arg("dist"), py::arg("u"));

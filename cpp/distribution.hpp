@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "constraint.hpp"
 #include "random.hpp"
 #include "sampler_params.hpp"
 
@@ -71,24 +73,29 @@ double overlap(const Distribution & p, const Distribution & q);
 // on nothing but its arguments, or the distribution is no longer the target's.
 using LogitsProcessor = std::function<void(const int32_t * recent, std::size_t n_recent, std::vector<float> & logits)>;
 
-// llama_cpp.Llama._init_sampler's chain, in its order and arithmetic: logits processor, logit bias, penalties, then
-// greedy for temperature 0, else top-k, typical, top-p, min-p, temperature.
+// llama_cpp.Llama._init_sampler's chain, in its order and arithmetic: logits processor, logit bias, penalties, grammar,
+// then greedy for temperature 0, else top-k, typical, top-p, min-p, temperature.
 class SamplerChain {
 public:
-    explicit SamplerChain(SamplerParams params, LogitsProcessor logits_processor = nullptr);
+    explicit SamplerChain(SamplerParams params, LogitsProcessor logits_processor = nullptr,
+                          std::shared_ptr<Constraint> constraint = nullptr);
 
     // The distribution of the next token.
     //   logits [n_vocab]: patched in place by bias and penalties, and restored before the return.
-    //   recent [n_recent]: the tokens generated so far in this call, drafted ones included; the penalties see its tail.
-    // Throws std::runtime_error if no token has a finite logit, and whatever the logits processor throws.
+    //   recent [n_recent]: the tokens generated so far in this call, drafted ones included; the penalties see its tail,
+    //   and the constraint all of it.
+    // Throws std::runtime_error if no token has a finite logit, or none of those is allowed, and whatever the logits
+    // processor throws.
     void apply(float * logits, std::size_t n_vocab, const int32_t * recent, std::size_t n_recent,
                Distribution & out) const;
 
     const SamplerParams & params() const { return params_; }
+    Constraint * constraint() const { return constraint_.get(); }  // null if there is none
 
 private:
     SamplerParams params_;
     LogitsProcessor logits_processor_;
+    std::shared_ptr<Constraint> constraint_;
 };
 
 }  // namespace specllama

@@ -48,15 +48,24 @@ std::vector<std::pair<std::string, int>> LlamaApi::optional_functions() {
 
 #undef SPECLLAMA_DESCRIBE
 
-std::vector<BatchField> LlamaApi::batch_layout() {
-#define SPECLLAMA_FIELD(name)                                         \
-    {                                                                 \
-        #name, offsetof(llama_batch, name), sizeof(llama_batch::name) \
-    }
+std::vector<StructLayout> LlamaApi::struct_layouts() {
+#define SPECLLAMA_FIELD(type, name) StructField{#name, offsetof(type, name), sizeof(decltype(type::name))}
+#define SPECLLAMA_WHOLE(type) \
+    StructField { "", 0, sizeof(type) }
     return {
-        SPECLLAMA_FIELD(n_tokens), SPECLLAMA_FIELD(token),  SPECLLAMA_FIELD(embd),   SPECLLAMA_FIELD(pos),
-        SPECLLAMA_FIELD(n_seq_id), SPECLLAMA_FIELD(seq_id), SPECLLAMA_FIELD(logits), {"", 0, sizeof(llama_batch)},
+        {"llama_batch",
+         {SPECLLAMA_FIELD(llama_batch, n_tokens), SPECLLAMA_FIELD(llama_batch, token),
+          SPECLLAMA_FIELD(llama_batch, embd), SPECLLAMA_FIELD(llama_batch, pos), SPECLLAMA_FIELD(llama_batch, n_seq_id),
+          SPECLLAMA_FIELD(llama_batch, seq_id), SPECLLAMA_FIELD(llama_batch, logits), SPECLLAMA_WHOLE(llama_batch)}},
+        {"llama_token_data",
+         {SPECLLAMA_FIELD(llama_token_data, id), SPECLLAMA_FIELD(llama_token_data, logit),
+          SPECLLAMA_FIELD(llama_token_data, p), SPECLLAMA_WHOLE(llama_token_data)}},
+        {"llama_token_data_array",
+         {SPECLLAMA_FIELD(llama_token_data_array, data), SPECLLAMA_FIELD(llama_token_data_array, size),
+          SPECLLAMA_FIELD(llama_token_data_array, selected), SPECLLAMA_FIELD(llama_token_data_array, sorted),
+          SPECLLAMA_WHOLE(llama_token_data_array)}},
     };
+#undef SPECLLAMA_WHOLE
 #undef SPECLLAMA_FIELD
 }
 

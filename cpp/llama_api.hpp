@@ -1,4 +1,4 @@
-// The whole ABI between this extension and libllama: opaque types, struct llama_batch, one X-macro of functions.
+// The whole ABI between this extension and libllama: opaque types, three structs, one X-macro of functions.
 //
 // The extension never links to libllama. Python resolves these names in the library that llama_cpp has
 // already loaded and hands the addresses over, so that one wheel serves every build of it.
@@ -17,27 +17,34 @@ struct llama_context;
 struct llama_model;
 struct llama_vocab;
 struct llama_memory_i;
+struct llama_sampler;
 
 // return type, name, argument types. Only functions whose types have been stable since llama-cpp-python 0.3.16,
 // and none that takes a *_params struct by value.
-#define SPECLLAMA_LLAMA_FUNCTIONS(X)                                            \
-    X(const llama_model *, llama_get_model, (const llama_context *))            \
-    X(const llama_vocab *, llama_model_get_vocab, (const llama_model *))        \
-    X(int32_t, llama_model_n_swa, (const llama_model *))                        \
-    X(bool, llama_model_is_recurrent, (const llama_model *))                    \
-    X(int32_t, llama_vocab_n_tokens, (const llama_vocab *))                     \
-    X(bool, llama_vocab_is_eog, (const llama_vocab *, int32_t))                 \
-    X(const char *, llama_vocab_get_text, (const llama_vocab *, int32_t))       \
-    X(uint32_t, llama_n_ctx, (const llama_context *))                           \
-    X(uint32_t, llama_n_batch, (const llama_context *))                         \
-    X(llama_memory_i *, llama_get_memory, (const llama_context *))              \
-    X(void, llama_memory_clear, (llama_memory_i *, bool))                       \
-    X(bool, llama_memory_seq_rm, (llama_memory_i *, int32_t, int32_t, int32_t)) \
-    X(int32_t, llama_memory_seq_pos_min, (llama_memory_i *, int32_t))           \
-    X(int32_t, llama_memory_seq_pos_max, (llama_memory_i *, int32_t))           \
-    X(int32_t, llama_decode, (llama_context *, llama_batch))                    \
-    X(void, llama_synchronize, (llama_context *))                               \
-    X(float *, llama_get_logits_ith, (llama_context *, int32_t))
+#define SPECLLAMA_LLAMA_FUNCTIONS(X)                                                                  \
+    X(const llama_model *, llama_get_model, (const llama_context *))                                  \
+    X(const llama_vocab *, llama_model_get_vocab, (const llama_model *))                              \
+    X(int32_t, llama_model_n_swa, (const llama_model *))                                              \
+    X(bool, llama_model_is_recurrent, (const llama_model *))                                          \
+    X(int32_t, llama_vocab_n_tokens, (const llama_vocab *))                                           \
+    X(bool, llama_vocab_is_eog, (const llama_vocab *, int32_t))                                       \
+    X(int32_t, llama_token_to_piece, (const llama_vocab *, int32_t, char *, int32_t, int32_t, bool))  \
+    X(const char *, llama_vocab_get_text, (const llama_vocab *, int32_t))                             \
+    X(uint32_t, llama_n_ctx, (const llama_context *))                                                 \
+    X(uint32_t, llama_n_batch, (const llama_context *))                                               \
+    X(llama_memory_i *, llama_get_memory, (const llama_context *))                                    \
+    X(void, llama_memory_clear, (llama_memory_i *, bool))                                             \
+    X(bool, llama_memory_seq_rm, (llama_memory_i *, int32_t, int32_t, int32_t))                       \
+    X(int32_t, llama_memory_seq_pos_min, (llama_memory_i *, int32_t))                                 \
+    X(int32_t, llama_memory_seq_pos_max, (llama_memory_i *, int32_t))                                 \
+    X(int32_t, llama_decode, (llama_context *, llama_batch))                                          \
+    X(void, llama_synchronize, (llama_context *))                                                     \
+    X(float *, llama_get_logits_ith, (llama_context *, int32_t))                                      \
+    X(llama_sampler *, llama_sampler_init_grammar, (const llama_vocab *, const char *, const char *)) \
+    X(void, llama_sampler_apply, (llama_sampler *, llama_token_data_array *))                         \
+    X(void, llama_sampler_accept, (llama_sampler *, int32_t))                                         \
+    X(llama_sampler *, llama_sampler_clone, (const llama_sampler *))                                  \
+    X(void, llama_sampler_free, (llama_sampler *))
 
 // The same for functions that some of those releases lack: null there.
 #define SPECLLAMA_OPTIONAL_FUNCTIONS(X)                                                                        \
@@ -59,8 +66,22 @@ struct llama_batch {
     int8_t * logits;     // [n_tokens], non-zero where logits are wanted
 };
 
+struct llama_token_data {
+    int32_t id;
+    float logit;
+    float p;
+};
+
+struct llama_token_data_array {
+    llama_token_data * data;  // [size]
+    std::size_t size;
+    int64_t selected;
+    bool sorted;
+};
+
 // Name, byte offset and size.
-using BatchField = std::tuple<std::string, std::size_t, std::size_t>;
+using StructField = std::tuple<std::string, std::size_t, std::size_t>;
+using StructLayout = std::pair<std::string, std::vector<StructField>>;
 
 struct LlamaApi {
 #define SPECLLAMA_DECLARE(result, name, arguments) result(*name) arguments = nullptr;
@@ -77,8 +98,8 @@ struct LlamaApi {
     static std::vector<std::pair<std::string, int>> required_functions();
     static std::vector<std::pair<std::string, int>> optional_functions();
 
-    // Every field of llama_batch, then the struct itself, which has no name.
-    static std::vector<BatchField> batch_layout();
+    // Each struct above by name: all its fields, then the struct itself, which has no name there.
+    static std::vector<StructLayout> struct_layouts();
 };
 
 }  // namespace specllama

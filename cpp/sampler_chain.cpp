@@ -4,6 +4,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "allowed_candidates.hpp"
 #include "distribution.hpp"
 #include "logits_scan.hpp"
 
@@ -69,8 +70,9 @@ private:
 
 [[noreturn]] void no_token_left() {
     throw std::runtime_error(
-        "no token can be sampled: every logit is -inf or NaN. Either logit_bias bans the whole vocabulary, or the model "
-        "computes NaNs (a damaged file, or a backend problem: try n_gpu_layers=0)");
+        "no token can be sampled: every logit is -inf or NaN. Either logit_bias bans the whole vocabulary, or the "
+        "grammar wants a text that no token goes on with, or the model computes NaNs (a damaged file, or a backend "
+        "problem: try n_gpu_layers=0)");
 }
 
 // The candidates that survive truncation, in descending order. Follows llama.cpp's samplers one by one.
@@ -78,13 +80,23 @@ class Truncation {
 public:
     Truncation(const SamplerParams & params, const float * logits, std::size_t n)
         : params_(params), logits_(logits), n_(n) {}
+    // Of candidates that have been selected before, in descending order.
+    Truncation(const SamplerParams & params, std::vector<Candidate> selected)
+        : params_(params), logits_(nullptr), n_(0), kept_(std::move(selected)) {}
+
+    std::vector<Candidate> run_on_selected() {
+        typical_of_kept();
+        top_p_of_kept(0.0);
+        min_p_of_kept();
+        return std::move(kept_);
+    }
 
     std::vector<Candidate> run() {
         if (params_.top_k > 0) {
             select_top_k(logits_, n_, static_cast<std::size_t>(params_.top_k), kept_);
-            typical_of_kept();
-            top_p_of_kept(0.0);
-        } else if (params_.typical_p < 1.0F) {
+            return run_on_selected();
+        }
+        if (params_.typical_p < 1.0F) {
             typical_of_all();
             top_p_of_kept(0.0);
         } else if (params_.top_p < 1.0F) {
@@ -273,10 +285,49 @@ void sparse_softmax(const std::vector<Candidate> & kept, float temperature, Dist
     normalise(out.probs, sum);
 }
 
+// What the chain makes of logits with bias and penalties.
+void distribute(const SamplerParams & params, const float * logits, std::size_t n_vocab, Distribution & out) {
+    if (params.temperature == 0.0F) {
+        const int32_t best = argmax(logits, n_vocab);
+        if (best < 0) {
+            no_token_left();
+        }
+        one_hot(best, out);
+    } else if (params.temperature < 0.0F) {
+        dense_softmax(logits, n_vocab, 1.0F, out);
+    } else if (!params.truncates()) {
+        dense_softmax(logits, n_vocab, params.temperature, out);
+    } else {
+        sparse_softmax(Truncation(params, logits, n_vocab).run(), params.temperature, out);
+    }
+}
+
+// The same of those that are allowed.
+void distribute_allowed(const SamplerParams & params, const Allowance & allowance, const float * logits,
+                        std::size_t n_vocab, Distribution & out) {
+    const bool all_count =
+        params.temperature < 0.0F || !params.truncates() || (params.top_k <= 0 && params.typical_p < 1.0F);
+    if (params.temperature == 0.0F) {
+        const std::vector<Candidate> best = select_allowed(allowance, params, logits, n_vocab);
+        if (best.empty()) {
+            no_token_left();
+        }
+        one_hot(best.front().id, out);
+    } else if (all_count) {
+        std::vector<float> allowed;
+        keep_allowed(allowance, logits, n_vocab, allowed);
+        distribute(params, allowed.data(), n_vocab, out);
+    } else {
+        Truncation truncation(params, select_allowed(allowance, params, logits, n_vocab));
+        sparse_softmax(truncation.run_on_selected(), params.temperature, out);
+    }
+}
+
 }  // namespace
 
-SamplerChain::SamplerChain(SamplerParams params, LogitsProcessor logits_processor)
-    : params_(std::move(params)), logits_processor_(std::move(logits_processor)) {
+SamplerChain::SamplerChain(SamplerParams params, LogitsProcessor logits_processor,
+                           std::shared_ptr<Constraint> constraint)
+    : params_(std::move(params)), logits_processor_(std::move(logits_processor)), constraint_(std::move(constraint)) {
     params_.validate();
 }
 
@@ -291,18 +342,10 @@ void SamplerChain::apply(float * logits, std::size_t n_vocab, const int32_t * re
     LogitPatch patch(logits, n_vocab);
     patch.bias(params_.logit_bias);
     patch.penalise(params_, recent, n_recent);
-    if (params_.temperature == 0.0F) {
-        const int32_t best = argmax(logits, n_vocab);
-        if (best < 0) {
-            no_token_left();
-        }
-        one_hot(best, out);
-    } else if (params_.temperature < 0.0F) {
-        dense_softmax(logits, n_vocab, 1.0F, out);
-    } else if (params_.top_k <= 0 && params_.typical_p >= 1.0F && params_.top_p >= 1.0F && params_.min_p <= 0.0F) {
-        dense_softmax(logits, n_vocab, params_.temperature, out);
+    if (constraint_) {
+        distribute_allowed(params_, {*constraint_, recent, n_recent}, logits, n_vocab, out);
     } else {
-        sparse_softmax(Truncation(params_, logits, n_vocab).run(), params_.temperature, out);
+        distribute(params_, logits, n_vocab, out);
     }
 }
 

@@ -23,6 +23,8 @@ struct SamplerParams {
     // Throws std::invalid_argument that names the parameter, its value and what is allowed.
     void validate() const;
 
+    bool truncates() const { return top_k > 0 || typical_p < 1.0F || top_p < 1.0F || min_p > 0.0F; }
+
     bool has_penalties() const {
         return penalty_last_n > 0 && (repeat_penalty != 1.0F || frequency_penalty != 0.0F || presence_penalty != 0.0F);
     }

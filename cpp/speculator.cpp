@@ -77,7 +77,7 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     for (const auto & entry : settings.sampler.logit_bias) {
         refuse_bad_prompt({entry.first}, 0, *target_);
     }
-    SamplerChain chain(settings.sampler, settings.logits_processor);
+    SamplerChain chain(settings.sampler, settings.logits_processor, settings.constraint);
     const auto cached =
         std::mismatch(prompt.begin(), prompt.end(), target_->tokens().begin(), target_->tokens().end()).first -
         prompt.begin();

@@ -22,6 +22,7 @@ struct Settings {
     std::size_t max_tokens = static_cast<std::size_t>(-1);  // of the generation
     std::uint64_t seed = 0;
     LogitsProcessor logits_processor = nullptr;
+    std::shared_ptr<Constraint> constraint = nullptr;  // a grammar, if any
 };
 
 // What one round emitted: accepted drafts, then one correction, bonus or (gamma = 0) plain token.

@@ -73,14 +73,18 @@ BlockAcceptance block_acceptance(const TargetAt & p, const std::vector<Distribut
                                  const std::vector<int32_t> & draft) {
     const std::size_t gamma = draft.size();
     BlockAcceptance result;
-    result.w.assign(gamma + 1, 1.0);
+    result.w.assign(gamma + 1, 0.0);
+    result.w[0] = 1.0;
     result.h.assign(gamma, 0.0);
     for (std::size_t i = 1; i <= gamma; ++i) {
         const double w = std::min(1.0, result.w[i - 1] * ratio(p(i - 1).of(draft[i - 1]), q[i - 1].of(draft[i - 1])));
         result.w[i] = w;
+        if (w <= 0.0) {
+            break;  // what comes behind an impossible token is never accepted
+        }
         if (i == gamma) {
             result.h[i - 1] = w;
-        } else if (w > 0.0) {
+        } else {
             const double mass = residual_mass(p(i), q[i], w);
             const double denominator = mass + 1.0 - w;
             result.h[i - 1] = denominator > 0.0 ? mass / denominator : 0.0;

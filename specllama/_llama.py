@@ -13,6 +13,7 @@ from typing import Any
 
 import llama_cpp
 from llama_cpp import _internals
+from llama_cpp.llama_grammar import LlamaGrammar
 
 from . import _core
 
@@ -27,10 +28,10 @@ def load_api(library: types.ModuleType | Any = llama_cpp) -> _core.LlamaApi:
         library: the module that holds the ctypes functions and structures: ``llama_cpp``.
 
     Raises:
-        ImportError: a function is missing or takes another number of arguments, or ``llama_batch`` is laid out
+        ImportError: a function is missing or takes another number of arguments, or a structure is laid out
             differently. Names the installed version and what to do.
     """
-    _check_batch(library)
+    _check_structs(library)
     return _core.LlamaApi(_addresses(library))
 
 
@@ -51,14 +52,14 @@ def _addresses(library: Any) -> Mapping[str, int]:
     return addresses
 
 
-def _check_batch(library: Any) -> None:
+def _check_structs(library: Any) -> None:
     # A size check is not enough: fields have been inserted without a change of size.
-    batch = library.llama_batch
-    fields = [(field[0], getattr(batch, field[0])) for field in batch._fields_]
-    found = [(name, field.offset, field.size) for name, field in fields]
-    expected = _core.batch_layout()
-    if [*found, ("", 0, ctypes.sizeof(batch))] != expected:
-        raise _mismatch(library, f"its llama_batch is laid out as {found}, and {expected[:-1]} was expected")
+    for name, expected in _core.struct_layouts():
+        struct = getattr(library, name)
+        fields = [(field[0], getattr(struct, field[0])) for field in struct._fields_]
+        found = [(field, place.offset, place.size) for field, place in fields]
+        if [*found, ("", 0, ctypes.sizeof(struct))] != expected:
+            raise _mismatch(library, f"its {name} is laid out as {found}, and {expected[:-1]} was expected")
 
 
 def _mismatch(library: Any, what: str) -> ImportError:
@@ -90,8 +91,27 @@ def first_vocabulary_difference(
     target: _internals.LlamaModel, draft: _internals.LlamaModel
 ) -> tuple[int, bytes, bytes] | None:
     """The first token whose text differs, with the target's and the draft's text; None if none does."""
-    addresses = (int(ctypes.cast(model.vocab, ctypes.c_void_p).value or 0) for model in (target, draft))
-    return _core.first_vocabulary_difference(API, *addresses)
+    return _core.first_vocabulary_difference(API, _vocab(target), _vocab(draft))
+
+
+def _vocab(model: _internals.LlamaModel) -> int:
+    return int(ctypes.cast(model.vocab, ctypes.c_void_p).value or 0)
+
+
+def grammar_of(llama: llama_cpp.Llama, grammar: LlamaGrammar) -> _core.Grammar:
+    """The grammar over the tokens of an open Llama, at its beginning.
+
+    Raises:
+        ValueError: llama.cpp cannot parse it.
+        TypeError: not a LlamaGrammar.
+    """
+    if not isinstance(grammar, LlamaGrammar):
+        raise TypeError(f"grammar={grammar!r} must be a llama_cpp.LlamaGrammar: make one by LlamaGrammar.from_string")
+    vocab = _vocab(llama._model)
+    first_bytes: _core.FirstBytes | None = llama.__dict__.get("_specllama_first_bytes")
+    if first_bytes is None:
+        first_bytes = llama.__dict__["_specllama_first_bytes"] = _core.FirstBytes(API, vocab)
+    return _core.Grammar(API, vocab, first_bytes, grammar._grammar, grammar._root)
 
 
 def why_no_rollback(llama: llama_cpp.Llama, name: str) -> str | None:

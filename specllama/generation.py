@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from ._llama import grammar_of
 from .closed import is_open, require_open
 from .options import Options
 from .stats import Tally
@@ -42,8 +43,6 @@ class Request:
 
     def fallback_reason(self) -> str | None:
         """What of this cannot be applied exactly under speculation yet."""
-        if self.grammar is not None:
-            return "a grammar is applied by llama.cpp's sampler"
         if self.sampling["mirostat_mode"] in (1, 2) and self.sampling["temp"] > 0:
             return "mirostat is applied by llama.cpp's sampler"
         return None
@@ -165,6 +164,7 @@ class Generation:
         if num_draft_tokens > 0 and not llama._claim_draft():
             num_draft_tokens = 0
         sampler = request.native_sampler(llama.last_n_tokens_size)
+        grammar = None if request.grammar is None else grammar_of(llama, request.grammar)
         try:
             self._engine.begin(
                 tokens.astype(np.int32),
@@ -175,6 +175,7 @@ class Generation:
                 paced=request.options.paced,
                 max_tokens=request.max_tokens,
                 logits_processor=None if self._fallback_reason else self._processors or None,
+                constraint=grammar,
             )
         except BaseException:
             llama.n_tokens = min(llama.n_tokens, llama._target_context.num_tokens)  # it may have been cut already

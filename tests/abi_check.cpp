@@ -1,4 +1,4 @@
-// Compiles only if cpp/llama_api.hpp says of libllama's functions and of llama_batch what a real llama.h says.
+// Compiles only if cpp/llama_api.hpp says of libllama's functions and structs what a real llama.h says.
 #include <cstddef>
 #include <type_traits>
 
@@ -18,30 +18,63 @@ SPECLLAMA_LLAMA_FUNCTIONS(CHECK_FUNCTION)
 #define CHECK_OPTIONAL_FUNCTION(result, name, arguments) CHECK_IF_EXPANDED(HAS_##name, result, name, arguments)
 SPECLLAMA_OPTIONAL_FUNCTIONS(CHECK_OPTIONAL_FUNCTION)
 
-#define CHECK_FIELD(field)                                                                                 \
-    static_assert(std::is_same_v<decltype(::llama_batch::field), decltype(specllama::llama_batch::field)>, \
-                  "llama_batch." #field " has another type in this llama.h");                              \
-    static_assert(offsetof(::llama_batch, field) == offsetof(specllama::llama_batch, field),               \
-                  "llama_batch." #field " lies elsewhere in this llama.h");
-CHECK_FIELD(n_tokens)
-CHECK_FIELD(token)
-CHECK_FIELD(embd)
-CHECK_FIELD(pos)
-CHECK_FIELD(n_seq_id)
-CHECK_FIELD(seq_id)
-CHECK_FIELD(logits)
+#define CHECK_PLACE(type, field)                                               \
+    static_assert(offsetof(::type, field) == offsetof(specllama::type, field), \
+                  #type "." #field " lies elsewhere in this llama.h");
+#define CHECK_FIELD(type, field)                                                             \
+    static_assert(std::is_same_v<decltype(::type::field), decltype(specllama::type::field)>, \
+                  #type "." #field " has another type in this llama.h");                     \
+    CHECK_PLACE(type, field)
+#define CHECK_WHOLE(type)                                                                                \
+    static_assert(sizeof(::type) == sizeof(specllama::type), #type " has another size in this llama.h"); \
+    static_assert(alignof(::type) == alignof(specllama::type), #type " is aligned otherwise");
 
-static_assert(sizeof(::llama_batch) == sizeof(specllama::llama_batch), "llama_batch has another size in this llama.h");
-static_assert(alignof(::llama_batch) == alignof(specllama::llama_batch), "llama_batch is aligned otherwise");
+CHECK_FIELD(llama_batch, n_tokens)
+CHECK_FIELD(llama_batch, token)
+CHECK_FIELD(llama_batch, embd)
+CHECK_FIELD(llama_batch, pos)
+CHECK_FIELD(llama_batch, n_seq_id)
+CHECK_FIELD(llama_batch, seq_id)
+CHECK_FIELD(llama_batch, logits)
+CHECK_WHOLE(llama_batch)
 // Passed by value: how depends on this too.
 static_assert(std::is_trivially_copyable_v<specllama::llama_batch> &&
               std::is_standard_layout_v<specllama::llama_batch>);
 
-// Neither has a field that the list above leaves out.
+CHECK_FIELD(llama_token_data, id)
+CHECK_FIELD(llama_token_data, logit)
+CHECK_FIELD(llama_token_data, p)
+CHECK_WHOLE(llama_token_data)
+
+CHECK_PLACE(llama_token_data_array, data)
+static_assert(std::is_same_v<decltype(::llama_token_data_array::data), ::llama_token_data *>,
+              "llama_token_data_array.data has another type in this llama.h");
+CHECK_FIELD(llama_token_data_array, size)
+CHECK_FIELD(llama_token_data_array, selected)
+CHECK_FIELD(llama_token_data_array, sorted)
+CHECK_WHOLE(llama_token_data_array)
+
+// None has a field that the lists above leave out.
 template <typename Batch>
-void name_every_field(Batch & batch) {
+void name_every_field_of_batch(Batch & batch) {
     auto & [n_tokens, token, embd, pos, n_seq_id, seq_id, logits] = batch;
     (void)n_tokens, (void)token, (void)embd, (void)pos, (void)n_seq_id, (void)seq_id, (void)logits;
 }
-template void name_every_field(::llama_batch &);
-template void name_every_field(specllama::llama_batch &);
+template void name_every_field_of_batch(::llama_batch &);
+template void name_every_field_of_batch(specllama::llama_batch &);
+
+template <typename Data>
+void name_every_field_of_data(Data & token_data) {
+    auto & [id, logit, p] = token_data;
+    (void)id, (void)logit, (void)p;
+}
+template void name_every_field_of_data(::llama_token_data &);
+template void name_every_field_of_data(specllama::llama_token_data &);
+
+template <typename Array>
+void name_every_field_of_array(Array & array) {
+    auto & [data, size, selected, sorted] = array;
+    (void)data, (void)size, (void)selected, (void)sorted;
+}
+template void name_every_field_of_array(::llama_token_data_array &);
+template void name_every_field_of_array(specllama::llama_token_data_array &);

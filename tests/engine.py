@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import functools
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -19,6 +20,13 @@ def api() -> _core.LlamaApi:
     names = [name for name, _ in _core.required_functions()]
     addresses = {name: ctypes.cast(getattr(llama_cpp, name), ctypes.c_void_p).value for name in names}
     return _core.LlamaApi({name: address for name, address in addresses.items() if address})
+
+
+def grammar(llama: llama_cpp.Llama, gbnf: str) -> _core.Grammar:
+    """A grammar over a model's tokens."""
+    vocab = ctypes.cast(llama._model.vocab, ctypes.c_void_p).value
+    assert vocab is not None
+    return _core.Grammar(api(), vocab, _core.FirstBytes(api(), vocab), gbnf, "root")
 
 
 @dataclasses.dataclass
@@ -49,7 +57,20 @@ class Engine:
         assert address is not None
         return _core.Context(api(), address, name)
 
-    def begin(self, prompt: list[int], *, rule: str = "block", gamma: int = 4, seed: int = 1, **sampler: float) -> None:
+    def grammar(self, gbnf: str) -> _core.Grammar:
+        """A grammar over the target's tokens."""
+        return grammar(self.target_llama, gbnf)
+
+    def begin(
+        self,
+        prompt: list[int],
+        *,
+        rule: str = "block",
+        gamma: int = 4,
+        seed: int = 1,
+        constraint: _core.Constraint | None = None,
+        **sampler: float,
+    ) -> None:
         """Starts a generation and decodes the prompt."""
         self.rounds = []
         self.speculator.begin(
@@ -58,6 +79,7 @@ class Engine:
             rule=rule,
             num_draft_tokens=gamma,
             seed=seed,
+            constraint=constraint,
         )
         while self.speculator.prefill():
             pass
@@ -75,9 +97,9 @@ class Engine:
             tokens += self.step(count - len(tokens))
         return tokens
 
-    def generate(self, prompt: list[int], count: int, **settings: float | str) -> list[int]:
+    def generate(self, prompt: list[int], count: int, **settings: Any) -> list[int]:
         """Prompt in, tokens out."""
-        self.begin(prompt, **settings)  # type: ignore[arg-type]
+        self.begin(prompt, **settings)
         return self.take(count)
 
     def history(self) -> list[int]:

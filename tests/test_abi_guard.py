@@ -14,16 +14,17 @@ from specllama import _core, _llama
 REMEDY = "llama-cpp-python"
 NAMES = [name for name, _ in _core.required_functions()]
 OPTIONAL = [name for name, _ in _core.optional_functions()]
+STRUCTS = [name for name, _ in _core.struct_layouts()]
 
 
 def library(**changes: Any) -> types.SimpleNamespace:
     """llama_cpp as far as the guard looks at it, with changes; a change to None removes the name."""
-    names = {name: getattr(llama_cpp, name) for name in (*NAMES, "llama_batch", "__version__")}
+    names = {name: getattr(llama_cpp, name) for name in (*NAMES, *STRUCTS, "__version__")}
     return types.SimpleNamespace(**{name: value for name, value in {**names, **changes}.items() if value is not None})
 
 
-def batch_of(fields: list[tuple[str, Any]]) -> type[ctypes.Structure]:
-    return type("llama_batch", (ctypes.Structure,), {"_fields_": fields})
+def struct_of(fields: list[tuple[str, Any]]) -> type[ctypes.Structure]:
+    return type("struct", (ctypes.Structure,), {"_fields_": fields})
 
 
 def test_the_installed_release_fits() -> None:
@@ -73,7 +74,14 @@ FIELDS = list(llama_cpp.llama_batch._fields_)
 )
 def test_the_batch_is_laid_out_differently(fields: list[tuple[str, Any]]) -> None:
     with pytest.raises(ImportError, match=r"llama_batch is laid out as .* was expected.*pip install"):
-        _llama.load_api(library(llama_batch=batch_of(fields)))
+        _llama.load_api(library(llama_batch=struct_of(fields)))
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_any_structure_is_laid_out_differently(name: str) -> None:
+    fields = [("extra", ctypes.c_void_p), *getattr(llama_cpp, name)._fields_]
+    with pytest.raises(ImportError, match=rf"its {name} is laid out as .* was expected.*pip install"):
+        _llama.load_api(library(**{name: struct_of(fields)}))
 
 
 def test_a_null_address_is_refused() -> None:

@@ -28,13 +28,18 @@ TOLERANCE = 1e-5
 LLAMA_CPP_TOLERANCE = TOLERANCE if llama_cpp.__version__ not in ("0.3.16", "0.3.17", "0.3.18", "0.3.19") else 5e-5
 
 
-def llama_cpp_probs(logits: Logits, chain: ref.Chain, recent: Sequence[int]) -> ref.Array:
-    """The probabilities that the sampler chain of llama_cpp.Llama leaves, through libllama itself."""
+def llama_cpp_probs(logits: Logits, chain: ref.Chain, recent: Sequence[int], **grammar: Any) -> ref.Array:
+    """The probabilities that the sampler chain of llama_cpp.Llama leaves, through libllama itself.
+
+    With a grammar: `model` is the LlamaModel whose tokens it speaks of, and `grammar` the LlamaGrammar.
+    """
     n_vocab = len(logits)
     logits = logits.copy()
     for token, bias in chain.logit_bias.items():  # as Llama.create_completion's logits processor does
         logits[token] += np.float32(bias)
-    host = SimpleNamespace(_n_vocab=n_vocab, last_n_tokens_size=chain.penalty_last_n, _seed=1)
+    host = SimpleNamespace(
+        _n_vocab=n_vocab, last_n_tokens_size=chain.penalty_last_n, _seed=1, _model=grammar.get("model")
+    )
     sampler = llama_cpp.Llama._init_sampler(
         cast(llama_cpp.Llama, host),
         temp=chain.temperature,
@@ -45,6 +50,7 @@ def llama_cpp_probs(logits: Logits, chain: ref.Chain, recent: Sequence[int]) -> 
         repeat_penalty=chain.repeat_penalty,
         frequency_penalty=chain.frequency_penalty,
         presence_penalty=chain.presence_penalty,
+        grammar=grammar.get("grammar"),
     )
     for token in recent:
         llama_cpp.llama_sampler_accept(sampler.sampler, token)
@@ -68,11 +74,13 @@ def llama_cpp_probs(logits: Logits, chain: ref.Chain, recent: Sequence[int]) -> 
     return probs
 
 
-def specllama_probs(logits: Logits, chain: ref.Chain, recent: Sequence[int]) -> ref.Array:
+def specllama_probs(
+    logits: Logits, chain: ref.Chain, recent: Sequence[int], constraint: _core.Constraint | None = None
+) -> ref.Array:
     """The probabilities of the C++ chain as a dense array, after checking the form in which they come."""
     values = {f.name: getattr(chain, f.name) for f in dataclasses.fields(chain)}
     params = _core.SamplerParams(**{**values, "logit_bias": dict(chain.logit_bias)})
-    dist = _core.distribution(logits, params, list(recent))
+    dist = _core.distribution(logits, params, list(recent), constraint)
     probs = np.zeros(len(logits))
     if dist.dense:
         assert len(dist.probs) == len(logits)

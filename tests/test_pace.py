@@ -156,6 +156,12 @@ def test_a_draft_as_slow_as_the_target_is_not_used_and_the_lookup_is() -> None:
     assert set(driver.draw(looked_up(20))) == {"lookup"}
 
 
+def test_what_a_grammar_forces_is_drafted_where_batches_are_cheap() -> None:
+    forced = [Expectation.of_grammar(True)] * 6 + [Expectation.of_grammar(False)] * 2
+    assert Driver(TARGETS["16-bit"]).draw(forced) == ["lookup"] * 8
+    assert Driver(TARGETS["linear"]).draw(forced) == []
+
+
 def test_it_drafts_where_it_pays() -> None:
     driver = Driver(TARGETS["16-bit"], DRAFT)
     assert set(driver.draw(confidence=0.98)) == {"model"}

@@ -109,7 +109,7 @@ def test_the_llama_is_as_usable_as_before(make_llama: MakeLlama, tiny_files: Tin
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"grammar": "root ::= x"}, ValueError, "nothing to verify: a grammar is applied"),
+        ({"grammar": "root ::= x"}, TypeError, "is no option of the sampler chain"),
         ({"mirostat_mode": 2}, ValueError, "nothing to verify: mirostat is applied"),
         ({"temperature": 0.0}, ValueError, "temperature=0"),
         ({"max_token": 9}, TypeError, "max_token=9 is no option of the sampler chain"),

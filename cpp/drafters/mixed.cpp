@@ -3,7 +3,15 @@
 
 #include <algorithm>
 
+#include "forced.hpp"
+
 namespace specllama {
+
+namespace {
+
+constexpr std::size_t most_forced = 4;  // tokens at a time: each has to be looked for
+
+}  // namespace
 
 MixedDrafter::MixedDrafter(std::unique_ptr<ModelDrafter> model, const std::vector<int32_t> & corpus)
     : model_(std::move(model)), lookup_(corpus) {
@@ -57,7 +65,7 @@ void MixedDrafter::propose(const DraftRequest & request, Proposal & out) {
 void MixedDrafter::mix(const DraftRequest & request, Proposal & out) {
     pace_.begin_round(request.gamma, model_ ? model_->missing(request.history.size()) : 0);
     while (out.tokens.size() < request.gamma) {
-        const LookupDrafter::Found found = lookup_.look_up(request.gamma - out.tokens.size(), request.n_vocab);
+        const LookupDrafter::Found found = find(request, out);
         const Pace::Decision decision = pace_.decide(found.expectations);
         if (out.tokens.empty()) {
             offered_ = found;
@@ -73,6 +81,18 @@ void MixedDrafter::mix(const DraftRequest & request, Proposal & out) {
     }
 }
 
+// What can be drafted here without a decode.
+LookupDrafter::Found MixedDrafter::find(const DraftRequest & request, const Proposal & out) const {
+    const std::size_t most = request.gamma - out.tokens.size();
+    LookupDrafter::Found forced = forced_tokens(request, out, std::min(most, most_forced));
+    if (!forced.tokens.empty()) {
+        return forced;
+    }
+    LookupDrafter::Found found = lookup_.look_up(most, request.n_vocab);
+    drop_forbidden(request, out, found);
+    return found;
+}
+
 void MixedDrafter::take(const DraftRequest & request, const Pace::Decision & decision,
                         const LookupDrafter::Found & found, Proposal & out) {
     if (decision.move == Pace::Move::model) {
@@ -84,7 +104,7 @@ void MixedDrafter::take(const DraftRequest & request, const Pace::Decision & dec
     }
     for (std::size_t i = 0; i < decision.count; ++i) {
         if (decision.move == Pace::Move::lookup) {
-            out.append_guess(found.tokens[i], Source::lookup);
+            out.append_guess(found.tokens[i], found.expectations[i].source);
             pace_.drafted(found.expectations[i]);
         } else {
             // The same token once more: it is seldom right, and makes the batch a size that costs less.

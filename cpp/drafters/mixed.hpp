@@ -32,6 +32,7 @@ public:
 
 private:
     void mix(const DraftRequest & request, Proposal & out);
+    LookupDrafter::Found find(const DraftRequest & request, const Proposal & out) const;
     void take(const DraftRequest & request, const Pace::Decision & decision, const LookupDrafter::Found & found,
               Proposal & out);
 

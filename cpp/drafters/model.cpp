@@ -5,6 +5,7 @@
 
 #include "../logits_scan.hpp"
 #include "../prefill.hpp"
+#include "forced.hpp"
 
 namespace specllama {
 
@@ -32,8 +33,13 @@ std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) {
 }
 
 void ModelDrafter::propose(const DraftRequest & request, Proposal & out) {
-    for (std::size_t i = 0; i < request.gamma; ++i) {
-        draw(request, out);
+    while (out.tokens.size() < request.gamma) {
+        const auto forced = forced_token(request, out);
+        if (forced && forced->alone) {
+            out.append_guess(forced->token, Source::grammar);
+        } else {
+            draw(request, out);
+        }
         if (context_->is_eog(out.tokens.back())) {
             return;  // what would follow is of no use
         }

@@ -37,7 +37,6 @@ def request_for(
         seed_given=True,
         sampling=sampling_of(arguments),
         logit_bias={int(token): float(bias) for token, bias in (arguments["logit_bias"] or {}).items()},
-        grammar=arguments["grammar"],
     )
 
 

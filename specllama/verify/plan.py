@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 RULES = tuple(rule for rule in get_args(Verify) if rule != "auto")
 _USUAL_GAMMA = 4
-_OPTIONS = {"temperature", "logit_bias", "grammar", *SAMPLING} - {"temp"}
+_OPTIONS = {"temperature", "logit_bias", *SAMPLING} - {"temp"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,45 @@
+// A GBNF grammar, by llama.cpp's own engine: the same texts are allowed as in plain llama_cpp.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "constraint.hpp"
+#include "first_bytes.hpp"
+#include "llama_api.hpp"
+
+namespace specllama {
+
+class Grammar final : public Constraint {
+public:
+    // vocab: must be there for as long as the grammar is asked. first_bytes: of it. Throws std::invalid_argument if
+    // llama.cpp cannot parse the text. As there, an empty text allows everything.
+    Grammar(std::shared_ptr<const LlamaApi> api, const llama_vocab * vocab,
+            std::shared_ptr<const FirstBytes> first_bytes, const std::string & gbnf, const std::string & root);
+
+    void forbid(const int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t count) override;
+    // Gives up where too many tokens begin the text.
+    std::optional<Forced> forced(const int32_t * recent, std::size_t n_recent) override;
+
+private:
+    using State = std::shared_ptr<llama_sampler>;
+
+    State owned(llama_sampler * sampler) const;
+    void go_behind(const int32_t * recent, std::size_t n_recent);
+    State follower(const State & state, int32_t token);
+    std::optional<std::size_t> only_byte(const State & state);
+    std::vector<int32_t> allowed_of(const State & state, const std::vector<int32_t> & tokens);
+    void test(const State & state, Candidate * candidates, std::size_t count);
+
+    std::shared_ptr<const LlamaApi> api_;
+    const llama_vocab * vocab_;
+    std::shared_ptr<const FirstBytes> first_bytes_;
+    State start_;
+    std::vector<int32_t> tokens_;  // behind which the last state is
+    std::deque<State> states_;     // behind the last few prefixes of tokens_, so that a rejection costs nothing
+    std::vector<llama_token_data> data_;
+};
+
+}  // namespace specllama
