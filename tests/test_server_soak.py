@@ -91,9 +91,7 @@ def storm(served: Served, numbers: range, leaving: set[int]) -> tuple[dict[int, 
 
 
 @pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
-def test_everybody_gets_the_answer_that_the_model_gives_alone(
-    make_llama: MakeLlama, tiny_files: TinyFiles, record_property: Any
-) -> None:
+def test_everybody_gets_the_answer_that_the_model_gives_alone(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     numbers = range(NUM_REQUESTS)
     leaving = set(random.Random(0).sample(numbers, int(CUT_OFF * NUM_REQUESTS)))
     llm = make_llama(draft=tiny_files.good, num_draft_tokens="auto")
@@ -106,7 +104,6 @@ def test_everybody_gets_the_answer_that_the_model_gives_alone(
         growth = resident_megabytes() - before
         outcomes = served.app.state.worker.outcomes
         again = text_of(served.client, min(alone))
-    record_property("growth_megabytes", growth)
     assert {number: text for number, text in texts.items() if number not in leaving} == alone
     assert again == alone[min(alone)]
     assert len(statuses) >= len(GARBAGE)
