@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from conftest import TinyFiles
 
 LONG: dict[str, Any] = {"prompt": "the cat", "max_tokens": 1000, "temperature": 1.0, "logit_bias": {"2": -100}}
+
+has_signals = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send")
 
 
 @contextlib.contextmanager
@@ -51,7 +54,7 @@ def wait_for(url: str, **options: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, cli.INTERRUPTED)])
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send")
+@has_signals
 def test_a_signal_during_generation_ends_it_cleanly(tiny_files: TinyFiles, sent: int, status: int) -> None:
     with process(tiny_files) as (running, url):
         assert wait_for(url).json() == {"status": "ok"}
@@ -69,9 +72,8 @@ def test_a_signal_during_generation_ends_it_cleanly(tiny_files: TinyFiles, sent:
         assert wait_for(url).status_code == 200
 
 
+@has_signals
 def test_a_request_without_a_stream_is_told_too(tiny_files: TinyFiles) -> None:
-    import threading
-
     with process(tiny_files) as (running, url):
         wait_for(url)
         replies: list[httpx.Response] = []

@@ -90,6 +90,7 @@ def storm(served: Served, numbers: range, leaving: set[int]) -> tuple[dict[int, 
         return texts, statuses.result()
 
 
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux' /proc")
 @pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
 def test_everybody_gets_the_answer_that_the_model_gives_alone(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     numbers = range(NUM_REQUESTS)
