@@ -22,6 +22,7 @@ from .options import Options
 from .prompt import prompt_tokens_of
 from .text import TextAssembler
 from .token import Origin, Token
+from .watch import watch_of_call
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -64,6 +65,9 @@ class Completion:
             max_tokens=self._max_tokens,
         )
         self._generation = Generation(llama, request)
+        self._watch = watch_of_call()
+        self._origins: list[Origin] = []  # of the assembler's tokens, for the watch
+        self._num_shown = 0  # tokens of which the watch knows
         self._finish_reason = "length"
 
     def run(self) -> Iterator[dict[str, Any]]:
@@ -108,6 +112,8 @@ class Completion:
                     return
                 if self._log is not None:
                     self._log.add(token, self._generation.logits())
+                if self._watch is not None:
+                    self._origins.append(self._generation.origin)
                 stopped = assembler.add(token)
                 yield
                 if stopped:
@@ -124,6 +130,7 @@ class Completion:
         for _ in self._generate():
             yield from self._text_chunks(final=False)
         yield from self._text_chunks(final=True)
+        self._show(self._assembler.num_tokens)
         yield self._chunk("", None, self._finish_reason)
 
     def _text_chunks(self, final: bool) -> Iterator[dict[str, Any]]:
@@ -131,7 +138,14 @@ class Completion:
             logprobs = None
             if self._log is not None:
                 logprobs = self._log.entries(first, first + count, len(self._prompt_text))
+            self._show(first + count)
             yield self._chunk(text, logprobs, None)
+
+    def _show(self, end: int) -> None:
+        """Tells the watch of the tokens before `end`, whose text is handed out now."""
+        if self._watch is not None:
+            start, self._num_shown = self._num_shown, end
+            self._watch.show(zip(self._assembler.tokens[start:end], self._origins[start:end], strict=True))
 
     def _text_tokens(self, waiting: collections.deque[_Known], final: bool) -> Iterator[Token]:
         for text, first, count in self._assembler.take(final):
@@ -149,6 +163,7 @@ class Completion:
     def _response(self) -> dict[str, Any]:
         num_prompt, num_generated = len(self._prompt_tokens), self._assembler.num_tokens
         text = self._assembler.text()
+        self._show(num_generated)
         logprobs = None
         if self._log is not None:
             logprobs = self._log.all(0 if self._echo else len(self._prompt_text))

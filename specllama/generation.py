@@ -15,9 +15,11 @@ import numpy.typing as npt
 from . import _core
 from ._llama import grammar_of
 from .closed import is_open, require_open
+from .grammar_check import require_grammar
 from .options import Options
 from .stats import Tally
 from .token import Origin
+from .watch import watch_of_call
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -86,6 +88,7 @@ class Generation:
         self._processors = llama_cpp.LogitsProcessorList(request.logits_processor or ())
         self._next_round = self._speculate
         self._tally: Tally | None = None
+        self._watch = watch_of_call()
         self._begun = False
         self._rollback = "none"
         self._published = 0  # the n_tokens that this generation set
@@ -147,6 +150,8 @@ class Generation:
     def _begin(self) -> None:
         llama, request = self._llama, self._request
         require_open(llama)
+        if request.grammar is not None:
+            require_grammar(llama, request.grammar)
         tokens = np.asarray(request.tokens)
         if tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
             raise TypeError(f"the prompt must be a sequence of token ids, not of {tokens.dtype} values")
@@ -182,6 +187,8 @@ class Generation:
             raise
         self._look_at_engine()
         self._begun = True
+        if self._watch is not None:
+            self._watch.begin(self.tally)
         self._rollback = self._how_to_roll_back()
         llama.input_ids[: len(tokens)] = tokens
         self._publish(llama._target_context.num_tokens)
@@ -204,9 +211,10 @@ class Generation:
     def _next_token(self) -> int | None:
         llama = self._llama
         if not self._waiting:
+            self._heed_watch()
             self._claim_draft()
             while self._engine.prefill():
-                pass  # here Python looks at signals
+                self._heed_watch()  # here Python looks at signals, too
             self._waiting.extend(self._next_round())
             self._look_at_engine()
             self._row = -1
@@ -220,6 +228,10 @@ class Generation:
         self._position += 1
         self._last_active = time.perf_counter()
         return token
+
+    def _heed_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.heed()
 
     def _publish(self, n_tokens: int) -> None:
         """Says how much of ``input_ids`` the cache holds: never more than it does, whatever comes next."""

@@ -28,6 +28,7 @@ from .options import FallbackWarning, NumDraftTokens, Options, checked_seed
 from .snapshots import RoomForSnapshots
 from .stats import Stats, Tally
 from .token import Token
+from .watch import heed_watch
 
 DraftModel = Union[str, "os.PathLike[str]", llama_cpp.Llama, Callable[..., Any]]
 
@@ -185,6 +186,8 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         if generation._tally is not None and generation is self._generation:
             self._total = self._total + generation._tally
             self._last = generation._tally
+            if generation._watch is not None:
+                generation._watch.end(generation._tally)
         self._generation = None
         if self._cost_memory is not None:
             self._cost_memory.keep()
@@ -319,6 +322,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         """
         context = self._target_context
         for start in range(0, len(tokens) - 1, chunk):
+            heed_watch()
             part = tokens[start : min(start + chunk, len(tokens) - 1)]
             with self._exclusive():
                 context.assume(np.asarray(tokens[:start], dtype=np.int32))

@@ -1,0 +1,60 @@
+"""`specllama serve`: an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ipaddress
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specllama.commands import arguments as common
+
+if TYPE_CHECKING:
+    from specllama.commands import Subparsers
+
+_KEY_VARIABLE = "SPECLLAMA_API_KEY"
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve a model, with its draft, to OpenAI's clients and to the browser",
+        description="Serve completions and chat at /v1, a page to try them at /, /health and Prometheus' /metrics, "
+        "until SIGTERM or Ctrl-C.",
+    )
+    common.add_model_arguments(parser)
+    group = parser.add_argument_group("server")
+    group.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: this machine only")
+    group.add_argument("--port", type=int, default=8000, metavar="N", help="default 8000; 0: any that is free")
+    group.add_argument("--api-key", metavar="KEY", help=f"without it nothing answers; default: {_KEY_VARIABLE}, if set")
+    group.add_argument(
+        "--max-waiting", type=int, default=16, metavar="N", help="requests that may wait; others get 503 (default 16)"
+    )
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to end."""
+    try:
+        from specllama import server
+    except ModuleNotFoundError as error:
+        raise ImportError(f'the server needs {error.name}: pip install "specllama[server]"') from error
+    api_key = arguments.api_key if arguments.api_key is not None else os.environ.get(_KEY_VARIABLE)
+    with contextlib.closing(server.bound_socket(arguments.host, arguments.port)) as bound:
+        llm = common.load_llama(arguments)
+        with contextlib.closing(llm):
+            name = Path(arguments.model).name
+            app = server.create_app(llm, name=name, api_key=api_key, max_waiting=arguments.max_waiting)
+            host, port = bound.getsockname()[:2]
+            print(f"serving {name} on http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr)
+            if api_key is None and not ipaddress.ip_address(host).is_loopback:
+                print("specllama: warning: whoever reaches this address can use it: give --api-key", file=sys.stderr)
+            try:
+                server.serve(app, bound)
+            finally:
+                app.state.worker.close()  # the model is freed next
+    return 0

@@ -1,0 +1,74 @@
+"""Errors, in the form and with the status that OpenAI's clients expect."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import jinja2
+from starlette.exceptions import HTTPException
+
+import specllama
+from specllama.watch import Stopped
+
+from .replies import JsonReply
+
+_log = logging.getLogger("specllama.server")
+_CLIENT_LEFT = 499  # nginx's: nobody reads it
+
+
+class LineFullError(Exception):
+    """As many requests wait as may.
+
+    Args:
+        num_waiting: how many that is.
+        retry_after: seconds until another try makes sense.
+    """
+
+    def __init__(self, num_waiting: int, retry_after: int) -> None:
+        super().__init__(f"the model is busy and {num_waiting} requests wait already: try again in {retry_after} s")
+        self.retry_after = retry_after
+
+
+class ShuttingDownError(Exception):
+    """The server is about to end."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is shutting down")
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status that says what happened. ValueErrors of a Llama name a value of the request's."""
+    if isinstance(error, HTTPException):
+        return error.status_code
+    if isinstance(error, (LineFullError, ShuttingDownError, specllama.BusyError)):
+        return 503
+    if isinstance(error, Stopped):
+        return _CLIENT_LEFT
+    return 400 if isinstance(error, (ValueError, jinja2.TemplateError)) else 500
+
+
+def error_body(error: Exception) -> dict[str, dict[str, str | None]]:
+    """OpenAI's error object."""
+    status = status_of(error)
+    if status == 500:
+        _log.error("a request failed", exc_info=error)
+    message = error.detail if isinstance(error, HTTPException) else str(error)
+    # OpenAI's code, by which clients know that a shorter prompt would do.
+    too_long = re.search(r"exceed context window", message)
+    return {
+        "error": {
+            "message": message or type(error).__name__,
+            "type": "invalid_request_error" if status < 500 else "server_error",
+            "param": None,
+            "code": "context_length_exceeded" if too_long else None,
+        }
+    }
+
+
+def error_reply(error: Exception) -> JsonReply:
+    """A response that says what went wrong."""
+    headers = dict(getattr(error, "headers", None) or {})
+    if status_of(error) == 503:
+        headers["Retry-After"] = str(getattr(error, "retry_after", 1))
+    return JsonReply(error_body(error), status_of(error), headers)

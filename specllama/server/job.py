@@ -1,0 +1,76 @@
+"""One request's work on the model."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+from collections.abc import Callable, Generator
+from typing import Any, Literal
+
+from specllama.watch import Stopped, Watch, watching
+
+Item = dict[str, Any]
+"""A response, or a chunk of a stream."""
+Work = Callable[[Watch], Generator[Item, None, None]]
+"""Generates the items, in the model's thread."""
+
+
+class Job:
+    """Work that runs in the model's thread. Iterating over it in the event loop gives what it yields, or its error.
+
+    What it yields waits here without bound, so that a client that reads slowly keeps nobody from the model; it is
+    never more than a context full of tokens.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._watch = Watch()
+        self._loop = asyncio.get_running_loop()
+        self._arrived: asyncio.Queue[Item | Exception] = asyncio.Queue()
+        self._last: Exception = StopAsyncIteration()
+        self._future: concurrent.futures.Future[None] | None = None
+        self.outcome: Literal["completed", "failed", "stopped"] = "stopped"
+        """How it ended; meaningless before."""
+
+    def submit_to(self, thread: concurrent.futures.Executor, ended: Callable[[Job], None]) -> None:
+        """Queue it. `ended` is called in the event loop when it has run, or has been stopped before.
+
+        Only then does an iteration end: whoever has seen the end finds the model free.
+        """
+        self._future = thread.submit(self._run)
+        self._future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._end, ended))
+
+    def stop(self, reason: Exception | None = None) -> None:
+        """End it within a round, or before it has begun. Whoever waits for an item gets `reason`, else Stopped."""
+        self._watch.stop()
+        self._arrived.put_nowait(reason or Stopped("the client has left"))
+        if self._future is not None:
+            self._future.cancel()
+
+    def __aiter__(self) -> Job:
+        return self
+
+    async def __anext__(self) -> Item:
+        arrived = await self._arrived.get()
+        if isinstance(arrived, Exception):
+            raise arrived
+        return arrived
+
+    def _run(self) -> None:
+        try:
+            with watching(self._watch), contextlib.closing(self._work(self._watch)) as items:
+                for item in items:
+                    self._post(item)
+            self.outcome = "completed"
+        except Stopped as error:
+            self._last = error
+        except Exception as error:
+            self._last, self.outcome = error, "failed"
+
+    def _post(self, item: Item) -> None:
+        self._loop.call_soon_threadsafe(self._arrived.put_nowait, item)
+
+    def _end(self, ended: Callable[[Job], None]) -> None:
+        ended(self)
+        self._arrived.put_nowait(self._last)

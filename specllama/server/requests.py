@@ -1,0 +1,151 @@
+"""The bodies of requests: llama-cpp-python's types, and what we add to them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import llama_cpp
+from llama_cpp.llama_grammar import LlamaGrammar
+from llama_cpp.server.types import CreateChatCompletionRequest, CreateCompletionRequest
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from specllama import Llama
+from specllama.options import Verify
+
+_OURS = {"timings_per_token", "return_origins", "stream_options"}
+_THEIRS = {"n", "best_of", "user", "logit_bias_type", "min_tokens"}  # theirs that no method of Llama takes
+
+
+class StreamOptions(BaseModel):
+    """OpenAI's options of a stream."""
+
+    include_usage: bool = False
+
+
+class Additions(BaseModel):
+    """What every request may say besides llama-cpp-python's fields."""
+
+    num_draft_tokens: int | Literal["auto"] | None = Field(
+        None, description="Tokens drafted in a round, or auto; 0 is plain decoding. Default: the server's."
+    )
+    verify: Verify | None = Field(None, description="The rule that accepts drafted tokens. Default: the server's.")
+    timings_per_token: bool = Field(False, description="Send the timings so far with every chunk of a stream.")
+    return_origins: bool = Field(False, description="Send with each text its tokens and where each came from.")
+    stream_options: StreamOptions | None = None
+    n: int | None = 1
+
+    @field_validator("n", "best_of", check_fields=False)
+    @classmethod
+    def _only_one(cls, value: int | None) -> int | None:
+        if value not in (None, 1):
+            raise ValueError(f"{value} answers to one request are not supported: send it {value} times")
+        return value
+
+
+class CompletionRequest(Additions, CreateCompletionRequest):
+    """The body of /v1/completions."""
+
+    prompt: str | list[str] | list[int] = Field("", description="A text, or token ids.")  # type: ignore[assignment]
+
+    @field_validator("prompt")
+    @classmethod
+    def _one_prompt(cls, prompt: str | list[str] | list[int]) -> str | list[int]:
+        if isinstance(prompt, str):
+            return prompt
+        texts = [part for part in prompt if isinstance(part, str)]
+        if texts and len(prompt) > 1:
+            raise ValueError(f"{len(prompt)} prompts in one request are not supported: send one request for each")
+        return texts[0] if texts else [part for part in prompt if isinstance(part, int)]
+
+    def begin(self, llm: Llama) -> Any:
+        """A response, or the chunks of a stream."""
+        return llm.create_completion(**_arguments(self, llm))
+
+
+class Message(BaseModel):
+    """A message of a chat. Fields that are not here go to the chat template as they are."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"] = "user"
+    content: str | list[dict[str, Any]] | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _text(cls, content: str | list[dict[str, Any]] | None) -> str:
+        """Parts of text joined; templates would print a list or None as Python does."""
+        if content is None or isinstance(content, str):
+            return content or ""
+        for part in content:
+            if part.get("type") != "text" or not isinstance(part.get("text"), str):
+                raise ValueError(f"content of type {part.get('type')!r} is not supported: send text")
+        return "\n".join(part["text"] for part in content)
+
+    def template_fields(self) -> dict[str, Any]:
+        """What the chat template sees."""
+        role = "system" if self.role == "developer" else self.role
+        return {**self.model_dump(exclude_unset=True), "role": role, "content": self.content or ""}
+
+
+class ChatRequest(Additions, CreateChatCompletionRequest):
+    """The body of /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)  # type: ignore[assignment]
+    max_completion_tokens: int | None = Field(None, ge=1, description="OpenAI's newer name of max_tokens.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_llama_cpp_has_it(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        return {**body, "response_format": _response_format(body), "tool_choice": _tool_choice(body)}
+
+    def begin(self, llm: Llama) -> Any:
+        """A response, or the chunks of a stream."""
+        arguments = _arguments(self, llm)
+        max_tokens = arguments.pop("max_completion_tokens", None) or self.max_tokens
+        arguments["messages"] = [message.template_fields() for message in self.messages]
+        if self.logprobs and self.top_logprobs is None:
+            arguments["top_logprobs"] = 0  # llama_cpp would give no logprobs at all
+        return llm.create_chat_completion(**{**arguments, "max_tokens": max_tokens})
+
+
+def _response_format(body: dict[str, Any]) -> Any:
+    """OpenAI's json_schema in llama_cpp's form."""
+    wanted = body.get("response_format")
+    if not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
+        return wanted
+    schema = wanted.get("json_schema")
+    if not isinstance(schema, dict) or not isinstance(schema.get("schema"), dict):
+        raise ValueError("response_format of type json_schema needs json_schema.schema, an object")
+    return {"type": "json_object", "schema": schema["schema"]}
+
+
+def _tool_choice(body: dict[str, Any]) -> Any:
+    """The only tool instead of "required", which llama_cpp would ignore."""
+    choice, tools = body.get("tool_choice"), body.get("tools")
+    if choice != "required":
+        return choice
+    if not isinstance(tools, list) or len(tools) != 1 or not isinstance(tools[0], dict):
+        raise ValueError('tool_choice "required" needs exactly one tool: name the tool that is to be called')
+    function = tools[0].get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    return {"type": "function", "function": {"name": name}}
+
+
+def _arguments(body: CompletionRequest | ChatRequest, llm: Llama) -> dict[str, Any]:
+    """Arguments of the Llama's method. What was not given, or given as null, is left to its defaults."""
+    dumped = body.model_dump(exclude={*_OURS, *_THEIRS})
+    arguments = {name: value for name, value in dumped.items() if value is not None}
+    if body.grammar is not None:
+        arguments["grammar"] = LlamaGrammar.from_string(body.grammar, verbose=False)
+    if body.logit_bias and body.logit_bias_type == "tokens":
+        arguments["logit_bias"] = {
+            token: bias
+            for text, bias in body.logit_bias.items()
+            for token in llm.tokenize(text.encode("utf-8"), add_bos=False, special=True)
+        }
+    if body.min_tokens > 0:
+        processor = llama_cpp.MinTokensLogitsProcessor(body.min_tokens, llm.token_eos())
+        arguments["logits_processor"] = llama_cpp.LogitsProcessorList([processor])
+    return arguments

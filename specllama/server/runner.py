@@ -1,0 +1,70 @@
+"""Runs the app until a signal ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import sys
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from .worker import Worker
+
+_GRACE_SECONDS = 10  # for clients to read the end of their answers
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket for the server. It refuses connections until the server listens on it.
+
+    Raises:
+        OSError: no such address, or it is in use.
+    """
+    try:
+        if not 0 <= port <= 65535:  # getaddrinfo would take it modulo 65536
+            raise OSError("there is no such port")
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with contextlib.ExitStack() as on_failure:
+            bound = on_failure.enter_context(socket.socket(family, kind, protocol))
+            if sys.platform != "win32":  # there it would let two servers share the port
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            on_failure.pop_all()
+    except OSError as error:
+        raise OSError(f"cannot serve on {host} port {port}: {error}; choose others with --host and --port") from error
+    return bound
+
+
+def serve(app: FastAPI, bound: socket.socket) -> None:
+    """Serve until SIGTERM, or Ctrl-C. Answers under way are stopped within a round, and say so.
+
+    Raises:
+        KeyboardInterrupt: it was Ctrl-C.
+    """
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE_SECONDS)
+    server = _Server(config, app.state.worker)
+    server.run(sockets=[bound])
+    if server.interrupted:
+        raise KeyboardInterrupt
+
+
+class _Server(uvicorn.Server):
+    """Ends generations when it is told to end: uvicorn would wait for them."""
+
+    def __init__(self, config: uvicorn.Config, worker: Worker) -> None:
+        super().__init__(config)
+        self._worker = worker
+        self.interrupted = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Without a second signal that uvicorn sends itself at the end: SIGTERM is no error here."""
+        self.interrupted = self.interrupted or sig == signal.SIGINT
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop the generations first."""
+        self._worker.shut_down()
+        await super().shutdown(sockets)

@@ -1,0 +1,152 @@
+"""The page at /, in a headless Chromium."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the server extra is not installed")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+from served import Served, serving  # noqa: E402  # needs the extra
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama, TinyFiles
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH")
+
+
+@pytest.fixture
+def served(make_llama: MakeLlama, tiny_files: TinyFiles) -> Iterator[Served]:
+    with serving(make_llama(draft=tiny_files.good, n_ctx=1024, num_draft_tokens="auto")) as running:
+        yield running
+
+
+@pytest.fixture
+def page(served: Served) -> Iterator[Any]:
+    """The page, loaded. Whatever it asks of others, and every error in its script, fails the test."""
+    wrong: list[str] = []
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        )
+        page = browser.new_page(viewport={"width": 1100, "height": 720})
+        page.on("request", lambda asked: asked.url.startswith((served.url, "data:")) or wrong.append(asked.url))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto(served.url)
+        page.get_by_text("tiny", exact=True).wait_for()
+        yield page
+        browser.close()
+    assert wrong == []
+
+
+def photograph(page: Any, name: str) -> None:
+    """Keeps a picture for somebody to look at, where SPECLLAMA_SCREENSHOTS says."""
+    folder = os.environ.get("SPECLLAMA_SCREENSHOTS")
+    if folder:
+        page.screenshot(path=f"{folder}/{name}.png")
+
+
+def wait_until_answered(page: Any) -> None:
+    page.locator("#send:enabled").wait_for()
+
+
+def test_a_chat_by_keyboard_alone(page: Any, served: Served) -> None:
+    page.fill("#seed", "7")
+    page.fill("#num_draft_tokens", "4")
+    page.fill("#max_tokens", "120")
+    page.focus("#message")
+    page.keyboard.type("the cat")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("sat")
+    page.keyboard.press("Enter")
+    wait_until_answered(page)
+    answer = page.locator("article").nth(1).locator("div").inner_text()
+    expected = served.post(
+        "/v1/chat/completions",
+        messages=[{"role": "user", "content": "the cat\nsat"}],
+        seed=7,
+        max_tokens=120,
+        repeat_penalty=1,
+    ).json()
+    assert answer == expected["choices"][0]["message"]["content"]
+    origins = page.locator("article [data-origin]").evaluate_all("spans => spans.map(span => span.dataset.origin)")
+    assert {"draft", "correction"} <= set(origins) <= {"draft", "lookup", "correction", "bonus", "plain"}
+    assert page.inner_text("#tokens") == str(expected["timings"]["predicted_n"])
+    assert page.inner_text("#accepted").endswith("%")
+    assert page.inner_text("#rule") == "coupled"
+    assert float(page.inner_text("#speed")) > 0
+    assert page.locator("#positions span").count() == 4
+    assert page.evaluate("document.activeElement.id") == "message"
+    photograph(page, "light")
+
+
+def test_the_next_message_has_the_first_ones_before_it(page: Any, served: Served) -> None:
+    page.fill("#max_tokens", "10")
+    for text in ("the cat", "a dog"):
+        page.fill("#message", text)
+        page.press("#message", "Enter")
+        wait_until_answered(page)
+    served.wait_until_idle()
+    assert served.llm.stats.num_prompt_tokens_reused > 10
+    page.click("#clear")
+    assert page.locator("article").count() == 0
+
+
+def test_escape_stops_an_answer(page: Any, served: Served) -> None:
+    page.fill("#max_tokens", "900")
+    page.fill("#message", "the cat")
+    page.press("#message", "Enter")
+    page.locator("article [data-origin]").nth(20).wait_for()
+    page.keyboard.press("Escape")
+    wait_until_answered(page)
+    assert page.locator("article p").inner_text() == "stopped"
+    served.wait_until_idle()
+    assert served.app.state.worker.outcomes["stopped"] == 1
+
+
+def test_plain_decoding_beside_it_in_the_dark(page: Any) -> None:
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    page.check("#compare")
+    page.fill("#max_tokens", "60")
+    page.fill("#message", "the cat")
+    page.press("#message", "Enter")
+    wait_until_answered(page)
+    assert "the same text" in page.locator("article p").inner_text()
+    assert float(page.inner_text("#plain")) > 0
+    photograph(page, "dark")
+
+
+def test_errors_are_shown(page: Any) -> None:
+    page.fill("#message", "a " * 2000)
+    page.press("#message", "Enter")
+    wait_until_answered(page)
+    assert "exceed context window" in page.locator("[role=alert]").inner_text()
+    page.fill("#num_draft_tokens", "many")
+    page.fill("#message", "hi")
+    page.press("#message", "Enter")
+    assert page.locator("article").count() == 2  # what is no number is not sent
+
+
+def test_every_control_is_reached_by_tab(page: Any) -> None:
+    page.focus("#log")
+    reached = []
+    for _ in range(16):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id"))
+    controls = page.locator("input, select, textarea, button:enabled").evaluate_all("found => found.map(one => one.id)")
+    assert set(controls) <= set(reached)
+
+
+def test_a_narrow_window(page: Any) -> None:
+    page.set_viewport_size({"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    photograph(page, "narrow")
