@@ -40,8 +40,10 @@ def size_class(n: int) -> int:
 
 
 def thinned(costs: Mapping[int, float]) -> dict[int, float]:
-    """The curve with the largest size of each class, which is what a file holds."""
-    of_class = {size_class(n): n for n in sorted(costs) if _SHORTEST <= costs[n] <= _LONGEST}
+    """What a file holds of a curve: the largest size of each class, without those that cannot be true."""
+    possible = {n: costs[n] for n in sorted(costs) if _SHORTEST <= costs[n] <= _LONGEST}
+    dear = _too_dear(possible)
+    of_class = {size_class(n): n for n in possible if n not in dear}
     return {n: costs[n] for number, n in of_class.items() if number <= _MOST_SIZES}
 
 
@@ -102,10 +104,15 @@ def _checked(found: Any, key: Mapping[str, Any]) -> dict[int, float]:
     for n, value in costs.items():
         if not _is_number(value) or not _SHORTEST <= value <= _LONGEST:
             raise ValueError(f"T({n}) is {value!r}")
-    least = min(costs, default=1)
-    if any(value * least > _STEEPEST * n * costs[least] for n, value in costs.items()):
-        raise ValueError("batches cost more than their tokens one by one")
+    if dear := _too_dear(costs):
+        raise ValueError(f"batches of {dear} tokens cost more than their tokens one by one")
     return costs
+
+
+def _too_dear(costs: Mapping[int, float]) -> list[int]:
+    """Sizes that were measured while something else held up the machine."""
+    least = min(costs, default=0)
+    return [n for n, seconds in costs.items() if seconds * least > _STEEPEST * n * costs[least]]
 
 
 def _checked_size(text: str) -> int:

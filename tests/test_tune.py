@@ -222,6 +222,7 @@ def test_markdown(line: list[str], tiny_files: TinyFiles, capsys: pytest.Capture
     assert len(list(cost_cache.costs_dir().iterdir())) == 2
 
 
+@pytest.mark.usefixtures("_believed")
 @pytest.mark.parametrize("draft", [[], ["-md", "lookup"]])
 def test_json(line: list[str], capsys: pytest.CaptureFixture[str], draft: list[str]) -> None:
     assert cli.main([*line, *draft, "-o", "json"]) == 0
