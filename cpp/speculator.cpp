@@ -106,6 +106,7 @@ bool Speculator::prefill() {
     require_generation();
     const Stopwatch stopwatch(counters_.prompt_seconds);
     bool more = false;
+    target_->keep_common(history_);  // a rewind, or snapshots, may have left more in it
     if (tokens_to_prefill(*target_, history_) > num_carried_) {
         if (prefill_chunk(*target_, history_) == 0) {
             target_->save_prompt();
