@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .llama import Llama
     from .token import Token
 
+_ROLES = ("system", "user", "assistant")
 _OF_SPECLLAMA = ("num_draft_tokens", "verify")
 
 
@@ -57,8 +58,8 @@ class Conversation:
     def messages(self) -> list[Message]:
         """All messages, the system's first, as ``create_chat_completion`` takes them.
 
-        Others may be assigned: turns of user and assistant, with at most a system message before them. The next turn
-        then reads them all, unless they are the same.
+        Others may be assigned, of the roles system, user and assistant. The next turn then reads them all, unless they
+        are the same.
         """
         return [dict(message) for message in self._state.messages]
 
@@ -70,7 +71,7 @@ class Conversation:
 
     @property
     def num_turns(self) -> int:
-        """How many messages of the user were answered."""
+        """How many messages of the user there are."""
         return sum(message["role"] == "user" for message in self._state.messages)
 
     @property
@@ -92,11 +93,11 @@ class Conversation:
     @system.setter
     def system(self, text: str | None) -> None:
         system = () if text is None else ({"role": "system", "content": text},)
-        self._state = _State((*system, *self._turns()))
+        self._state = _State((*system, *self._state.messages[self._num_system :]))
 
     def reset(self) -> None:
         """Forget all turns. The system message stays."""
-        self.forget(self.num_turns)
+        self._state = _State(self._state.messages[: self._num_system])
 
     def forget(self, num_turns: int = 1) -> None:
         """Forget the oldest turns, to make room. The next turn reads the others again.
@@ -104,19 +105,20 @@ class Conversation:
         Raises:
             ValueError: there are not so many.
         """
-        if not 0 <= num_turns <= self.num_turns:
-            raise ValueError(f"cannot forget {num_turns} turns: the conversation has {self.num_turns}")
-        turns = self._turns()
-        system = self._state.messages[: len(self._state.messages) - len(turns)]
-        self._state = _State((*system, *turns[2 * num_turns :]))
-
-    def _turns(self) -> tuple[Message, ...]:
         messages = self._state.messages
-        return messages if self.system is None else messages[1:]
+        starts = [*(i for i, message in enumerate(messages) if message["role"] == "user"), len(messages)]
+        if not 0 <= num_turns < len(starts):
+            raise ValueError(f"cannot forget {num_turns} turns: the conversation has {len(starts) - 1}")
+        if num_turns > 0:
+            self._state = _State((*messages[: self._num_system], *messages[starts[num_turns] :]))
+
+    @property
+    def _num_system(self) -> int:
+        return 0 if self.system is None else 1
 
     # A turn
 
-    def say(self, message: str, **options: Any) -> Iterator[Token]:
+    def say(self, message: str, **options: Any) -> Generator[Token, None, None]:
         """Say something, and yield the tokens of the answer as they come.
 
         When the iterator is closed early, or an exception (Ctrl-C, say) ends it, the answer is what was yielded. If
@@ -144,7 +146,7 @@ class Conversation:
 
     def _answer(
         self, messages: tuple[Message, ...], call: ChatCall, prompt: list[int], ours: dict[str, Any]
-    ) -> Iterator[Token]:
+    ) -> Generator[Token, None, None]:
         answer: list[Token] = []
         ended = False
         tokens = cast("Generator[Token, None, None]", self.llm.generate_tokens(prompt, **call.options, **ours))
@@ -223,12 +225,9 @@ def _text_behind(text: str, prompt: str, answer: str) -> str | None:
 def _checked(messages: Any) -> tuple[Message, ...]:
     if not isinstance(messages, (list, tuple)):
         raise ValueError(f"messages must be a list, not {type(messages).__name__}")
-    roles = []
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("content"), str):
             raise ValueError(f"a message must have a role and a content that is a text: {message!r}")
-        roles.append(message.get("role"))
-    turns = roles[1:] if roles[:1] == ["system"] else roles
-    if turns != ["user", "assistant"] * (len(turns) // 2):
-        raise ValueError("messages must be turns of user and assistant, with at most a system message before them")
+        if message.get("role") not in _ROLES:
+            raise ValueError(f"the role of a message must be one of {', '.join(_ROLES)}: {message!r}")
     return tuple({"role": message["role"], "content": message["content"]} for message in messages)

@@ -263,8 +263,10 @@ def test_in_a_terminal(tiny_files: TinyFiles, tmp_path: Path) -> None:
         terminal.read_until("> ")
         terminal.write("\x03")
         terminal.read_until("Ctrl-D or /exit leaves")
+        terminal.read_until("> ")
         terminal.write("/stats\r")
         assert "1 turn, " in terminal.read_until("of the context")
+        terminal.read_until("> ")  # what is typed before it may be lost
         terminal.write("\x04")
     except BaseException:
         terminal.process.kill()

@@ -140,10 +140,10 @@ def test_an_answer_that_is_stopped_stays(make_llama: MakeLlama, tiny_files: Tiny
     answer = conversation.say("the cat")
     texts = [next(answer).text for _ in range(7)]
     if ending == "close":
-        answer.close()  # type: ignore[attr-defined]
+        answer.close()
     else:
         with pytest.raises(KeyboardInterrupt):
-            answer.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+            answer.throw(KeyboardInterrupt)
     assert conversation.messages == [
         {"role": "user", "content": "the cat"},
         {"role": "assistant", "content": "".join(texts)},
@@ -159,7 +159,7 @@ def test_a_message_without_an_answer_is_taken_back(make_llama: MakeLlama, monkey
     before = conversation.messages
     with pytest.raises(TypeError):
         conversation.say("no fox", no_such_option=1)
-    conversation.say("no fox").close()  # type: ignore[attr-defined]
+    conversation.say("no fox").close()
 
     def interrupted(*args: Any, **options: Any) -> Iterator[Any]:
         raise KeyboardInterrupt
@@ -314,8 +314,8 @@ def test_files(make_llama: MakeLlama, tmp_path: Path) -> None:
         ('[{"role": "user"}]', "content that is a text"),
         ('[{"role": "user", "content": 3}]', "content that is a text"),
         ('["user"]', "content that is a text"),
-        ('[{"role": "user", "content": "x"}]', "turns of user and assistant"),
-        ('[{"role": "assistant", "content": "x"}, {"role": "user", "content": "x"}]', "turns of user and assistant"),
+        ('[{"content": "x"}]', "one of system, user, assistant"),
+        ('[{"role": "tool", "content": "x"}]', "one of system, user, assistant"),
     ],
 )
 def test_files_that_hold_no_conversation(make_llama: MakeLlama, tmp_path: Path, content: str, message: str) -> None:
@@ -335,8 +335,11 @@ def test_the_same_messages_assigned_again_are_not_read_again(make_llama: MakeLla
     num_tokens = conversation.num_tokens
     conversation.messages = conversation.messages
     assert conversation.num_tokens == num_tokens
-    conversation.messages = []
-    assert (conversation.num_tokens, conversation.num_turns) == (0, 0)
+    greeting = {"role": "assistant", "content": "a dog"}
+    conversation.messages = [greeting, {"role": "user", "content": "no"}, {"role": "user", "content": "fox"}]
+    assert (conversation.num_tokens, conversation.num_turns) == (0, 2)
+    conversation.forget()
+    assert conversation.messages == [{"role": "user", "content": "fox"}]
 
 
 # --- texts -----------------------------------------------------------------------------------------------------------

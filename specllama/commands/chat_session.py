@@ -103,7 +103,7 @@ class ChatSession:
                 way_out = "the message alone is too long: shorten it, or start with a larger --ctx-size/-c"
             raise ContextFullError(f"{error}. Here: {way_out}") from None
         try:
-            with contextlib.closing(answer):  # type: ignore[type-var]
+            with contextlib.closing(answer):
                 for token in answer:
                     self._show(token)
         finally:
