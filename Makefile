@@ -83,7 +83,7 @@ $(VENV)/.installed: $(VENV)/.venv $(SOURCES)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.installed
-	$(PIP) install "specllama[test]"
+	$(PIP) install "specllama[test,plugins-test]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._core import BusyError, ClosedError, ContextFullError, DecodeError
+    from .conversation import Conversation
     from .llama import Llama
     from .loading import ModelNotFoundError
     from .options import FallbackWarning
@@ -23,6 +24,7 @@ _WHERE = {
     "BusyError": "._core",
     "ClosedError": "._core",
     "ContextFullError": "._core",
+    "Conversation": ".conversation",
     "DecodeError": "._core",
     "FallbackWarning": ".options",
     "Llama": ".llama",
@@ -37,6 +39,7 @@ __all__ = [
     "BusyError",
     "ClosedError",
     "ContextFullError",
+    "Conversation",
     "DecodeError",
     "FallbackWarning",
     "Llama",

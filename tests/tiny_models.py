@@ -41,6 +41,7 @@ class Vocabulary:
     types: list[int]
     bos: int = 1
     eos: int = 2
+    chat_template: str = CHAT_TEMPLATE
 
     def __len__(self) -> int:
         """How many rows the vocabulary has, padding included."""
@@ -201,7 +202,7 @@ def _open(
     writer.add_unk_token_id(0)
     writer.add_add_bos_token(True)
     writer.add_add_eos_token(False)
-    writer.add_chat_template(CHAT_TEMPLATE)
+    writer.add_chat_template(vocabulary.chat_template)
     return writer
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Protocol
 
-from specllama.commands import bench, compare, demo, generate, pull, quantize, serve, tune, verify
+from specllama.commands import bench, chat, compare, demo, generate, pull, quantize, serve, tune, verify
 from specllama.commands import eval as evaluate
 
 if TYPE_CHECKING:
@@ -25,4 +25,16 @@ class Command(Protocol):
         """Do what the command says, and return the exit code."""
 
 
-COMMANDS: tuple[Command, ...] = (pull, quantize, generate, serve, demo, compare, tune, bench, evaluate, verify)
+COMMANDS: tuple[Command, ...] = (
+    pull,
+    quantize,
+    generate,
+    chat,
+    serve,
+    demo,
+    compare,
+    tune,
+    bench,
+    evaluate,
+    verify,
+)

@@ -12,6 +12,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from specllama.commands.terminal import harmless
+
 if TYPE_CHECKING:
     from specllama.token import Token
 
@@ -50,8 +52,7 @@ class Panes:
 
     def add(self, name: str, token: Token) -> None:
         """Append a token to one of the texts."""
-        # A model may write escape sequences: they must not reach the terminal.
-        self._texts[name].append(token.text.replace("\x1b", "␛"), STYLES[token.origin])
+        self._texts[name].append(harmless(token.text), STYLES[token.origin])
 
     def note(self, name: str, note: str) -> None:
         """Say something under one of the texts."""

@@ -18,6 +18,15 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+# What a terminal obeys instead of showing it, but for tab and newline: C0 as Unicode's pictures of them, DEL, C1.
+_CONTROLS = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
+_CONTROLS |= dict.fromkeys(range(0x7F, 0xA0), "\ufffd")
+
+
+def harmless(text: str) -> str:
+    """A model's text with its control characters made visible: a terminal must not obey them."""
+    return text.translate(_CONTROLS)
+
 
 class ProgressBar:
     """A listener (specllama._transfer.Listener) that draws one bar, for the step it heard of last."""

@@ -132,6 +132,8 @@ class _Verification:
         comparisons = []
         for mode, tokens in zip(self._modes, plain, strict=True):
             drafted = mode.answer(llm, prompt, plan.max_tokens, plan.num_draft_tokens)
+            if drafted.stats.num_draft_tokens == 0:  # "auto" says that it does not pay, which proves nothing
+                drafted = mode.answer(llm, prompt, plan.max_tokens, plan.gamma)
             comparisons.append(check.compare(mode, tokens, drafted))
             self._advance(step, plan.max_tokens)
         return comparisons, self._sampling.most_open_context(prompt_id, prompt, plain[1])

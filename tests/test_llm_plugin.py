@@ -1,0 +1,107 @@
+"""The plug-in for `llm`, in the real `llm`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from plugin_packages import imported
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama, TinyFiles
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::specllama.FallbackWarning")
+
+MESSAGE = "the cat sat on the dog and"
+SCHEMA = {"type": "object", "properties": {"animal": {"enum": ["cat", "dog"]}}, "required": ["animal"]}
+
+
+@pytest.fixture
+def model(tiny_files: TinyFiles) -> Any:
+    """The model that the plug-in registers."""
+    imported("llm")
+    registered: list[Any] = []
+    imported("specllama.llm_plugin").register_models(registered.append)
+    assert [found.model_id for found in registered] == ["specllama"]
+    yield registered[0]
+    if registered[0]._conversation is not None:
+        registered[0]._conversation.llm.close()
+
+
+@pytest.fixture
+def options(tiny_files: TinyFiles) -> dict[str, Any]:
+    return {"target": str(tiny_files.target), "draft": str(tiny_files.good), "n_threads": 1, "n_ctx": 512}
+
+
+def test_a_prompt(model: Any, options: dict[str, Any], make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    sampling = {"max_tokens": 20, "seed": 3}
+    messages: list[Any] = [{"role": "system", "content": "a dog"}, {"role": "user", "content": MESSAGE}]
+    expected = make_llama(draft=tiny_files.good).create_chat_completion(messages, **sampling)
+    text = expected["choices"][0]["message"]["content"]
+    for stream in (True, False):
+        response = model.prompt(MESSAGE, system="a dog", stream=stream, **options, **sampling, num_draft_tokens=4)
+        pieces = list(response)
+        assert "".join(pieces) == response.text() == text
+        assert not stream or len(pieces) > 5
+        assert response.usage().input == expected["usage"]["prompt_tokens"]
+        assert response.usage().output == 20
+        assert response.response_json["stats"]["num_draft_tokens"] > 0
+
+
+def test_a_conversation_decodes_what_is_new(model: Any, options: dict[str, Any]) -> None:
+    conversation = model.conversation()
+    before = 0
+    for message in (MESSAGE, "no fox", "a dog"):
+        response = conversation.prompt(message, **options, max_tokens=15, seed=3)
+        response.text()
+        assert response.response_json["stats"]["num_prompt_tokens_reused"] == max(0, before - 1)
+        before = model._conversation.num_tokens
+    assert [turn["content"] for turn in model._conversation.messages[::2]] == [MESSAGE, "no fox", "a dog"]
+
+
+def test_a_schema(model: Any, options: dict[str, Any]) -> None:
+    response = model.prompt(MESSAGE, schema=SCHEMA, **options, max_tokens=400)
+    assert json.loads(response.text())["animal"] in ("cat", "dog")
+
+
+def test_the_model_is_kept_while_it_is_the_same(model: Any, options: dict[str, Any]) -> None:
+    model.prompt(MESSAGE, **options, max_tokens=2).text()
+    first = model._conversation.llm
+    model.prompt(MESSAGE, **options, max_tokens=3, temperature=0.0).text()
+    assert model._conversation.llm is first
+    model.prompt(MESSAGE, **{**options, "draft": "lookup"}, max_tokens=2).text()
+    assert model._conversation.llm is not first
+    assert model._conversation.llm.draft_model == "lookup"
+
+
+def test_without_a_target_it_says_what_to_do(model: Any) -> None:
+    with pytest.raises(imported("llm").ModelError, match="llm models options set specllama target MODEL"):
+        model.prompt(MESSAGE).text()
+
+
+def test_the_command(tiny_files: TinyFiles, tmp_path: Path) -> None:
+    imported("llm")
+    if not any(point.group == "llm" for point in metadata.distribution("specllama").entry_points):
+        pytest.fail("the installed specllama does not declare the plug-in: install it again")
+    environment = {**os.environ, "LLM_USER_PATH": str(tmp_path)}
+
+    def llm(*arguments: str) -> str:
+        line = [sys.executable, "-m", "llm", *arguments]
+        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert '"specllama"' in llm("plugins")
+    for name, value in (("target", tiny_files.target), ("draft", tiny_files.good), ("n_threads", 1)):
+        llm("models", "options", "set", "specllama", name, str(value))
+    answer = llm("-m", "specllama", "-o", "seed", "3", "-o", "max_tokens", "10", MESSAGE)
+    assert len(answer) > 10
+    assert len(llm("-c", "-o", "max_tokens", "10", "no fox")) > 5
+    logged = json.loads(llm("logs", "list", "--json", "-n", "2"))
+    assert [entry["model"] for entry in logged] == ["specllama"] * 2
