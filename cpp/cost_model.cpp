@@ -14,6 +14,8 @@ constexpr double usual_growth = 0.1;  // of T(1), for each token more: optimisti
 constexpr double level_rate = 0.2;    // how fast all sizes follow what one of them shows
 constexpr double shape_rate = 0.12;   // how fast one size departs from the others, for each decode since it was seen
 constexpr std::size_t longest_since = 3;
+constexpr std::size_t forgetting_interval = 256;  // decodes
+constexpr double doubtful = 0.2;                  // in log seconds above what its neighbours say
 constexpr double largest_step = 0.6;  // in log seconds: one outlier (a swapped page) must not turn the curve over
 
 // A clock can stand still, and a file can hold anything.
@@ -32,9 +34,12 @@ void CostModel::observe(std::size_t n, double seconds) {
         log_level_ = num_levels_ == 0 ? level : std::min(log_level_, level);
         num_levels_ += 1;
     }
+    num_observed_ += 1;
+    if (num_observed_ % forgetting_interval == 0) {
+        forget_worst_guess();
+    }
     Size & size = sizes_.emplace(n, Size{log_seconds - log_level_, 0}).first->second;
     const double error = std::clamp(log_seconds - log_level_ - size.log_shape, -largest_step, largest_step);
-    num_observed_ += 1;
     const auto since = static_cast<double>(std::min(num_observed_ - size.seen, longest_since));
     size.seen = num_observed_;
     size.count += 1;
@@ -46,6 +51,26 @@ void CostModel::observe(std::size_t n, double seconds) {
         size.log_shape += of_shape * error;
         log_level_ += level_rate * (1.0 - of_shape) * error;
     }
+}
+
+// A size that was held up when it was first seen looks too dear to be tried again. So now and then one of those that
+// were hardly seen, the one that lies highest above its neighbours, is unlearned.
+void CostModel::forget_worst_guess() {
+    std::size_t worst = 0;
+    double most = doubtful;
+    if (sizes_.size() < 3) {
+        return;
+    }
+    for (auto it = std::next(sizes_.begin()); it != sizes_.end() && std::next(it) != sizes_.end(); ++it) {
+        const double below = std::prev(it)->second.log_shape;
+        const double above = std::next(it)->second.log_shape;
+        const double excess = it->second.log_shape - std::max(below, above);
+        if (it->second.count < settled_ && excess > most) {
+            worst = it->first;
+            most = excess;
+        }
+    }
+    sizes_.erase(worst);
 }
 
 void CostModel::restore(const std::map<std::size_t, double> & seconds) {

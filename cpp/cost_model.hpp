@@ -40,6 +40,7 @@ private:
     };
 
     double log_shape(std::size_t n) const;
+    void forget_worst_guess();
 
     std::map<std::size_t, Size> sizes_;
     // What has changed for all sizes alike since they were measured: a hotter processor, a longer history, a neighbour.

@@ -140,6 +140,28 @@ def test_an_outlier_does_not_turn_the_curve_over() -> None:
         assert model.seconds(n) == pytest.approx(before, rel=0.02 if n == 1 else 0.08)
 
 
+def test_a_first_decode_that_was_held_up_is_unlearned() -> None:
+    """Nobody would try a size again that seems to cost a hundred times as much as the ones beside it."""
+    model = model_of(STEPPED, times=5)
+    model.observe(9, 3.6)
+    model.observe(8, 300.0)
+    assert model.seconds(8) > 200.0
+    repeat(model, 1, 1.0, 300)
+    assert 8 not in model.known()
+    assert STEPPED[6] < model.seconds(8) < 3.7
+    model.observe(8, 3.5)
+    assert model.seconds(8) == pytest.approx(3.5)
+
+
+def test_steps_that_are_real_are_kept() -> None:
+    """A size that was seen often enough, or costs hardly more than its neighbours, stays however dear it is."""
+    model = model_of(STEPPED, times=3)
+    model.observe(8, 4.0)
+    model.observe(9, 3.6)
+    repeat(model, 1, 1.0, 1100)
+    assert model.known().keys() == {*STEPPED, 8, 9}
+
+
 @pytest.mark.parametrize("first", STEPPED)
 def test_a_restored_curve_takes_its_level_from_whatever_comes_first(first: int) -> None:
     model = _core.CostModel()
