@@ -105,7 +105,7 @@ bool Context::window_is_whole(std::size_t count) const {
 
 // How many tokens the memory has seen: all parts of it.
 std::size_t Context::memory_end() const {
-    return static_cast<std::size_t>(api_->llama_memory_seq_pos_max(memory_, kSequence) + 1);
+    return static_cast<std::size_t>(std::int64_t{api_->llama_memory_seq_pos_max(memory_, kSequence)} + 1);
 }
 
 bool Context::remove_behind(std::size_t count) {

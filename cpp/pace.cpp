@@ -129,7 +129,8 @@ double Pace::first_draft_seconds(std::size_t missing) const {
 // What the draft needs to decode so many tokens.
 double Pace::catching_up_seconds(std::size_t missing) const {
     const std::size_t rest = missing % draft_batch_;
-    return static_cast<double>(missing / draft_batch_) * draft_.seconds(draft_batch_) +
+    const std::size_t whole_batches = missing / draft_batch_;
+    return static_cast<double>(whole_batches) * draft_.seconds(draft_batch_) +
            (rest > 0 ? draft_.seconds(rest) : 0.0);
 }
 
