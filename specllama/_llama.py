@@ -107,6 +107,8 @@ def grammar_of(llama: llama_cpp.Llama, grammar: LlamaGrammar) -> _core.Grammar:
     """
     if not isinstance(grammar, LlamaGrammar):
         raise TypeError(f"grammar={grammar!r} must be a llama_cpp.LlamaGrammar: make one by LlamaGrammar.from_string")
+    if "\0" in grammar._grammar:  # where C would take it to end
+        raise ValueError("the grammar has a null character in it: take it out")
     vocab = _vocab(llama._model)
     first_bytes: _core.FirstBytes | None = llama.__dict__.get("_specllama_first_bytes")
     if first_bytes is None:

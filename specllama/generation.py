@@ -15,7 +15,6 @@ import numpy.typing as npt
 from . import _core
 from ._llama import grammar_of
 from .closed import is_open, require_open
-from .grammar_check import require_grammar
 from .options import Options
 from .stats import Tally
 from .token import Origin
@@ -150,8 +149,6 @@ class Generation:
     def _begin(self) -> None:
         llama, request = self._llama, self._request
         require_open(llama)
-        if request.grammar is not None:
-            require_grammar(llama, request.grammar)
         tokens = np.asarray(request.tokens)
         if tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
             raise TypeError(f"the prompt must be a sequence of token ids, not of {tokens.dtype} values")
