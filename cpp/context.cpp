@@ -105,7 +105,8 @@ bool Context::window_is_whole(std::size_t count) const {
 
 // How many tokens the memory has seen: all parts of it.
 std::size_t Context::memory_end() const {
-    return static_cast<std::size_t>(std::int64_t{api_->llama_memory_seq_pos_max(memory_, kSequence)} + 1);
+    const auto last = api_->llama_memory_seq_pos_max(memory_, kSequence);
+    return last < 0 ? 0 : static_cast<std::size_t>(last) + 1;
 }
 
 bool Context::remove_behind(std::size_t count) {

@@ -112,7 +112,8 @@ bool Speculator::prefill() {
             target_->save_prompt();
         }
         more = true;
-    } else if (choose_gamma(2) > 0) {
+    } else if (round_number_ == 0 && choose_gamma(2) > 0) {
+        // Later the draft catches up where it drafts, with what it then needs in one batch.
         try {
             more = drafter_->prefill(history_) > 0;
         } catch (const std::exception & error) {
