@@ -42,9 +42,9 @@ void Rate::fade(double factor) {
 
 double Rate::mean() const { return (prior_ * prior_weight + successes_) / (prior_weight + trials_); }
 
-double Rate::optimistic() const {
+double Rate::optimistic(double standard_errors) const {
     const double rate = mean();
-    return std::min(1.0, rate + std::sqrt(rate * (1.0 - rate) / (prior_weight + trials_)));
+    return std::min(1.0, rate + standard_errors * std::sqrt(rate * (1.0 - rate) / (prior_weight + trials_)));
 }
 
 Rates::Rates(const double * priors, std::size_t count) : shape_(count) {

@@ -36,8 +36,8 @@ public:
     // Time has passed: what was observed counts for less.
     void fade(double factor);
     double mean() const;
-    // As high as it may well be: one standard error above the mean.
-    double optimistic() const;
+    // As high as it may well be: so many standard errors above the mean.
+    double optimistic(double standard_errors = 1.0) const;
 
 private:
     double prior_ = 0.5;

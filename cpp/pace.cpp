@@ -27,7 +27,8 @@ constexpr std::size_t first_window = 3;
 constexpr double first_credit = 0.6;  // in plain decodes
 constexpr double largest_credit = 3.0;
 constexpr std::size_t most_padding = 3;
-constexpr double padding_gain = 0.97;      // a larger batch must be so much cheaper
+constexpr double padding_gain = 0.97;  // a larger batch must be so much cheaper
+constexpr double hope = 0.5;  // standard errors of the acceptance: without its prompt a draft is never found to be good
 constexpr std::size_t usual_answer = 128;  // tokens; max_tokens is often far more than what comes
 
 }  // namespace
@@ -47,10 +48,11 @@ void Pace::restore(const std::map<std::size_t, double> & target, const std::map<
 }
 
 bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens) {
-    const bool pays = target_.empty() || draft_.empty() ||
-                      static_cast<double>(std::min(max_tokens, usual_answer)) *
-                              (target_.seconds(1) - 1.0 / model_yield(acceptance_.model().mean(), 1, most).rate()) >
-                          catching_up_seconds(missing) - draft_.seconds(1);
+    const bool pays =
+        target_.empty() || draft_.empty() ||
+        static_cast<double>(std::min(max_tokens, usual_answer)) *
+                (target_.seconds(1) - 1.0 / model_yield(acceptance_.model().optimistic(hope), 1, most).rate()) >
+            catching_up_seconds(missing) - draft_.seconds(1);
     counters_.prompt_skipped = !pays;
     return pays;
 }
@@ -130,8 +132,7 @@ double Pace::first_draft_seconds(std::size_t missing) const {
 double Pace::catching_up_seconds(std::size_t missing) const {
     const std::size_t rest = missing % draft_batch_;
     const std::size_t whole_batches = missing / draft_batch_;
-    return static_cast<double>(whole_batches) * draft_.seconds(draft_batch_) +
-           (rest > 0 ? draft_.seconds(rest) : 0.0);
+    return static_cast<double>(whole_batches) * draft_.seconds(draft_batch_) + (rest > 0 ? draft_.seconds(rest) : 0.0);
 }
 
 double Pace::rate() const {

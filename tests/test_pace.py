@@ -149,6 +149,18 @@ def test_a_prompt_that_the_draft_need_not_decode() -> None:
     assert _core.Pace().prompt_pays(5000, MOST, 1), "nothing is known: it has to be seen"
 
 
+def test_a_draft_that_may_well_pay_gets_its_prompt() -> None:
+    """Otherwise it would never be found out; and no longer once it was seen to be bad."""
+    target = curve(0.07, {1: 1.0, 2: 1.73, 3: 1.91, 4: 2.31, 5: 3.15, 8: 3.06, 12: 4.47, 17: 5.9})
+    pace = Driver(target, curve(0.015, {1: 1.0, 2: 1.8, 4: 2.5, 8: 4.1, 32: 9.3, 512: 150.0})).pace
+    assert pace.prompt_pays(60, MOST, 128)
+    for _ in range(20):
+        pace.begin_round(MOST, 1)
+        pace.drafted(Expectation.of_model(0.9, pace.before()))
+        pace.end_round(0, target(2), 0.015)
+    assert not pace.prompt_pays(60, MOST, 128)
+
+
 def test_a_draft_as_slow_as_the_target_is_not_used_and_the_lookup_is() -> None:
     driver = Driver(TARGETS["flat"], TARGETS["flat"])
     assert driver.draw() == []
