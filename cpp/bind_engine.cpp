@@ -3,7 +3,6 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 
 #include "bindings.hpp"
@@ -214,32 +213,27 @@ struct Interruption {
     throw py::error_already_set();
 }
 
-// What function(history, scores) makes of a row of logits. It sees the target's vocabulary, whichever model the row is
-// of: what a shorter row lacks is impossible, and the end of a longer one too.
-void process(const py::object & function, const Tokens & history, std::size_t n_vocab, std::vector<float> & logits) {
-    const auto common = static_cast<std::ptrdiff_t>(std::min(logits.size(), n_vocab));
-    constexpr float impossible = -std::numeric_limits<float>::infinity();
-    std::vector<float> padded(n_vocab, impossible);
-    std::copy_n(logits.begin(), common, padded.begin());
-    const py::object result = function(history, Scores(static_cast<py::ssize_t>(n_vocab), padded.data()));
+// What function(history, scores) makes of a row of logits. It gets a copy, into which it may write.
+void process(const py::object & function, const Tokens & history, std::vector<float> & logits) {
+    const py::object result = function(history, Scores(static_cast<py::ssize_t>(logits.size()), logits.data()));
     const auto processed = Scores::ensure(result);
-    if (!processed || processed.ndim() != 1 || static_cast<std::size_t>(processed.size()) != n_vocab) {
-        refuse_scores(result, n_vocab);
+    if (!processed || processed.ndim() != 1 || static_cast<std::size_t>(processed.size()) != logits.size()) {
+        refuse_scores(result, logits.size());
     }
-    std::fill(std::copy_n(processed.data(), common, logits.begin()), logits.end(), impossible);
+    std::copy_n(processed.data(), logits.size(), logits.begin());
 }
 
-LogitsProcessor python_processor(const py::object & function, std::vector<int32_t> prompt, std::size_t n_vocab) {
+LogitsProcessor python_processor(const py::object & function, std::vector<int32_t> prompt) {
     if (function.is_none()) {
         return nullptr;
     }
-    return [owned = std::make_shared<OwnedByPython>(function), prompt = std::move(prompt), n_vocab](
+    return [owned = std::make_shared<OwnedByPython>(function), prompt = std::move(prompt)](
                const int32_t * recent, std::size_t n_recent, std::vector<float> & logits) {
         std::vector<int32_t> history = prompt;
         history.insert(history.end(), recent, recent + n_recent);
         const py::gil_scoped_acquire gil;
         try {
-            process(owned->function, to_array(history), n_vocab, logits);
+            process(owned->function, to_array(history), logits);
         } catch (const py::error_already_set & error) {
             throw Interruption{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
         }
@@ -280,7 +274,7 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
            std::size_t num_draft_tokens, std::uint64_t seed, bool paced, std::size_t max_tokens,
            const py::object & logits_processor, std::shared_ptr<Constraint> constraint) {
     std::vector<int32_t> tokens = to_vector(prompt);
-    LogitsProcessor processor = python_processor(logits_processor, tokens, self.n_vocab());
+    LogitsProcessor processor = python_processor(logits_processor, tokens);
     Settings settings{sampler, rule_from_name(rule), num_draft_tokens,     paced, max_tokens,
                       seed,    std::move(processor), std::move(constraint)};
     const py::gil_scoped_release release;

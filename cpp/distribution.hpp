@@ -68,9 +68,7 @@ void for_each_pair(const Distribution & p, const Distribution & q, Visit visit) 
 // sum_x min(p(x), q(x)): how likely rejection sampling accepts a token drawn from q.
 double overlap(const Distribution & p, const Distribution & q);
 
-// A function of the caller's that changes a copy of a row of logits, given the tokens generated before its position
-// (drafted ones included). It is called for p and q, and for positions that are then rejected: what it does may depend
-// on nothing but its arguments, or the distribution is no longer the target's.
+// A function of the caller's that changes a copy of a row of logits, given the tokens generated before its position.
 using LogitsProcessor = std::function<void(const int32_t * recent, std::size_t n_recent, std::vector<float> & logits)>;
 
 // llama_cpp.Llama._init_sampler's chain, in its order and arithmetic: logits processor, logit bias, penalties, grammar,

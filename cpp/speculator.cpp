@@ -78,6 +78,7 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
         refuse_bad_prompt({entry.first}, 0, *target_);
     }
     SamplerChain chain(settings.sampler, settings.logits_processor, settings.constraint);
+    SamplerChain draft_chain(settings.sampler, nullptr, settings.constraint);
     const auto cached =
         std::mismatch(prompt.begin(), prompt.end(), target_->tokens().begin(), target_->tokens().end()).first -
         prompt.begin();
@@ -86,6 +87,7 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     history_ = std::move(prompt);
     settings_ = std::move(settings);
     chain_.emplace(std::move(chain));
+    draft_chain_.emplace(std::move(draft_chain));
     round_number_ = 0;
     drafting_stopped_.clear();
     num_rows_ = 0;
@@ -260,8 +262,8 @@ void Speculator::propose(std::size_t gamma) {
     const double decoded_before = drafter_->decode_seconds();
     try {
         drafter_->commit(history_);
-        drafter_->propose({history_, counters_.num_prompt_tokens, gamma, target_->n_vocab(), *chain_, settings_.rule,
-                           settings_.seed, round_number_, settings_.paced},
+        drafter_->propose({history_, counters_.num_prompt_tokens, gamma, target_->n_vocab(), *draft_chain_,
+                           settings_.rule, settings_.seed, round_number_, settings_.paced},
                           proposal_);
     } catch (const std::exception & error) {
         stop_drafting(error.what());
@@ -302,7 +304,9 @@ void Speculator::verify() {
     p_.resize(std::max(p_.size(), num_rows_));
     const Verdict verdict = decide();
     round_.tokens.assign(draft.begin(), draft.begin() + static_cast<std::ptrdiff_t>(verdict.num_accepted));
-    round_.tokens.push_back(verdict.next);
+    if (verdict.num_accepted < draft.size() || !ends_text()) {
+        round_.tokens.push_back(verdict.next);
+    }
     count(verdict);
 }
 
@@ -316,8 +320,10 @@ const Distribution & Speculator::target_at(std::size_t i) {
 }
 
 Verdict Speculator::decide() {
-    const TargetAt p = [this](std::size_t i) -> const Distribution & { return target_at(i); };
     const auto & draft = proposal_.tokens;
+    const TargetAt p = [this, &draft](std::size_t i) -> const Distribution & {
+        return i == draft.size() && ends_text() ? proposal_.q.back() : target_at(i);
+    };
     if (settings_.rule == Rule::coupled) {
         return verify_coupled(p, draft, settings_.seed, history_.size());
     }
@@ -328,6 +334,12 @@ Verdict Speculator::decide() {
     }
     return settings_.rule == Rule::block ? verify_block(p, proposal_.q, draft, uniforms)
                                          : verify_rejection(p, proposal_.q, draft, uniforms);
+}
+
+// Whether the draft ends with an end of text behind which a logits processor must not be asked: plain decoding would
+// not ask it, and it may know that it is done. Then there is no bonus.
+bool Speculator::ends_text() const {
+    return settings_.logits_processor && !proposal_.tokens.empty() && target_->is_eog(proposal_.tokens.back());
 }
 
 void Speculator::count(const Verdict & verdict) {

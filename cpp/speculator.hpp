@@ -21,6 +21,8 @@ struct Settings {
     bool paced = false;                                     // draft fewer where more do not pay
     std::size_t max_tokens = static_cast<std::size_t>(-1);  // of the generation
     std::uint64_t seed = 0;
+    // Of p only, and with `rejection` or `coupled` called once for each token of the text, in order, behind the text
+    // alone: so it may remember what it was called with. q needs no processor to be exact.
     LogitsProcessor logits_processor = nullptr;
     std::shared_ptr<Constraint> constraint = nullptr;  // a grammar, if any
 };
@@ -90,6 +92,7 @@ private:
     void commit();
     const Distribution & target_at(std::size_t i);
     Verdict decide();
+    bool ends_text() const;
     void count(const Verdict & verdict);
     void stop_drafting(const std::string & why);
     void count_decoded();
@@ -106,6 +109,7 @@ private:
     std::vector<int32_t> history_;
     Settings settings_;
     std::optional<SamplerChain> chain_;
+    std::optional<SamplerChain> draft_chain_;
     std::uint64_t round_number_ = 0;
     std::string drafting_stopped_;
 

@@ -48,6 +48,15 @@ class Request:
             return "mirostat is applied by llama.cpp's sampler"
         return None
 
+    def rule(self) -> str:
+        """The acceptance rule.
+
+        ``block`` asks for p behind drafts that are then rejected, which a logits processor that remembers its calls
+        would not survive: ``rejection`` takes its place.
+        """
+        rule = self.options.rule(self.seed_given)
+        return "rejection" if rule == "block" and self.logits_processor else rule
+
     def native_sampler(self, penalty_last_n: int) -> _core.SamplerParams:
         """The parameters of the native sampler chain.
 
@@ -76,7 +85,7 @@ class Generation:
         self._llama = llama
         self._request = request
         self._engine = llama._engine
-        self._rule = request.options.rule(request.seed_given)
+        self._rule = request.rule()
         self._waiting: collections.deque[tuple[int, Origin]] = collections.deque()  # of the last round, not handed out
         self._row = -1  # of the logits of the token handed out last
         self._prompt_size = self._position = len(request.tokens)  # _position: how much history the caller has
@@ -261,7 +270,7 @@ class Generation:
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
         sources = self._engine.sources()[:num_accepted] if num_accepted else ()
         origins: list[Origin] = ["lookup" if source == "lookup" else "draft" for source in sources]
-        return zip(tokens, [*origins, last], strict=True)
+        return zip(tokens, [*origins, last], strict=False)  # there is no bonus behind an end of text
 
     def _sampled_by(self, sampler: Any) -> Callable[[], Iterable[tuple[int, Origin]]]:
         """Plain rounds whose tokens llama.cpp's own sampler chooses."""

@@ -37,8 +37,8 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
     """A ``llama_cpp.Llama`` that decodes speculatively. The text stays what the target alone would have said.
 
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
-    ``create_chat_completion`` and ``generate`` also take ``num_draft_tokens`` and ``verify`` for one call. A logits
-    processor is called for what is drafted too, and for what is then rejected: it must be a function of its arguments.
+    ``create_chat_completion`` and ``generate`` also take ``num_draft_tokens`` and ``verify`` for one call. Logits
+    processors are called as without a draft: once for each token of the text, in order.
 
     Args:
         model_path: the target, a path or a name from ``specllama pull --list``.

@@ -239,7 +239,7 @@ def test_max_tokens_is_checked(fake: type[FakeLlama], capsys: pytest.CaptureFixt
 
 def test_generate_end_to_end(tiny_files: TinyFiles) -> None:
     models = ["-m", str(tiny_files.target), "-md", str(tiny_files.good), "-t", "1", "-c", "256"]
-    prompt = ["-p", "the cat", "-n", "20", "--temp", "0"]
+    prompt = ["-p", "the cat", "-n", "20", "--temp", "0", "--num-draft-tokens", "4"]
     streamed = command("generate", *models, *prompt)
     assert streamed.returncode == 0, streamed.stderr
     assert "Traceback" not in streamed.stderr

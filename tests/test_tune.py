@@ -175,11 +175,9 @@ def test_an_interrupted_tuning_keeps_what_is_done(make_llama: MakeLlama, tiny_fi
     assert llm.create_completion(PROMPT, max_tokens=4)["usage"]["completion_tokens"] > 0
 
 
-def test_what_cannot_be_measured_is_refused(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+def test_what_cannot_be_measured_is_refused(make_llama: MakeLlama) -> None:
     with pytest.raises(ValueError, match="n_ctx"):
         tune.run(make_llama(n_ctx=256), n_past=250)
-    with pytest.raises(ValueError, match="recurrent"):
-        tune.run(make_llama(tiny_files.recurrent))
     llm = make_llama()
     llm.close()
     with pytest.raises(specllama.ClosedError):
