@@ -28,7 +28,7 @@ void CostModel::observe(std::size_t n, double seconds) {
         return;
     }
     const double log_seconds = std::log(seconds);
-    if (num_levels_ < settled_) {
+    if (num_levels_ < settled_ && n <= sizes_.rbegin()->first) {  // beyond, the shape is a guess
         // Of the first ones the least: whatever else happens on the machine makes a batch slower, never faster.
         const double level = log_seconds - log_shape(n);
         log_level_ = num_levels_ == 0 ? level : std::min(log_level_, level);

@@ -28,6 +28,13 @@ struct Proposal {
     // A token that was not drawn: a function of history and of the tokens before it.
     void append_guess(int32_t token, Source source) { append(token, {{token}, {1.0}}, source); }
 
+    // Leaves guesses out, from number `count` on.
+    void cut(std::size_t count) {
+        tokens.resize(count);
+        q.resize(count);
+        sources.resize(count);
+    }
+
     void clear() {
         tokens.clear();
         q.clear();

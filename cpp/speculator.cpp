@@ -160,7 +160,7 @@ const Round & Speculator::step(std::size_t max_tokens) {
 void Speculator::learn(bool proposed, double draft_before, double verify_before) {
     drafter_->learn({round_.tokens, proposed, round_.num_drafted, round_.num_accepted,
                      counters_.draft_seconds - draft_before, verify_seconds() - verify_before});
-    if (settings_.paced && drafter_->pace() != nullptr) {
+    if (settings_.paced && settings_.num_draft_tokens > 0 && drafter_->pace() != nullptr) {
         counters_.pace = drafter_->pace()->counters();
     }
 }
@@ -268,6 +268,7 @@ void Speculator::propose(std::size_t gamma) {
     } catch (const std::exception & error) {
         stop_drafting(error.what());
     }
+    cut_behind_end();
     const double decode = drafter_->decode_seconds() - decoded_before;
     counters_.draft_seconds += decode;
     counters_.sample_seconds += now_seconds() - start - decode;
@@ -340,6 +341,19 @@ Verdict Speculator::decide() {
 // not ask it, and it may know that it is done. Then there is no bonus.
 bool Speculator::ends_text() const {
     return settings_.logits_processor && !proposal_.tokens.empty() && target_->is_eog(proposal_.tokens.back());
+}
+
+// What is guessed behind an end of text is of no use to a logits processor. Nothing that was drawn is left out: a model
+// stops there by itself.
+void Speculator::cut_behind_end() {
+    const auto & tokens = proposal_.tokens;
+    if (settings_.logits_processor) {
+        const auto end =
+            std::find_if(tokens.begin(), tokens.end(), [this](int32_t token) { return target_->is_eog(token); });
+        if (end != tokens.end()) {
+            proposal_.cut(static_cast<std::size_t>(end - tokens.begin()) + 1);
+        }
+    }
 }
 
 void Speculator::count(const Verdict & verdict) {

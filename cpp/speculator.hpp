@@ -93,6 +93,7 @@ private:
     const Distribution & target_at(std::size_t i);
     Verdict decide();
     bool ends_text() const;
+    void cut_behind_end();
     void count(const Verdict & verdict);
     void stop_drafting(const std::string & why);
     void count_decoded();

@@ -170,6 +170,17 @@ def test_a_restored_curve_takes_its_level_from_whatever_comes_first(first: int) 
     assert model.known() == {n: pytest.approx(0.4 * before) for n, before in STEPPED.items()}
 
 
+def test_a_size_beyond_a_restored_curve_says_nothing_of_its_level() -> None:
+    """What it costs relative to the others is not known: a prompt may be much cheaper than guessed."""
+    model = _core.CostModel()
+    model.restore(STEPPED)
+    model.observe(512, 3.0)
+    assert model.seconds(1) == pytest.approx(1.0)
+    assert model.seconds(512) == pytest.approx(3.0)
+    model.observe(1, 0.5)
+    assert model.seconds(4) == pytest.approx(0.5 * STEPPED[4])
+
+
 def test_a_slow_start_does_not_bend_a_restored_curve() -> None:
     """The first decode after loading takes three times as long as the next ones."""
     model = _core.CostModel()

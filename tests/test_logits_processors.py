@@ -136,6 +136,31 @@ def test_it_is_not_asked_behind_the_end(
     assert_usable(llm)
 
 
+@pytest.mark.parametrize("gamma", [6, "auto"])
+def test_it_is_not_asked_behind_an_end_that_was_looked_up(
+    make_llama: MakeLlama, tiny_files: TinyFiles, gamma: int | str
+) -> None:
+    """An earlier turn of a chat ended in the same way, and something followed."""
+    llm = make_llama(tiny_files.eos_happy, "lookup", num_draft_tokens=gamma)
+    turn = [*llm.tokenize(b"the cat sat on the mat", add_bos=False), llm.token_eos()]
+    prompt = [llm.token_bos(), *turn, 280, 290, *turn, 280, 290, *turn[:3]]
+    rest = turn[3:]
+
+    def repeat(ids: Ids, scores: Scores) -> Scores:
+        said = len(ids) - len(prompt)
+        assert said < len(rest), "it has said everything"
+        scores[rest[said]] = 50.0
+        return scores
+
+    again = llama_cpp.LogitsProcessorList([repeat])
+    for _ in range(3):
+        llm._engine.restore_costs({1: 1.0, 17: 1.1}, {})  # a lookup pays
+        out = llm.create_completion(prompt, max_tokens=60, temperature=0.0, logits_processor=again)
+        assert out["choices"][0]["finish_reason"] == "stop"
+        assert llm.stats.num_tokens == len(rest)
+    assert llm.total_stats.num_accepted_tokens > 0
+
+
 def assert_usable(llm: specllama.Llama) -> None:
     once, again = (text_of(llm, seed=5) for _ in range(2))
     assert once == again
