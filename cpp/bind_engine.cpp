@@ -152,6 +152,16 @@ void bind_context(py::module_ & module) {
         });
 }
 
+template <typename Value, std::size_t size>
+std::map<std::string, Value> named(const std::array<const char *, size> & names,
+                                   const std::array<Value, size> & values) {
+    std::map<std::string, Value> result;
+    for (std::size_t i = 0; i < size; ++i) {
+        result[names[i]] = values[i];
+    }
+    return result;
+}
+
 void bind_counters(py::module_ & module) {
     py::class_<SourceCounters>(module, "SourceCounters")
         .def_readonly("num_drafts", &SourceCounters::num_drafts)
@@ -166,24 +176,11 @@ void bind_counters(py::module_ & module) {
         .def_readonly("num_draft_tokens_per_pos", &Counters::num_draft_tokens_per_pos)
         .def_readonly("num_accepted_tokens_per_pos", &Counters::num_accepted_tokens_per_pos)
         .def_readonly("num_rounds_per_gamma", &Counters::num_rounds_per_gamma)
-        .def_property_readonly("per_source",
-                               [](const Counters & self) {
-                                   std::map<std::string, SourceCounters> named;
-                                   for (std::size_t i = 0; i < num_sources; ++i) {
-                                       named[source_names[i]] = self.per_source[i];
-                                   }
-                                   return named;
-                               })
+        .def_property_readonly("per_source", [](const Counters & self) { return named(source_names, self.per_source); })
         .def_property_readonly("plain_seconds", [](const Counters & self) { return self.pace.plain_seconds; })
         .def_property_readonly("exploring_seconds", [](const Counters & self) { return self.pace.exploring_seconds; })
         .def_property_readonly("idle_rounds",
-                               [](const Counters & self) {
-                                   std::map<std::string, std::size_t> named;
-                                   for (std::size_t i = 0; i < num_idle; ++i) {
-                                       named[idle_names[i]] = self.pace.idle_rounds[i];
-                                   }
-                                   return named;
-                               })
+                               [](const Counters & self) { return named(idle_names, self.pace.idle_rounds); })
         .def_property_readonly("prompt_skipped", [](const Counters & self) { return self.pace.prompt_skipped; })
         .def_property_readonly("predicted_tokens", [](const Counters & self) { return self.pace.predicted_tokens; })
         .def_property_readonly("predicted_seconds", [](const Counters & self) { return self.pace.predicted_seconds; })
@@ -302,8 +299,9 @@ std::pair<Costs, Costs> costs(Speculator & self) {
 }
 
 void restore_costs(Speculator & self, const Costs & target, const Costs & draft) {
-    if (self.pace() != nullptr) {
-        self.pace()->restore(target, draft);
+    if (Pace * pace = self.pace()) {
+        pace->target().restore(target);
+        pace->draft().restore(draft);
     }
 }
 

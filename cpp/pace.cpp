@@ -42,11 +42,6 @@ void Pace::begin_generation() {
     counters_ = PaceCounters();
 }
 
-void Pace::restore(const std::map<std::size_t, double> & target, const std::map<std::size_t, double> & draft) {
-    target_.restore(target);
-    draft_.restore(draft);
-}
-
 bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens) {
     const bool pays =
         target_.empty() || draft_.empty() ||

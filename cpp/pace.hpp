@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <vector>
 
 #include "acceptance.hpp"
@@ -29,9 +28,6 @@ public:
     };
 
     void begin_generation();
-
-    // What is known of another Llama with the same models on the same machine: {n: seconds} of each.
-    void restore(const std::map<std::size_t, double> & target, const std::map<std::size_t, double> & draft);
 
     // The draft decodes at most so many tokens at once.
     void set_draft_batch(std::size_t n_batch) { draft_batch_ = n_batch; }

@@ -68,6 +68,7 @@ class Engine:
         rule: str = "block",
         gamma: int = 4,
         seed: int = 1,
+        paced: bool = False,
         constraint: _core.Constraint | None = None,
         **sampler: float,
     ) -> None:
@@ -79,6 +80,7 @@ class Engine:
             rule=rule,
             num_draft_tokens=gamma,
             seed=seed,
+            paced=paced,
             constraint=constraint,
         )
         while self.speculator.prefill():

@@ -58,16 +58,7 @@ class PacedEngine(Engine):
 
     def text(self, *, rule: str, most: int, seed: int) -> list[int]:
         """The first LENGTH tokens of rounds that could go on behind them."""
-        self.speculator.begin(
-            np.array(PROMPT, dtype=np.int32),
-            sampler=_core.SamplerParams(**core_settings(CHAIN)),
-            rule=rule,
-            num_draft_tokens=most,
-            seed=seed,
-            paced=True,
-        )
-        while self.speculator.prefill():
-            pass
+        self.begin(PROMPT, rule=rule, gamma=most, seed=seed, paced=True, **core_settings(CHAIN))
         tokens: list[int] = []
         while len(tokens) < LENGTH:
             tokens += self.step()

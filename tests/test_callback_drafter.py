@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,19 +10,14 @@ import llama_cpp
 import numpy as np
 import pytest
 import reference as ref
-import scipy.stats
 from engine import Engine
+from test_engine_statistics import LENGTH, LEVEL, PROMPT, RULES, VOCAB, Scorer, chi_square, sequence_probabilities
 
 from specllama import _core
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
 
-RULES = ["rejection", "block", "coupled"]
-LEVEL = 1e-5
-VOCAB = 8
-LENGTH = 3
-PROMPT = [1, 3, 4, 5]
 WORDS = [1, 270, 280, 290, 265]
 CHAIN = ref.Chain(temperature=0.9, top_k=6, top_p=1.0, min_p=0.0)
 SAMPLER = {"temperature": 0.9, "top_k": 6, "top_p": 1.0, "min_p": 0.0}
@@ -94,33 +88,13 @@ class Drawing:
 
 
 @pytest.fixture(scope="module")
-def exact(tiny_files: TinyFiles) -> ref.Array:
+def exact(tiny_files: TinyFiles) -> Iterator[ref.Array]:
     """The probability of every sequence of three letters, by plain llama_cpp.Llama: [VOCAB, VOCAB, VOCAB]."""
     llm = llama_cpp.Llama(
         str(tiny_files.letters), n_ctx=64, n_threads=1, n_threads_batch=1, verbose=False, logits_all=True
     )
-
-    def probabilities(generated: tuple[int, ...]) -> ref.Array:
-        llm.reset()
-        llm.eval([*PROMPT, *generated])
-        return ref.sampler_chain(llm.scores[len(PROMPT) + len(generated) - 1], CHAIN, generated).probs
-
-    result = np.ones((VOCAB,) * LENGTH)
-    for length in range(LENGTH):
-        for prefix in itertools.product(range(VOCAB), repeat=length):
-            result[prefix] *= probabilities(prefix).reshape(-1, *(1,) * (LENGTH - 1 - length))
+    yield sequence_probabilities(Scorer(llm, PROMPT), CHAIN)
     llm.close()
-    return result
-
-
-def chi_square(counts: ref.Array, probs: ref.Array) -> float:
-    """The p-value of counts, small cells pooled."""
-    expected = counts.sum() * probs.ravel()
-    large = expected >= 5
-    assert counts.ravel()[expected == 0].sum() == 0, "a sequence of probability 0 came out"
-    observed = np.append(counts.ravel()[large], counts.ravel()[~large].sum())
-    pooled = np.append(expected[large], expected[~large].sum())
-    return float(scipy.stats.chisquare(observed, pooled).pvalue)
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -14,8 +14,9 @@ import pytest
 import reference as ref
 from fresh import PROMPT, SAMPLING, assert_like_fresh, text_of
 from responses import Pair, complete
-from test_callback_drafter import CHAIN, LENGTH, LEVEL, SAMPLER, VOCAB, chi_square
-from test_callback_drafter import PROMPT as LETTERS_PROMPT
+from test_callback_drafter import CHAIN, SAMPLER
+from test_engine_statistics import LENGTH, LEVEL, Scorer, chi_square, sequence_probabilities
+from test_engine_statistics import PROMPT as LETTERS_PROMPT
 
 import specllama
 
@@ -166,26 +167,23 @@ def assert_usable(llm: specllama.Llama) -> None:
     assert once == again
 
 
+class ProcessedScorer(Scorer):
+    """The exact distribution of the next token under `by_history`."""
+
+    def logits(self, generated: list[int]) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+        text = np.array([*self.prompt, *generated], np.intc)
+        rows = super().logits(generated)
+        return np.array([by_history(text[: len(self.prompt) + i], row) for i, row in enumerate(rows)])
+
+
 @pytest.fixture(scope="module")
-def exact(tiny_files: TinyFiles) -> ref.Array:
+def exact(tiny_files: TinyFiles) -> Iterator[ref.Array]:
     """The probability of every sequence of three letters under `by_history`: [VOCAB, VOCAB, VOCAB]."""
     llm = llama_cpp.Llama(
         str(tiny_files.letters), n_ctx=64, n_threads=1, n_threads_batch=1, verbose=False, logits_all=True
     )
-
-    def probabilities(generated: tuple[int, ...]) -> ref.Array:
-        llm.reset()
-        ids = [*LETTERS_PROMPT, *generated]
-        llm.eval(ids)
-        scores = by_history(np.array(ids, np.intc), llm.scores[len(ids) - 1])
-        return ref.sampler_chain(scores, CHAIN, generated).probs
-
-    result = np.ones((VOCAB,) * LENGTH)
-    for length in range(LENGTH):
-        for prefix in itertools.product(range(VOCAB), repeat=length):
-            result[prefix] *= probabilities(prefix).reshape(-1, *(1,) * (LENGTH - 1 - length))
+    yield sequence_probabilities(ProcessedScorer(llm, LETTERS_PROMPT), CHAIN)
     llm.close()
-    return result
 
 
 @pytest.mark.parametrize("verify", ["rejection", "block"])
