@@ -8,7 +8,7 @@ namespace specllama {
 
 namespace {
 
-constexpr double prior_weight = 3.0;
+constexpr double prior_weight = 6.0;
 constexpr double fading = 0.96;        // some 25 outcomes are remembered
 constexpr double kept_of_model = 0.1;  // of them for the next text, which can be of another kind
 constexpr double shape_step = 0.04;    // in log odds, times the surprise

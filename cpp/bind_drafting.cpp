@@ -49,7 +49,7 @@ void bind_pace(py::module_ & module) {
         .def("set_draft_batch", &Pace::set_draft_batch, py::arg("n_batch"))
         .def("prompt_pays", &Pace::prompt_pays, py::arg("missing"), py::arg("most"), py::arg("max_tokens"))
         .def("decoded", &Pace::decoded, py::arg("count"), py::arg("seconds"))
-        .def("begin_round", &Pace::begin_round, py::arg("most"), py::arg("missing"))
+        .def("begin_round", &Pace::begin_round, py::arg("most"), py::arg("missing"), py::arg("may_drop") = false)
         .def(
             "decide",
             [](Pace & self, const std::vector<Expectation> & lookup) {
@@ -59,6 +59,8 @@ void bind_pace(py::module_ & module) {
             py::arg("lookup"))
         .def("before", &Pace::before)
         .def("drafted", &Pace::drafted, py::arg("token"))
+        .def("drop", &Pace::drop)
+        .def("judge_dropped", &Pace::judge_dropped, py::arg("right"))
         .def("end_round", &Pace::end_round, py::arg("num_accepted"), py::arg("verify_seconds"),
              py::arg("draft_seconds"))
         .def("judge_unused", &Pace::judge_unused, py::arg("lookup"), py::arg("num_right"), py::arg("num_judged"))

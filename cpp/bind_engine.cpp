@@ -181,6 +181,7 @@ void bind_counters(py::module_ & module) {
         .def_property_readonly("exploring_seconds", [](const Counters & self) { return self.pace.exploring_seconds; })
         .def_property_readonly("idle_rounds",
                                [](const Counters & self) { return named(idle_names, self.pace.idle_rounds); })
+        .def_property_readonly("num_dropped", [](const Counters & self) { return self.pace.num_dropped; })
         .def_property_readonly("prompt_skipped", [](const Counters & self) { return self.pace.prompt_skipped; })
         .def_property_readonly("predicted_tokens", [](const Counters & self) { return self.pace.predicted_tokens; })
         .def_property_readonly("predicted_seconds", [](const Counters & self) { return self.pace.predicted_seconds; })

@@ -28,6 +28,7 @@ struct PaceCounters {
     double predicted_tokens = 0.0;   // of all rounds, when they were verified
     double predicted_seconds = 0.0;
     std::array<std::size_t, num_idle> idle_rounds{};  // by Idle
+    std::size_t num_dropped = 0;                      // drafted, but not worth verifying
     bool prompt_skipped = false;                      // the draft model left the prompt undecoded
 };
 

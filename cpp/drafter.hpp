@@ -60,6 +60,9 @@ struct DraftRequest {
     std::uint64_t seed;
     std::uint64_t round;
     bool paced;  // fewer than gamma where more do not pay; else as many as there are
+    // Which token was drawn may decide whether it is proposed: the target's token is the same with any draft, as it is
+    // in coupled and in greedy decoding.
+    bool may_drop;
 };
 
 // What became of a proposal.

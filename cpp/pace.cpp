@@ -13,7 +13,6 @@ constexpr double prior_rounds = 8.0;        // of plain decoding, before there a
 constexpr double catching_up_share = 0.15;  // of its cost is charged to one round: the next ones profit, too
 constexpr double forgetting = 0.99;         // of what is known of the model, for each round without it
 constexpr double exploring_share = 0.01;    // of all time
-constexpr double pessimism = 0.6;           // of the acceptance, when it is asked what exploring may cost
 constexpr double model_prior_rounds = 3.0;  // that go by the acceptance alone
 constexpr double model_fading = 0.93;       // of rounds of the model
 constexpr double realised_share = 0.8;      // of what came in them, beside what was expected
@@ -24,7 +23,7 @@ constexpr std::size_t least_interval = 8;  // rounds between two that measure pl
 constexpr std::size_t largest_interval = 100;
 constexpr double few_rounds = 4.0;  // too few to say what drafting gains
 constexpr std::size_t first_window = 3;
-constexpr double first_credit = 0.6;  // in plain decodes
+constexpr double first_credit = 1.0;  // in plain decodes
 constexpr double largest_credit = 3.0;
 constexpr std::size_t most_padding = 3;
 constexpr double padding_gain = 0.97;  // a larger batch must be so much cheaper
@@ -52,13 +51,14 @@ bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_to
     return pays;
 }
 
-void Pace::begin_round(std::size_t most, std::size_t missing) {
+void Pace::begin_round(std::size_t most, std::size_t missing, bool may_drop) {
     // What plain decoding costs is measured first, and again now and then: everything is compared with it.
     const bool measuring = target_.count(1) < first_plain_rounds || since_plain_ >= plain_interval();
     idle_ = measuring ? Idle::measuring : missing == 0 ? Idle::no_match : Idle::not_worth_it;
     most_ = measuring ? 0 : most;
     missing_ = missing_at_first_ = missing;
-    exploring_ = false;
+    may_drop_ = may_drop;
+    exploring_ = with_model_ = false;
     survival_ = 1.0;
     tokens_.clear();
     if (most_ > 0 && missing_ > 0 && !model_pays()) {
@@ -80,13 +80,13 @@ bool Pace::model_pays() {
     return exploring_;
 }
 
-// What drafting k tokens with the model costs, in plain decodes, if they are accepted as seldom as may well be.
+// What drafting k tokens with the model is expected to cost, in plain decodes.
 double Pace::exploring_cost(std::size_t k) const {
     const double draft_seconds = catching_up_seconds(missing_) + static_cast<double>(k - 1) * draft_.seconds(1);
     double tokens = 1.0;
     double survival = 1.0;
     for (std::size_t i = 0; i < k; ++i) {
-        survival *= pessimism * acceptance_.model().mean();
+        survival *= acceptance_.model().mean();
         tokens += survival;
     }
     return (draft_seconds + target_.seconds(k + 1)) / target_.seconds(1) - tokens;
@@ -161,7 +161,7 @@ Pace::Decision Pace::decide(const std::vector<Expectation> & lookup) {
     const double rho = rate();
     const double stop = target_.seconds(done + 1);
     Decision best;
-    double best_net = 0.0;
+    double best_net = best_prefix(rho).second;
     double model = model_run(survival_, -stop, done, missing_, before(), rho);
     if (done == 0 && missing_ > 0) {
         const Yield usual = usual_model_yield();
@@ -187,7 +187,7 @@ Pace::Decision Pace::decide(const std::vector<Expectation> & lookup) {
     if (best.move != Move::stop) {
         return best;
     }
-    const std::size_t pad = padding();
+    const std::size_t pad = best_net > 0.0 ? 0 : padding();
     return pad > 0 ? Decision{Move::pad, pad} : Decision{};
 }
 
@@ -230,7 +230,40 @@ std::size_t Pace::padding() const {
     return best;
 }
 
+// How many of the drafted tokens are best verified, and how many tokens that is worth more than to verify all of them.
+std::pair<std::size_t, double> Pace::best_prefix(double rho) const {
+    const std::size_t done = tokens_.size();
+    std::pair<std::size_t, double> best{done, 0.0};
+    if (!may_drop_) {
+        return best;
+    }
+    double left_out = 0.0;
+    double survival = survival_;
+    for (std::size_t k = done; k > 0; --k) {
+        left_out += survival;
+        survival /= acceptance_.of(tokens_[k - 1]);
+        const double net = rho * (target_.seconds(done + 1) - target_.seconds(k)) - left_out;
+        if (net > best.second) {
+            best = {k - 1, net};
+        }
+    }
+    return best;
+}
+
+std::size_t Pace::drop() {
+    const std::size_t kept = best_prefix(rate()).first;
+    if (kept < tokens_.size()) {
+        counters_.num_dropped += tokens_.size() - kept;
+        dropped_ = tokens_[kept];
+        tokens_.resize(kept);
+    }
+    return kept;
+}
+
+void Pace::judge_dropped(bool right) { acceptance_.observe(dropped_, right); }
+
 void Pace::drafted(const Expectation & token) {
+    with_model_ = with_model_ || (tokens_.empty() && token.source == Source::model);
     tokens_.push_back(token);
     survival_ *= acceptance_.of(token);
     if (missing_ > 0) {
@@ -257,7 +290,7 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     counters_.predicted_seconds += draft_seconds + usual_seconds;
     of_all_.fade(fading);
     of_all_.add({1.0, expected, verify_seconds + draft_seconds});
-    if (!tokens_.empty() && tokens_.front().source == Source::model) {
+    if (with_model_) {
         const double late = catching_up_seconds(missing_at_first_) - draft_.seconds(missing_at_first_ > 1 ? 2 : 1);
         of_model_.fade(model_fading);
         // What was expected is less noisy, what came cannot be wrong.

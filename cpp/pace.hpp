@@ -5,11 +5,13 @@
 // renewal-reward argument: Dinkelbach 1967 for the ratio). rho is at least that of plain decoding, so a draft that does
 // not pay is not made.
 //
-// Decisions are made before a token is drawn, from costs, earlier outcomes and the tokens drafted so far; none is ever
-// taken back. So they cannot change what is sampled (design section 8).
+// Decisions are made before a token is drawn, from costs, earlier outcomes and the tokens drafted so far. So they
+// cannot change what is sampled (design section 8). Where not even the drafted tokens themselves can
+// (DraftRequest::may_drop), those at the end that are not worth their place in the target's batch are dropped again.
 #pragma once
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "acceptance.hpp"
@@ -37,8 +39,8 @@ public:
     bool prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens);
 
     // most: at most so many drafted tokens. missing: tokens that the draft model has to decode before its next one
-    // (1 if it is in step); 0 without a draft model.
-    void begin_round(std::size_t most, std::size_t missing);
+    // (1 if it is in step); 0 without a draft model. may_drop: see drop().
+    void begin_round(std::size_t most, std::size_t missing, bool may_drop = false);
 
     // What to do next in this round. `lookup`: what it could draft from here on, at most `most` tokens.
     Decision decide(const std::vector<Expectation> & lookup);
@@ -48,6 +50,13 @@ public:
 
     // A token was drafted. After a model's token `missing` is 1; after others it grows by one.
     void drafted(const Expectation & token);
+
+    // Nothing more is drafted. Returns how many of the tokens are worth verifying, if any may be dropped; the others
+    // are forgotten.
+    std::size_t drop();
+
+    // The first token that was dropped would have been right, or not. After end_round().
+    void judge_dropped(bool right);
 
     // The target's batch took verify_seconds, and the first num_accepted drafts were accepted.
     void end_round(std::size_t num_accepted, double verify_seconds, double draft_seconds);
@@ -76,6 +85,7 @@ private:
     bool model_pays();
     double exploring_cost(std::size_t k) const;
     double expected_tokens() const;
+    std::pair<std::size_t, double> best_prefix(double rho) const;
     std::size_t padding() const;
     void adapt_window(std::size_t num_accepted);
 
@@ -88,10 +98,13 @@ private:
     std::size_t most_ = 0;
     std::size_t missing_ = 0;
     std::size_t missing_at_first_ = 0;
+    bool may_drop_ = false;
     bool exploring_ = false;       // the model drafts although it may not pay
+    bool with_model_ = false;      // the first token was the model's, dropped or not
     Idle idle_ = Idle::measuring;  // if nothing is drafted
     double survival_ = 1.0;        // the probability that all drafted so far are accepted
     std::vector<Expectation> tokens_;
+    Expectation dropped_;  // the first of those that were
 
     // All rounds, fading.
     Yield of_all_;

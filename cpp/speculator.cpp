@@ -263,7 +263,8 @@ void Speculator::propose(std::size_t gamma) {
     try {
         drafter_->commit(history_);
         drafter_->propose({history_, counters_.num_prompt_tokens, gamma, target_->n_vocab(), *draft_chain_,
-                           settings_.rule, settings_.seed, round_number_, settings_.paced},
+                           settings_.rule, settings_.seed, round_number_, settings_.paced,
+                           settings_.rule == Rule::coupled || settings_.sampler.temperature == 0.0F},
                           proposal_);
     } catch (const std::exception & error) {
         stop_drafting(error.what());

@@ -99,6 +99,9 @@ class Stats:
     promised to gain more than it takes."""
     num_draft_prompts_skipped: int = 0
     """Prompts that the draft model left undecoded: that would have taken more time than it was likely to save."""
+    num_dropped_tokens: int = 0
+    """Tokens that ``"auto"`` drafted and did not have verified, since they turned out too unlikely. Only where that cannot
+    change the text: in greedy and in ``coupled`` decoding. ``num_draft_tokens`` does not count them."""
 
     @property
     def acceptance_rate_per_pos(self) -> tuple[float, ...]:
@@ -151,8 +154,9 @@ class Stats:
     def _idle(self) -> str:
         rounds, idle = sum(self.num_rounds_per_gamma), self.num_rounds_per_gamma[0]
         why = ", ".join(f"{count} {_WHY_IDLE[name]}" for name, count in self.num_idle_rounds.items())
+        dropped = f"; {self.num_dropped_tokens} tokens were not worth verifying" if self.num_dropped_tokens else ""
         skipped = "; the draft's prompt was skipped" if self.num_draft_prompts_skipped else ""
-        return f"{idle} of {rounds} rounds did not draft{f' ({why})' if why else ''}{skipped}"
+        return f"{idle} of {rounds} rounds did not draft{f' ({why})' if why else ''}{dropped}{skipped}"
 
 
 _WHY_IDLE = {
@@ -179,6 +183,7 @@ class Tally:
     per_drafter: dict[str, DrafterStats] = dataclasses.field(default_factory=dict)
     idle_rounds: Counter[str] = dataclasses.field(default_factory=Counter)
     prompts_skipped: int = 0
+    dropped: int = 0
     plain_seconds: float = 0.0
 
     @classmethod
@@ -197,6 +202,7 @@ class Tally:
             },
             idle_rounds=+Counter(counters.idle_rounds),  # those that occurred
             prompts_skipped=int(counters.prompt_skipped),
+            dropped=counters.num_dropped,
             plain_seconds=counters.plain_seconds,
             **known,
         )
@@ -218,6 +224,7 @@ class Tally:
             per_drafter=_added_drafters(self.per_drafter, other.per_drafter),
             idle_rounds=self.idle_rounds + other.idle_rounds,
             prompts_skipped=self.prompts_skipped + other.prompts_skipped,
+            dropped=self.dropped + other.dropped,
             plain_seconds=other.plain_seconds or self.plain_seconds,
         )
 
@@ -238,6 +245,7 @@ class Tally:
             per_drafter=dict(self.per_drafter),
             num_idle_rounds=dict(self.idle_rounds),
             num_draft_prompts_skipped=self.prompts_skipped,
+            num_dropped_tokens=self.dropped,
             plain_seconds=self.plain_seconds,
             predicted_speedup=_ratio(predicted_tokens * self.plain_seconds, predicted_seconds),
             realised_speedup=_ratio(num_emitted * self.plain_seconds, decoding),

@@ -137,10 +137,11 @@ def throughput(rounds: list[Round]) -> float:
 class Simulation:
     """Generates one text on a machine, once."""
 
-    def __init__(self, text: Text, machine: Machine, length: int, seed: int = 0) -> None:
+    def __init__(self, text: Text, machine: Machine, length: int, seed: int = 0, may_drop: bool = False) -> None:
         self._text = text
         self._machine = machine
         self._length = length
+        self._may_drop = may_drop
         self._rng = np.random.default_rng([seed, 77])
         self._position = 0
         self._cached = -1  # the first position that the draft has not decoded: that of the prompt's last token
@@ -165,9 +166,13 @@ class Simulation:
         while self._position < self._length:
             start = self._position
             sources, right, offered = self._propose(pace)
+            kept = pace.drop()
+            dropped, sources, right = right[kept:], sources[:kept], right[:kept]
             done, verify_seconds = self._verified(sources, right)
             rounds.append(done)
             pace.end_round(done.num_tokens - 1, verify_seconds, done.seconds - verify_seconds)
+            if dropped and all(right):
+                pace.judge_dropped(dropped[0])
             if offered and sources[:1] != ["lookup"]:
                 judged = min(done.num_tokens, len(offered))
                 wrong = np.flatnonzero(~self._text.lookup[start : start + judged])
@@ -183,7 +188,7 @@ class Simulation:
         right: list[bool] = []
         self._draft_seconds = 0.0
         offered = self._looked_up(0)
-        pace.begin_round(self._most, self._missing(0) if self._machine.draft else 0)
+        pace.begin_round(self._most, self._missing(0) if self._machine.draft else 0, self._may_drop)
         while len(right) < self._most:
             at = self._position + len(right)
             found = self._looked_up(len(right)) if all(right) else []

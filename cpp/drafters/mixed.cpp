@@ -52,9 +52,11 @@ void MixedDrafter::rewind(std::size_t count) { lookup_.rewind(count); }
 void MixedDrafter::propose(const DraftRequest & request, Proposal & out) {
     offered_ = {};
     used_ = false;
+    dropped_.reset();
     paced_ = request.paced;
     if (paced_) {
         mix(request, out);
+        drop(out);
     } else if (model_) {
         model_->propose(request, out);
     } else {
@@ -63,7 +65,7 @@ void MixedDrafter::propose(const DraftRequest & request, Proposal & out) {
 }
 
 void MixedDrafter::mix(const DraftRequest & request, Proposal & out) {
-    pace_.begin_round(request.gamma, model_ ? model_->missing(request.history.size()) : 0);
+    pace_.begin_round(request.gamma, model_ ? model_->missing(request.history.size()) : 0, request.may_drop);
     while (out.tokens.size() < request.gamma) {
         const LookupDrafter::Found found = find(request, out);
         const Pace::Decision decision = pace_.decide(found.expectations);
@@ -78,6 +80,14 @@ void MixedDrafter::mix(const DraftRequest & request, Proposal & out) {
         if (decision.move == Pace::Move::pad || (model_ && model_->is_eog(out.tokens.back()))) {
             return;
         }
+    }
+}
+
+void MixedDrafter::drop(Proposal & out) {
+    num_kept_ = pace_.drop();
+    if (num_kept_ < out.tokens.size()) {
+        dropped_ = out.tokens[num_kept_];
+        out.cut(num_kept_);
     }
 }
 
@@ -121,6 +131,9 @@ void MixedDrafter::learn(const Outcome & outcome) {
         return;
     }
     pace_.end_round(outcome.num_accepted, outcome.verify_seconds, outcome.draft_seconds);
+    if (dropped_ && outcome.num_accepted == num_kept_) {
+        pace_.judge_dropped(*dropped_ == outcome.emitted.back());
+    }
     if (!used_) {
         const auto & tokens = offered_.tokens;
         const std::size_t judged = std::min(tokens.size(), outcome.emitted.size());

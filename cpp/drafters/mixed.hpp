@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "../drafter.hpp"
@@ -32,6 +33,7 @@ public:
 
 private:
     void mix(const DraftRequest & request, Proposal & out);
+    void drop(Proposal & out);
     LookupDrafter::Found find(const DraftRequest & request, const Proposal & out) const;
     void take(const DraftRequest & request, const Pace::Decision & decision, const LookupDrafter::Found & found,
               Proposal & out);
@@ -39,10 +41,12 @@ private:
     std::unique_ptr<ModelDrafter> model_;
     LookupDrafter lookup_;
     Pace pace_;
-    bool prompt_pays_ = true;       // for the model to decode
-    bool paced_ = false;            // this round
-    LookupDrafter::Found offered_;  // by the lookup at the beginning of the round
-    bool used_ = false;             // whether it was taken
+    bool prompt_pays_ = true;         // for the model to decode
+    bool paced_ = false;              // this round
+    LookupDrafter::Found offered_;    // by the lookup at the beginning of the round
+    bool used_ = false;               // whether it was taken
+    std::optional<int32_t> dropped_;  // the first token that was not worth verifying
+    std::size_t num_kept_ = 0;        // the tokens before it
 };
 
 }  // namespace specllama
