@@ -24,7 +24,7 @@ void require_share(const char * name, float value, const char * allowed) {
 void validate_dry(const DryParams & dry) {
     // Below 0 it would reward repetitions, by amounts that overflow.
     if (!std::isfinite(dry.multiplier) || dry.multiplier < 0.0F) {
-        refuse("dry_multiplier", dry.multiplier, "a finite number, above 0 or 0 (off)");
+        refuse("dry_multiplier", dry.multiplier, "a finite number, 0 (off) or more");
     }
     if (!std::isfinite(dry.base) || dry.base < 1.0F) {
         refuse("dry_base", dry.base, "a finite number of at least 1");

@@ -66,6 +66,7 @@ def with_options(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
         ours = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
             for name, default in {"num_draft_tokens": None, "verify": None, **samplers}.items()
+            if name not in signature.parameters  # of a release that has them as well
         ]
         parameters = [*signature.parameters.values(), *ours]
         method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -45,7 +45,7 @@ class Samplers:
         if not self.dry_multiplier:
             return None
         texts = self.dry_sequence_breakers
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
             raise TypeError(f"dry_sequence_breakers={texts!r} must be a list of texts, such as ['\\n', ':']")
         return sequence_breakers_of(llama, tuple(texts))
 

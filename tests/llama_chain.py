@@ -67,7 +67,11 @@ def llama_server_sampler(chain: ref.Chain, n_vocab: int, **grammar: Any) -> _int
     """The default order of llama.cpp's common_sampler_init. XTC: always or never."""
     sampler = _internals.LlamaSampler()
     sampler.add_penalties(
-        n_vocab, chain.penalty_last_n, chain.repeat_penalty, chain.frequency_penalty, chain.presence_penalty
+        n_vocab=n_vocab,
+        penalty_last_n=chain.penalty_last_n,
+        penalty_repeat=chain.repeat_penalty,
+        penalty_freq=chain.frequency_penalty,
+        penalty_present=chain.presence_penalty,
     )
     if "grammar" in grammar:
         sampler.add_grammar(grammar["model"], grammar["grammar"])

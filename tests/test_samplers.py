@@ -114,6 +114,7 @@ def test_greedy_text_knows_dry_alone(drafted: specllama.Llama) -> None:
         ({"dry_multiplier": 1.0, "dry_base": 0.5}, ValueError, "dry_base=0.5 .*at least 1"),
         ({"dry_penalty_last_n": -2}, ValueError, "dry_penalty_last_n=-2 .*-1"),
         ({"dry_multiplier": 1.0, "dry_sequence_breakers": "\n"}, TypeError, "dry_sequence_breakers=.*list"),
+        ({"dry_multiplier": 1.0, "dry_sequence_breakers": None}, TypeError, "dry_sequence_breakers=.*list"),
         ({"dry_multiplier": 1.0, "dry_sequence_breakers": [3]}, TypeError, "dry_sequence_breakers=.*list"),
         ({"dry_multiplier": 1.0, "dry_sequence_breakers": ["x" * 41]}, ValueError, "41 bytes.*40"),
         ({"xtc_probability": 2.0}, ValueError, "xtc_probability=2 .*from 0"),
