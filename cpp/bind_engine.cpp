@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "bindings.hpp"
+#include "breaker_tokens.hpp"
 #include "context.hpp"
 #include "drafters/callback.hpp"
 #include "drafters/mixed.hpp"
@@ -52,6 +53,13 @@ void bind_api(py::module_ & module) {
                                   py::bytes(difference->draft_text));
         },
         py::arg("api"), py::arg("target_vocab"), py::arg("draft_vocab"));
+    module.def(
+        "breakers_of_texts",
+        [](const LlamaApi & api, std::uintptr_t vocab, const std::vector<std::string> & texts) {
+            return std::make_shared<SequenceBreakers>(
+                breakers_of_texts(api, at_address<const llama_vocab>(vocab), texts));
+        },
+        py::arg("api"), py::arg("vocab"), py::arg("texts"));
     py::class_<FirstBytes, std::shared_ptr<FirstBytes>>(module, "FirstBytes")
         .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
                  return std::make_shared<FirstBytes>(api, at_address<const llama_vocab>(vocab));
@@ -275,6 +283,9 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
     LogitsProcessor processor = python_processor(logits_processor, tokens);
     Settings settings{sampler, rule_from_name(rule), num_draft_tokens,     paced, max_tokens,
                       seed,    std::move(processor), std::move(constraint)};
+    if (settings.sampler.dry.on()) {
+        settings.sampler.dry.prompt = tokens;
+    }
     const py::gil_scoped_release release;
     self.begin(std::move(tokens), std::move(settings));
 }

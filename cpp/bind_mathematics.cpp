@@ -23,7 +23,8 @@ using Logits = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
 SamplerParams make_params(float temperature, int top_k, float top_p, float min_p, float typical_p, float repeat_penalty,
                           float frequency_penalty, float presence_penalty, int penalty_last_n,
-                          const std::map<int32_t, float> & logit_bias) {
+                          const std::map<int32_t, float> & logit_bias, float top_n_sigma, float xtc_probability,
+                          float xtc_threshold, float dynatemp_range, float dynatemp_exponent, DryParams dry) {
     SamplerParams params;
     params.temperature = temperature;
     params.top_k = top_k;
@@ -35,6 +36,12 @@ SamplerParams make_params(float temperature, int top_k, float top_p, float min_p
     params.presence_penalty = presence_penalty;
     params.penalty_last_n = penalty_last_n;
     params.logit_bias.assign(logit_bias.begin(), logit_bias.end());
+    params.top_n_sigma = top_n_sigma;
+    params.xtc_probability = xtc_probability;
+    params.xtc_threshold = xtc_threshold;
+    params.dynatemp_range = dynatemp_range;
+    params.dynatemp_exponent = dynatemp_exponent;
+    params.dry = std::move(dry);
     params.validate();
     return params;
 }
@@ -106,12 +113,39 @@ auto with_uniforms(VerifyRule rule) {
     };
 }
 
-void bind_distributions(py::module_ & module) {
+// Each of them: its first token, and the others.
+SequenceBreakers make_breakers(const std::vector<std::vector<int32_t>> & sequences) {
+    SequenceBreakers breakers;
+    for (const std::vector<int32_t> & sequence : sequences) {
+        if (sequence.empty()) {
+            throw std::invalid_argument("a sequence breaker has no tokens");
+        }
+        breakers.add(sequence.front(), {sequence.begin() + 1, sequence.end()});
+    }
+    return breakers;
+}
+
+void bind_params(py::module_ & module) {
+    py::class_<SequenceBreakers, std::shared_ptr<SequenceBreakers>>(module, "SequenceBreakers")
+        .def(py::init(&make_breakers), py::arg("sequences"));
+    py::class_<DryParams>(module, "DryParams")
+        .def(py::init([](float multiplier, float base, int allowed_length, int penalty_last_n,
+                         std::shared_ptr<SequenceBreakers> breakers, std::vector<int32_t> prompt) {
+                 return DryParams{multiplier,       base, allowed_length, penalty_last_n, std::move(breakers),
+                                  std::move(prompt)};
+             }),
+             py::kw_only(), py::arg("multiplier") = 0.0F, py::arg("base") = 1.75F, py::arg("allowed_length") = 2,
+             py::arg("penalty_last_n") = -1, py::arg("breakers") = nullptr, py::arg("prompt") = std::vector<int32_t>());
     py::class_<SamplerParams>(module, "SamplerParams")
         .def(py::init(&make_params), py::kw_only(), py::arg("temperature") = 0.8F, py::arg("top_k") = 40,
              py::arg("top_p") = 0.95F, py::arg("min_p") = 0.05F, py::arg("typical_p") = 1.0F,
              py::arg("repeat_penalty") = 1.0F, py::arg("frequency_penalty") = 0.0F, py::arg("presence_penalty") = 0.0F,
-             py::arg("penalty_last_n") = 64, py::arg("logit_bias") = std::map<int32_t, float>());
+             py::arg("penalty_last_n") = 64, py::arg("logit_bias") = std::map<int32_t, float>(),
+             py::arg("top_n_sigma") = -1.0F, py::arg("xtc_probability") = 0.0F, py::arg("xtc_threshold") = 0.1F,
+             py::arg("dynatemp_range") = 0.0F, py::arg("dynatemp_exponent") = 1.0F, py::arg("dry") = DryParams());
+}
+
+void bind_distributions(py::module_ & module) {
     py::class_<Distribution>(module, "Distribution")
         .def(py::init(&make_distribution), py::arg("ids"), py::arg("probs"))
         .def_property_readonly("dense", &Distribution::dense)
@@ -199,6 +233,7 @@ void bind_rules(py::module_ & module) {
 }  // namespace
 
 void bind_mathematics(py::module_ & module) {
+    bind_params(module);
     bind_distributions(module);
     bind_noise(module);
     bind_rules(module);

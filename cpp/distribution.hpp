@@ -71,8 +71,9 @@ double overlap(const Distribution & p, const Distribution & q);
 // A function of the caller's that changes a copy of a row of logits, given the tokens generated before its position.
 using LogitsProcessor = std::function<void(const int32_t * recent, std::size_t n_recent, std::vector<float> & logits)>;
 
-// llama_cpp.Llama._init_sampler's chain, in its order and arithmetic: logits processor, logit bias, penalties, grammar,
-// then greedy for temperature 0, else top-k, typical, top-p, min-p, temperature.
+// llama_cpp.Llama._init_sampler's chain, with what llama-server has besides, in their order and arithmetic: logits
+// processor, logit bias, penalties, DRY, grammar, then greedy for temperature 0, else top-n-sigma, top-k, typical,
+// top-p, min-p, XTC, temperature.
 class SamplerChain {
 public:
     explicit SamplerChain(SamplerParams params, LogitsProcessor logits_processor = nullptr,
@@ -81,7 +82,7 @@ public:
     // The distribution of the next token.
     //   logits [n_vocab]: patched in place by bias and penalties, and restored before the return.
     //   recent [n_recent]: the tokens generated so far in this call, drafted ones included; the penalties see its tail,
-    //   and the constraint all of it.
+    //   the constraint all of it, and DRY the prompt, too.
     // Throws std::runtime_error if no token has a finite logit, or none of those is allowed, and whatever the logits
     // processor throws.
     void apply(float * logits, std::size_t n_vocab, const int32_t * recent, std::size_t n_recent,

@@ -21,29 +21,31 @@ struct llama_sampler;
 
 // return type, name, argument types. Only functions whose types have been stable since llama-cpp-python 0.3.16,
 // and none that takes a *_params struct by value.
-#define SPECLLAMA_LLAMA_FUNCTIONS(X)                                                                  \
-    X(const llama_model *, llama_get_model, (const llama_context *))                                  \
-    X(const llama_vocab *, llama_model_get_vocab, (const llama_model *))                              \
-    X(int32_t, llama_model_n_swa, (const llama_model *))                                              \
-    X(bool, llama_model_is_recurrent, (const llama_model *))                                          \
-    X(int32_t, llama_vocab_n_tokens, (const llama_vocab *))                                           \
-    X(bool, llama_vocab_is_eog, (const llama_vocab *, int32_t))                                       \
-    X(int32_t, llama_token_to_piece, (const llama_vocab *, int32_t, char *, int32_t, int32_t, bool))  \
-    X(const char *, llama_vocab_get_text, (const llama_vocab *, int32_t))                             \
-    X(uint32_t, llama_n_ctx, (const llama_context *))                                                 \
-    X(uint32_t, llama_n_batch, (const llama_context *))                                               \
-    X(llama_memory_i *, llama_get_memory, (const llama_context *))                                    \
-    X(void, llama_memory_clear, (llama_memory_i *, bool))                                             \
-    X(bool, llama_memory_seq_rm, (llama_memory_i *, int32_t, int32_t, int32_t))                       \
-    X(int32_t, llama_memory_seq_pos_min, (llama_memory_i *, int32_t))                                 \
-    X(int32_t, llama_memory_seq_pos_max, (llama_memory_i *, int32_t))                                 \
-    X(int32_t, llama_decode, (llama_context *, llama_batch))                                          \
-    X(void, llama_synchronize, (llama_context *))                                                     \
-    X(float *, llama_get_logits_ith, (llama_context *, int32_t))                                      \
-    X(llama_sampler *, llama_sampler_init_grammar, (const llama_vocab *, const char *, const char *)) \
-    X(void, llama_sampler_apply, (llama_sampler *, llama_token_data_array *))                         \
-    X(void, llama_sampler_accept, (llama_sampler *, int32_t))                                         \
-    X(llama_sampler *, llama_sampler_clone, (const llama_sampler *))                                  \
+#define SPECLLAMA_LLAMA_FUNCTIONS(X)                                                                           \
+    X(const llama_model *, llama_get_model, (const llama_context *))                                           \
+    X(const llama_vocab *, llama_model_get_vocab, (const llama_model *))                                       \
+    X(int32_t, llama_model_n_swa, (const llama_model *))                                                       \
+    X(bool, llama_model_is_recurrent, (const llama_model *))                                                   \
+    X(int32_t, llama_vocab_n_tokens, (const llama_vocab *))                                                    \
+    X(bool, llama_vocab_is_eog, (const llama_vocab *, int32_t))                                                \
+    X(int32_t, llama_token_to_piece, (const llama_vocab *, int32_t, char *, int32_t, int32_t, bool))           \
+    X(const char *, llama_vocab_get_text, (const llama_vocab *, int32_t))                                      \
+    X(int32_t, llama_tokenize, (const llama_vocab *, const char *, int32_t, int32_t *, int32_t, bool, bool))   \
+    X(int32_t, llama_detokenize, (const llama_vocab *, const int32_t *, int32_t, char *, int32_t, bool, bool)) \
+    X(uint32_t, llama_n_ctx, (const llama_context *))                                                          \
+    X(uint32_t, llama_n_batch, (const llama_context *))                                                        \
+    X(llama_memory_i *, llama_get_memory, (const llama_context *))                                             \
+    X(void, llama_memory_clear, (llama_memory_i *, bool))                                                      \
+    X(bool, llama_memory_seq_rm, (llama_memory_i *, int32_t, int32_t, int32_t))                                \
+    X(int32_t, llama_memory_seq_pos_min, (llama_memory_i *, int32_t))                                          \
+    X(int32_t, llama_memory_seq_pos_max, (llama_memory_i *, int32_t))                                          \
+    X(int32_t, llama_decode, (llama_context *, llama_batch))                                                   \
+    X(void, llama_synchronize, (llama_context *))                                                              \
+    X(float *, llama_get_logits_ith, (llama_context *, int32_t))                                               \
+    X(llama_sampler *, llama_sampler_init_grammar, (const llama_vocab *, const char *, const char *))          \
+    X(void, llama_sampler_apply, (llama_sampler *, llama_token_data_array *))                                  \
+    X(void, llama_sampler_accept, (llama_sampler *, int32_t))                                                  \
+    X(llama_sampler *, llama_sampler_clone, (const llama_sampler *))                                           \
     X(void, llama_sampler_free, (llama_sampler *))
 
 // The same for functions that some of those releases lack: null there.

@@ -205,6 +205,31 @@ double entropy(const float * logits, std::size_t n, float largest, double sum) {
     return std::log(sum) - weighted / sum;
 }
 
+double standard_deviation(const float * logits, std::size_t n) {
+    constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
+    std::array<float, kChunk> values{};
+    double count = 0.0;
+    const auto sum_over = [&](auto term) {
+        double total = 0.0;
+        count = 0.0;
+        for (std::size_t begin = 0; begin < n; begin += kChunk) {
+            const std::size_t size = std::min(kChunk, n - begin);
+            int finite = 0;
+            for (std::size_t i = 0; i < size; ++i) {
+                const float logit = logits[begin + i];
+                const bool is_finite = logit > minus_infinity;
+                values[i] = is_finite ? term(logit) : 0.0F;
+                finite += static_cast<int>(is_finite);
+            }
+            total += sum_of(values.data(), size);
+            count += finite;
+        }
+        return count > 0.0 ? total / count : 0.0;
+    };
+    const auto mean = static_cast<float>(sum_over([](float logit) { return logit; }));
+    return std::sqrt(sum_over([mean](float logit) { return (logit - mean) * (logit - mean); }));
+}
+
 void select_typical(const float * logits, std::size_t n, float log_sum, float entropy, std::size_t k,
                     std::vector<Candidate> & out) {
     BestK best(std::min(k, n), out);

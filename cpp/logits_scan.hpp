@@ -42,6 +42,9 @@ double exp_all(const float * logits, std::size_t n, float shift, float scale, st
 // The entropy, in nats, of softmax(logits), given the largest logit and sum_exp(logits, n, largest, 1).
 double entropy(const float * logits, std::size_t n, float largest, double sum);
 
+// The standard deviation of the finite logits; 0 if there is none.
+double standard_deviation(const float * logits, std::size_t n);
+
 // The k candidates whose surprise -log softmax(x) is nearest to `entropy` (locally typical sampling), nearest first.
 void select_typical(const float * logits, std::size_t n, float log_sum, float entropy, std::size_t k,
                     std::vector<Candidate> & out);

@@ -15,6 +15,29 @@ namespace {
     throw std::invalid_argument(message.str());
 }
 
+void require_share(const char * name, float value, const char * allowed) {
+    if (!(value >= 0.0F && value <= 1.0F)) {
+        refuse(name, value, allowed);
+    }
+}
+
+void validate_dry(const DryParams & dry) {
+    // Below 0 it would reward repetitions, by amounts that overflow.
+    if (!std::isfinite(dry.multiplier) || dry.multiplier < 0.0F) {
+        refuse("dry_multiplier", dry.multiplier, "a finite number, 0 (off) or more");
+    }
+    if (!std::isfinite(dry.base) || dry.base < 1.0F) {
+        refuse("dry_base", dry.base, "a finite number of at least 1");
+    }
+    if (dry.allowed_length < 0) {
+        refuse("dry_allowed_length", dry.allowed_length, "a number of tokens, 0 or more");
+    }
+    if (dry.penalty_last_n < -1) {
+        refuse("dry_penalty_last_n", dry.penalty_last_n,
+               "a number of tokens, 0 (off), or -1 (prompt and text as a whole)");
+    }
+}
+
 }  // namespace
 
 void SamplerParams::validate() const {
@@ -40,6 +63,18 @@ void SamplerParams::validate() const {
     if (!std::isfinite(presence_penalty)) {
         refuse("presence_penalty", presence_penalty, "a finite number (0 switches it off)");
     }
+    if (!std::isfinite(top_n_sigma)) {
+        refuse("top_n_sigma", top_n_sigma, "a finite number (0 or less switches it off)");
+    }
+    require_share("xtc_probability", xtc_probability, "from 0 (off) to 1 (always)");
+    require_share("xtc_threshold", xtc_threshold, "from 0 to 1 (above 0.5 switches it off)");
+    if (!std::isfinite(dynatemp_range)) {
+        refuse("dynatemp_range", dynatemp_range, "a finite number (0 or less switches it off)");
+    }
+    if (!std::isfinite(dynatemp_exponent) || dynatemp_exponent < 0.0F) {
+        refuse("dynatemp_exponent", dynatemp_exponent, "a finite number, 0 or more");
+    }
+    validate_dry(dry);
     for (const auto & [token, bias] : logit_bias) {
         if (token < 0) {
             refuse("a token of logit_bias", token, "a token id of the vocabulary");

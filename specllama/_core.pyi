@@ -13,6 +13,23 @@ class ContextFullError(DecodeError): ...
 class BusyError(RuntimeError): ...
 class ClosedError(RuntimeError): ...
 
+class SequenceBreakers:
+    def __init__(self, sequences: Sequence[Sequence[int]]) -> None: ...
+
+def breakers_of_texts(api: LlamaApi, vocab: int, texts: Sequence[str]) -> SequenceBreakers: ...
+
+class DryParams:
+    def __init__(
+        self,
+        *,
+        multiplier: float = ...,
+        base: float = ...,
+        allowed_length: int = ...,
+        penalty_last_n: int = ...,
+        breakers: SequenceBreakers | None = ...,
+        prompt: Sequence[int] = ...,
+    ) -> None: ...
+
 class SamplerParams:
     def __init__(
         self,
@@ -27,6 +44,12 @@ class SamplerParams:
         presence_penalty: float = ...,
         penalty_last_n: int = ...,
         logit_bias: Mapping[int, float] = ...,
+        top_n_sigma: float = ...,
+        xtc_probability: float = ...,
+        xtc_threshold: float = ...,
+        dynatemp_range: float = ...,
+        dynatemp_exponent: float = ...,
+        dry: DryParams = ...,
     ) -> None: ...
 
 class Distribution:

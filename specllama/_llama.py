@@ -116,6 +116,19 @@ def grammar_of(llama: llama_cpp.Llama, grammar: LlamaGrammar) -> _core.Grammar:
     return _core.Grammar(API, vocab, first_bytes, grammar._grammar, grammar._root)
 
 
+def sequence_breakers_of(llama: llama_cpp.Llama, texts: tuple[str, ...]) -> _core.SequenceBreakers:
+    """The texts in the tokens of an open Llama, which remembers those of the last call.
+
+    Raises:
+        ValueError: an empty text, or one that is too long.
+    """
+    known: tuple[tuple[str, ...], _core.SequenceBreakers] | None = llama.__dict__.get("_specllama_breakers")
+    if known is None or known[0] != texts:
+        known = (texts, _core.breakers_of_texts(API, _vocab(llama._model), list(texts)))
+        llama.__dict__["_specllama_breakers"] = known
+    return known[1]
+
+
 def why_no_rollback(llama: llama_cpp.Llama, name: str) -> str | None:
     """Why the memory of an open Llama cannot forget its last tokens; None if it can."""
     if context_of(llama, name).rollback != "none":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import inspect
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import llama_cpp
+
+from .samplers import Samplers
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -54,14 +57,16 @@ _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION}
 
 
 def with_options(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
-    """Decorator: the base method's signature and documentation, plus ``num_draft_tokens`` and ``verify``."""
+    """Decorator: the base method's signature and documentation, plus the arguments that are ours."""
 
     def decorate(method: _Method) -> _Method:
         functools.update_wrapper(method, base)
         signature = inspect.signature(base)
+        samplers = {field.name: field.default for field in dataclasses.fields(Samplers)}
         ours = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
-            for name in ("num_draft_tokens", "verify")
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+            for name, default in {"num_draft_tokens": None, "verify": None, **samplers}.items()
+            if name not in signature.parameters  # of a release that has them as well
         ]
         parameters = [*signature.parameters.values(), *ours]
         method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

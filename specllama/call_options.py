@@ -1,4 +1,4 @@
-"""``num_draft_tokens`` and ``verify`` of one call, on their way through methods of the base class."""
+"""``num_draft_tokens``, ``verify`` and the samplers of one call, on their way through methods of the base class."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .options import NumDraftTokens, Options
+from .samplers import taken_from
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -32,7 +33,7 @@ def call_with_options(
 
     Chat handlers in between have fixed signatures, and some only call it when their stream is read.
     """
-    options = options_of_call(llama).overridden(num_draft_tokens, verify)
+    options = options_of_call(llama).overridden(num_draft_tokens, verify, taken_from(kwargs))
     context = contextvars.copy_context()
     context.run(_of_call.set, options)
     with llama._exclusive():

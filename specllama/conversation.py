@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ._core import ContextFullError
 from .chat import ChatCall, Message, chat_call, continuation_tokens
+from .samplers import SAMPLERS
 
 if TYPE_CHECKING:
     from .llama import Llama
     from .token import Token
 
 _ROLES = ("system", "user", "assistant")
-_OF_SPECLLAMA = ("num_draft_tokens", "verify")
+_OF_SPECLLAMA = ("num_draft_tokens", "verify", *SAMPLERS)
 
 
 @dataclasses.dataclass(frozen=True)

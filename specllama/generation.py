@@ -57,13 +57,21 @@ class Request:
         rule = self.options.rule(self.seed_given)
         return "rejection" if rule == "block" and self.logits_processor else rule
 
-    def native_sampler(self, penalty_last_n: int) -> _core.SamplerParams:
-        """The parameters of the native sampler chain.
+    def native_sampler(
+        self, penalty_last_n: int, breakers: _core.SequenceBreakers | None = None
+    ) -> _core.SamplerParams:
+        """The parameters of the native sampler chain. `breakers`: what DRY needs of the vocabulary.
 
         Raises:
             ValueError: a value that has no meaning, such as NaN.
         """
         sampling = self.sampling
+        active = self.options.samplers.active()
+        if active and self.fallback_reason():
+            raise ValueError(
+                f"mirostat_mode={sampling['mirostat_mode']} and {active[0]} together: mirostat is a sampler of its "
+                "own, and would ignore it; switch one of them off"
+            )
         return _core.SamplerParams(
             temperature=sampling["temp"],
             top_k=sampling["top_k"],
@@ -75,6 +83,7 @@ class Request:
             presence_penalty=sampling["presence_penalty"],
             penalty_last_n=penalty_last_n,
             logit_bias=self.logit_bias,
+            **self.options.samplers.native(breakers),
         )
 
 
@@ -174,7 +183,7 @@ class Generation:
         num_draft_tokens = 0 if self._fallback_reason else request.options.most_draft_tokens
         if num_draft_tokens > 0 and not llama._claim_draft():
             num_draft_tokens = 0
-        sampler = request.native_sampler(llama.last_n_tokens_size)
+        sampler = request.native_sampler(llama.last_n_tokens_size, request.options.samplers.breakers(llama))
         grammar = None if request.grammar is None else grammar_of(llama, request.grammar)
         try:
             self._engine.begin(

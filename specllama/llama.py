@@ -25,6 +25,7 @@ from .draft import LOOKUP, Draft, opened, refuse
 from .generation import Generation, Request
 from .loading import explained
 from .options import FallbackWarning, NumDraftTokens, Options, checked_seed
+from .samplers import taken_from
 from .snapshots import RoomForSnapshots
 from .stats import Stats, Tally
 from .token import Token
@@ -37,8 +38,9 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
     """A ``llama_cpp.Llama`` that decodes speculatively. The text stays what the target alone would have said.
 
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
-    ``create_chat_completion`` and ``generate`` also take ``num_draft_tokens`` and ``verify`` for one call. Logits
-    processors are called as without a draft: once for each token of the text, in order.
+    ``create_chat_completion`` and ``generate`` also take ``num_draft_tokens`` and ``verify`` for one call, and the
+    samplers of ``specllama.samplers.Samplers`` (DRY, XTC, top-n-sigma, dynamic temperature). Logits processors are
+    called as without a draft: once for each token of the text, in order.
 
     Args:
         model_path: the target, a path or a name from ``specllama pull --list``.
@@ -255,11 +257,12 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Generator[int, Sequence[int] | None, None]:
         """See the base class."""
+        samplers = taken_from(kwargs)
         arguments = bound(llama_cpp.Llama.generate, args, kwargs)
         seed_given = self._seed != llama_cpp.LLAMA_DEFAULT_SEED
         request = Request(
             tokens=arguments["tokens"],
-            options=self._options.overridden(num_draft_tokens, verify),
+            options=self._options.overridden(num_draft_tokens, verify, samplers),
             seed=self._seed if seed_given else secrets.randbits(64),
             seed_given=seed_given,
             sampling=sampling_of(arguments),
@@ -305,13 +308,13 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
             prompt: a text or token ids.
             num_draft_tokens: as for the constructor, for this call.
             verify: the same.
-            kwargs: those of ``create_completion``: ``max_tokens``, ``temperature``, ``stop``, ``seed``, ... With
-                ``logprobs=0`` each token has its ``logprob``.
+            kwargs: those of ``create_completion``: ``max_tokens``, ``temperature``, ``stop``, ``seed``,
+                ``dry_multiplier``, ... With ``logprobs=0`` each token has its ``logprob``.
 
         Yields:
             All tokens but the one that ends a text; their texts together are the completion.
         """
-        options = self._options.overridden(num_draft_tokens, verify)
+        options = self._options.overridden(num_draft_tokens, verify, taken_from(kwargs))
         arguments = bound(llama_cpp.Llama._create_completion, (prompt,), kwargs)
         return Completion(self, options, arguments).tokens()
 

@@ -8,6 +8,8 @@ from typing import Any, Literal, get_args
 
 import llama_cpp
 
+from .samplers import Samplers
+
 Verify = Literal["auto", "rejection", "block", "coupled"]
 NumDraftTokens = int | Literal["auto"]
 
@@ -76,6 +78,7 @@ class Options:
     num_draft_tokens: NumDraftTokens
     verify: Verify
     max_draft_tokens: int
+    samplers: Samplers = dataclasses.field(default_factory=Samplers)
 
     @classmethod
     def checked(cls, num_draft_tokens: Any, verify: Any, max_draft_tokens: Any) -> Options:
@@ -86,13 +89,16 @@ class Options:
             _checked_int("max_draft_tokens", max_draft_tokens, 1, "an int, from 1 up"),
         )
 
-    def overridden(self, num_draft_tokens: Any | None, verify: Any | None) -> Options:
+    def overridden(
+        self, num_draft_tokens: Any | None, verify: Any | None, samplers: dict[str, Any] | None = None
+    ) -> Options:
         """These options but for what a call gives."""
-        return Options.checked(
+        options = Options.checked(
             self.num_draft_tokens if num_draft_tokens is None else num_draft_tokens,
             self.verify if verify is None else verify,
             self.max_draft_tokens,
         )
+        return dataclasses.replace(options, samplers=dataclasses.replace(self.samplers, **(samplers or {})))
 
     @property
     def paced(self) -> bool:

@@ -22,10 +22,16 @@ def api() -> _core.LlamaApi:
     return _core.LlamaApi({name: address for name, address in addresses.items() if address})
 
 
+def vocab_address(llama: llama_cpp.Llama) -> int:
+    """Where a model's vocabulary is."""
+    address = ctypes.cast(llama._model.vocab, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
 def grammar(llama: llama_cpp.Llama, gbnf: str) -> _core.Grammar:
     """A grammar over a model's tokens."""
-    vocab = ctypes.cast(llama._model.vocab, ctypes.c_void_p).value
-    assert vocab is not None
+    vocab = vocab_address(llama)
     return _core.Grammar(api(), vocab, _core.FirstBytes(api(), vocab), gbnf, "root")
 
 
@@ -70,7 +76,7 @@ class Engine:
         seed: int = 1,
         paced: bool = False,
         constraint: _core.Constraint | None = None,
-        **sampler: float,
+        **sampler: Any,
     ) -> None:
         """Starts a generation and decodes the prompt."""
         self.rounds = []

@@ -19,12 +19,12 @@ Model = Callable[[tuple[int, ...]], Array]
 """An autoregressive model: the distribution of the next token, given all tokens before it."""
 
 
-# --- The sampler chain of llama_cpp.Llama._init_sampler ---------------------------------------------------------------
+# --- The sampler chain of llama_cpp.Llama._init_sampler, and what llama-server has besides ----------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """Parameters of the chain; names and defaults are llama_cpp.Llama's."""
+    """Parameters of the chain; names and defaults are llama_cpp.Llama's, the last ones llama-server's."""
 
     temperature: float = 0.8
     top_k: int = 40
@@ -36,6 +36,17 @@ class Chain:
     presence_penalty: float = 0.0
     penalty_last_n: int = 64
     logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+
+    def num_slots(self, num_kept: int, n_vocab: int) -> int:
+        """Entries of llama.cpp's array at the end: only these samplers take those out that are ruled out."""
+        if self.typical_p < 1 or self.top_p < 1 or self.min_p > 0:
+            return num_kept
+        return min(self.top_k, n_vocab) if self.top_k > 0 else n_vocab
 
 
 def softmax(logits: Array) -> Array:
@@ -60,6 +71,45 @@ def biased_and_penalised(logits: npt.NDArray[np.float32], chain: Chain, recent: 
             logits[token] /= np.float32(chain.repeat_penalty)
         logits[token] -= np.float32(count) * np.float32(chain.frequency_penalty) + np.float32(chain.presence_penalty)
     return logits.astype(np.float64)
+
+
+def tempered(logits: Array, chain: Chain, slots: int) -> Array:
+    """softmax(logits / temperature). With a range, its place there is the entropy as a share of log(slots)."""
+    temperature = chain.temperature
+    if chain.dynatemp_range > 0 and len(logits) > 1:
+        p = softmax(logits)
+        entropy = -np.sum(p[p > 0] * np.log(p[p > 0]))
+        lowest, highest = max(0.0, temperature - chain.dynatemp_range), temperature + chain.dynatemp_range
+        temperature = lowest + (highest - lowest) * (entropy / np.log(slots)) ** chain.dynatemp_exponent
+    return softmax((logits - logits.max()) / max(temperature, 1e-300))
+
+
+def dry_penalties(
+    history: Sequence[int], multiplier: float, base: float, allowed_length: int, breakers: Sequence[Sequence[int]] = ()
+) -> dict[int, float]:
+    """DRY: what each token loses behind a history, by comparing the end of it with every earlier place.
+
+    A token goes on with a repetition of n tokens if it followed, earlier, the n tokens that the history ends with. None
+    of these lies behind the last breaker, of which those that begin later count first, and then longer ones.
+    """
+    size = len(history)
+    if size <= allowed_length:
+        return {}
+    most = size
+    for start in range(size - 1, -1, -1):
+        ends = [start + len(b) for b in breakers if tuple(history[start : start + len(b)]) == tuple(b)]
+        if ends:
+            most = size - max(ends)
+            break
+    longest: dict[int, int] = {}
+    for end in range(1, size):
+        n = 0
+        while n < min(end, most) and history[end - 1 - n] == history[size - 1 - n]:
+            n += 1
+        if n >= allowed_length:
+            longest[history[end]] = max(n, longest.get(history[end], 0))
+    alone = {b[0] for b in breakers if len(b) == 1}
+    return {t: multiplier * base ** (n - allowed_length) for t, n in longest.items() if t not in alone}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +144,10 @@ def sampler_chain(logits: npt.NDArray[np.float32], chain: Chain, recent: Sequenc
         probs[kept[0]] = 1.0
         return ChainResult(probs, tied=len(kept) > 1 and bool(x[kept[0]] == x[kept[1]]))
 
+    if chain.top_n_sigma > 0:
+        threshold = x[kept[0]] - chain.top_n_sigma * np.std(x[kept])
+        margins.append(float(np.min(np.abs(x[kept] - threshold))))
+        kept = kept[x[kept] >= threshold]
     if 0 < chain.top_k < len(kept):
         cuts.append((x[kept[chain.top_k - 1]], x[kept[chain.top_k]]))
         kept = kept[: chain.top_k]
@@ -127,8 +181,17 @@ def sampler_chain(logits: npt.NDArray[np.float32], chain: Chain, recent: Sequenc
         if n < len(kept):
             cuts.append((x[kept[n - 1]], x[kept[n]]))
         kept = kept[:n]
+    slots = chain.num_slots(len(kept), len(x))
     probs = np.zeros(len(x))
-    probs[kept] = softmax(x[kept] / chain.temperature)
+    probs[kept] = tempered(x[kept], chain, slots)
+    if chain.xtc_probability > 0 and chain.xtc_threshold <= 0.5 and len(kept) > 1:
+        p = softmax(x[kept])
+        margins.append(float(np.min(np.abs(p - chain.xtc_threshold))))
+        n = int(np.sum(p >= chain.xtc_threshold)) - 1
+        if n > 0:
+            cuts.append((x[kept[n - 1]], x[kept[n]]))
+            probs *= 1 - chain.xtc_probability
+            probs[kept[n:]] += chain.xtc_probability * tempered(x[kept[n:]], chain, slots - n)
     return ChainResult(probs, min(margins), tied=any(above == below for above, below in cuts))
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import specllama
 from specllama import catalog, cli
+from specllama.samplers import SAMPLERS
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -186,6 +187,27 @@ def test_generate_passes_every_option(fake: type[FakeLlama], capsys: pytest.Capt
         "seed": 0,
         "repeat_penalty": 1.1,
     }
+
+
+def test_generate_passes_llama_servers_samplers(fake: type[FakeLlama], capsys: pytest.CaptureFixture[str]) -> None:
+    line = "generate -m a -p c --dry-multiplier 0.8 --dry-base 2 --dry-allowed-length 3 --dry-penalty-last-n 64"
+    line += " --dry-sequence-breaker ; --dry-sequence-breaker . --xtc-probability 0.5 --xtc-threshold 0.2"
+    assert cli.main([*line.split(), *"--top-nsigma 1.5 --dynatemp-range 0.3 --dynatemp-exp 1.2".split()]) == 0
+    assert fake.last.call == {
+        "prompt": "c",
+        "max_tokens": 128,
+        "dry_multiplier": 0.8,
+        "dry_base": 2.0,
+        "dry_allowed_length": 3,
+        "dry_penalty_last_n": 64,
+        "dry_sequence_breakers": [";", "."],
+        "xtc_probability": 0.5,
+        "xtc_threshold": 0.2,
+        "top_n_sigma": 1.5,
+        "dynatemp_range": 0.3,
+        "dynatemp_exponent": 1.2,
+    }
+    assert set(fake.last.call) - {"prompt", "max_tokens"} == set(SAMPLERS)
 
 
 @pytest.mark.parametrize("chat", [[], ["--chat"]])

@@ -13,6 +13,7 @@ import pytest
 import reference as ref
 import tiny_models as tiny
 from engine import grammar
+from llama_chain import llama_cpp_probs
 from test_distribution import (
     CHAINS,
     LLAMA_CPP_TOLERANCE,
@@ -20,7 +21,6 @@ from test_distribution import (
     TOLERANCE,
     Logits,
     assert_same,
-    llama_cpp_probs,
     specllama_probs,
 )
 

@@ -24,6 +24,10 @@ SAMPLED: dict[str, dict[str, Any]] = {
     "negative temperature": {"temp": -1.0},
     "typical": {"temp": 1.0, "typical_p": 0.6},
     "penalties": {"temp": 1.0, "repeat_penalty": 1.3, "frequency_penalty": 0.3, "presence_penalty": 0.2},
+    "DRY": {"temp": 0.6, "dry_multiplier": 1.5, "dry_allowed_length": 1},
+    "XTC": {"temp": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "xtc_probability": 0.5},
+    "top-n-sigma": {"temp": 1.5, "top_n_sigma": 1.5, "min_p": 0.0},
+    "dynamic temperature": {"temp": 1.0, "dynatemp_range": 0.8, "dynatemp_exponent": 1.3},
 }
 
 

@@ -37,6 +37,8 @@ CHAINS = {
     "penalties and bias": dataclasses.replace(
         OFF, repeat_penalty=1.3, frequency_penalty=0.5, logit_bias={3: 1.0, 6: float("-inf")}
     ),
+    "XTC": dataclasses.replace(OFF, xtc_probability=0.6, xtc_threshold=0.15),
+    "sigma and dynamic T": dataclasses.replace(OFF, top_n_sigma=1.2, dynatemp_range=0.6),
 }
 
 

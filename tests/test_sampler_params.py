@@ -30,11 +30,41 @@ NAN, INF = math.nan, math.inf
         ("frequency_penalty", -INF),
         ("presence_penalty", NAN),
         ("presence_penalty", -INF),
+        ("top_n_sigma", NAN),
+        ("top_n_sigma", INF),
+        ("xtc_probability", NAN),
+        ("xtc_probability", -0.1),
+        ("xtc_probability", 1.1),
+        ("xtc_threshold", NAN),
+        ("xtc_threshold", -0.1),
+        ("xtc_threshold", 1.1),
+        ("dynatemp_range", NAN),
+        ("dynatemp_range", INF),
+        ("dynatemp_exponent", NAN),
+        ("dynatemp_exponent", -0.5),
     ],
 )
 def test_bad_values_are_named(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         _core.SamplerParams(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("multiplier", NAN),
+        ("multiplier", INF),
+        ("multiplier", -0.1),
+        ("base", NAN),
+        ("base", INF),
+        ("base", 0.9),
+        ("allowed_length", -1),
+        ("penalty_last_n", -2),
+    ],
+)
+def test_bad_values_of_dry(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"dry_{name}={value:g} is not .* must be"):
+        _core.SamplerParams(dry=_core.DryParams(**{name: value}))
 
 
 @pytest.mark.parametrize("bias", [{5: NAN}, {5: INF}, {-1: 0.5}])
@@ -65,6 +95,19 @@ def test_bad_biases(bias: dict[int, float]) -> None:
         {"penalty_last_n": 0},
         {"penalty_last_n": -1},
         {"logit_bias": {3: -INF, 4: 100.0}},
+        {"top_n_sigma": -5.0},
+        {"top_n_sigma": 0.01},
+        {"xtc_probability": 1.0, "xtc_threshold": 0.0},
+        {"xtc_probability": 1.0, "xtc_threshold": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+        {"xtc_probability": 1.0, "xtc_threshold": 1.0},
+        {"dynatemp_range": 3e38, "temperature": 3e38},
+        {"dynatemp_range": 3e38, "temperature": 3e38, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+        {"dynatemp_range": -1.0},
+        {"dynatemp_range": 5.0, "dynatemp_exponent": 0.0},
+        {"dynatemp_range": 0.8, "dynatemp_exponent": 1000.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+        {"dry": _core.DryParams(multiplier=3e38, base=3e38, allowed_length=0, prompt=[5] * 100)},
+        {"dry": _core.DryParams(multiplier=1.0, base=1.0, penalty_last_n=0, prompt=[5] * 100)},
+        {"dry": _core.DryParams(multiplier=1.0, penalty_last_n=2**31 - 1, prompt=[5] * 100)},
     ],
 )
 def test_values_with_a_meaning_give_a_distribution(values: dict[str, Any]) -> None:

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import specllama
+from specllama.samplers import SAMPLERS
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
 from served import Served, serving  # needs the extra
+
+from specllama.server.requests import SamplerFields
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -108,6 +111,20 @@ def test_options_of_one_request(served: Served) -> None:
     assert served.complete(seed=6, temperature=1.0)["choices"] != plain["choices"]
     assert served.complete(verify="rejection", seed=5)["timings"]["verify"] == "rejection"
     assert served.complete()["timings"]["verify"] == "block"
+
+
+def test_llama_servers_samplers(served: Served, make_llama: MakeLlama) -> None:
+    assert set(SamplerFields.model_fields) == set(SAMPLERS)
+    settings: dict[str, Any] = {"seed": 5, "temperature": 1.0, "max_tokens": 24, "repeat_penalty": 1.1}
+    plain = served.complete(**settings)["choices"][0]["text"]
+    dry = {"dry_multiplier": 3.0, "dry_allowed_length": 0, "dry_sequence_breakers": ["."], "dry_penalty_last_n": 100}
+    for sampler in (dry, {"xtc_probability": 0.9}, {"top_n_sigma": 0.3}, {"dynatemp_range": 0.9}):
+        text = served.complete(**settings, **sampler)["choices"][0]["text"]
+        assert text != plain
+        assert text == make_llama().create_completion(PROMPT, **settings, **sampler)["choices"][0]["text"]
+    refused = served.post("/v1/completions", prompt=PROMPT, xtc_probability=3.0)
+    assert refused.status_code == 400
+    assert "xtc_probability=3" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])

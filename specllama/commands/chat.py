@@ -25,6 +25,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--origins", action="store_true", help="colour the tokens by where they came from, as compare")
     common.add_model_arguments(parser)
     common.add_sampling_arguments(parser)
+    common.add_server_sampling_arguments(parser)
     return parser
 
 
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from specllama.commands.chat_input import ChatInput
     from specllama.commands.chat_session import ChatSession
 
-    options = common.sampling_options(arguments)
+    options = {**common.sampling_options(arguments), **common.server_sampling_options(arguments)}
     if arguments.max_tokens is not None:
         if arguments.max_tokens < 1:
             raise ValueError(f"--max-tokens is {arguments.max_tokens}: give the most tokens of an answer, at least 1")

@@ -29,6 +29,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one object: text, tokens, finish_reason and stats")
     common.add_model_arguments(parser)
     common.add_sampling_arguments(parser)
+    common.add_server_sampling_arguments(parser)
     return parser
 
 
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         generation = Generation(llm)
         interrupted: KeyboardInterrupt | None = None
         try:
-            options = common.sampling_options(arguments)
+            options = {**common.sampling_options(arguments), **common.server_sampling_options(arguments)}
             for text in generation.stream(prompt, chat=arguments.chat, max_tokens=arguments.max_tokens, **options):
                 if not arguments.json:
                     print(text, end="", flush=True)

@@ -1,0 +1,26 @@
+// Token sequences behind which a repetition counts anew. Knows neither llama.cpp nor Python.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace specllama {
+
+class SequenceBreakers {
+public:
+    // `first`, followed by `rest` (nothing: it breaks alone). Adding one twice changes nothing.
+    void add(int32_t first, std::vector<int32_t> rest);
+
+    // How many tokens there are behind the last breaker of a text, given backwards; all of them if it has none.
+    // Where several begin with one token, the longest counts.
+    std::size_t num_behind(const std::vector<int32_t> & backwards) const;
+
+    bool breaks_alone(int32_t token) const;
+
+private:
+    std::unordered_map<int32_t, std::vector<std::vector<int32_t>>> rests_;  // by the first token
+};
+
+}  // namespace specllama
