@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from .result import Difference, Drafting, SamplingTest, TextComparison, TokenTest, VerifyResult
+from .result import Difference, Drafting, SamplingTest, TextComparison, VerifyResult
 from .runner import run
 
-__all__ = ["Difference", "Drafting", "SamplingTest", "TextComparison", "TokenTest", "VerifyResult", "run"]
+__all__ = ["Difference", "Drafting", "SamplingTest", "TextComparison", "VerifyResult", "run"]

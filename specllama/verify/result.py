@@ -193,15 +193,10 @@ class VerifyResult:
     """All parts of a verification."""
 
     texts: list[TextComparison]
-    """Part 1: texts with the draft and without."""
     sampling: list[SamplingTest]
-    """Part 2: pairs of next tokens against the target's exact probabilities."""
     tokens: list[TokenTest]
-    """Part 3: every token of whole sampled texts."""
     settings: dict[str, Any]
-    """What was asked for."""
     machine: dict[str, Any]
-    """Models, threads, processor, backends and versions."""
 
     @property
     def problems(self) -> list[str]:
