@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-SHOWN_BY = ("warn", "_warn_once", "warning", "error")
+SHOWN_BY = ("warn", "_warn", "_warn_once", "warning", "error", "fail")
 """Functions and methods that show a text to the user, or log it."""
 
 REASONS = (
@@ -41,9 +41,9 @@ class Text:
 
 @functools.cache
 def all_messages() -> list[Text]:
-    """Every message in specllama/ and cpp/ that has words of its own."""
+    """Every message that has words of its own: of specllama/, of cpp/, and of what `make` looks at first."""
     found: list[Text] = []
-    for path in sorted(ROOT.glob("specllama/**/*.py")):
+    for path in [*sorted(ROOT.glob("specllama/**/*.py")), ROOT / "scripts" / "preflight.py"]:
         found += _of_python(path)
     for path in sorted(ROOT.glob("cpp/**/*.cpp")):
         found += _of_cpp(path)
@@ -79,6 +79,8 @@ def _text(node: ast.AST) -> str | None:
         return node.value
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and (form := _text(node.left)):
+        return re.sub("%[sd]", "…", form)
     return None
 
 
