@@ -14,7 +14,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE models/catalog.toml \
 	$(shell find cpp specllama -name '*.?pp' -o -name '*.py' -o -name '*.pyi' -o -name py.typed -o -name '*.j2' -o -name '*.html' -o -name '*.jsonl')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types format-check format check warnings sanitize dist clean
+.PHONY: help install demo test docs lint types format-check format check warnings sanitize dist clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -27,6 +27,9 @@ demo: $(VENV)/.installed ## Fetch the default models; decode a prompt plainly an
 
 test: $(VENV)/.test ## Run the tests (PYTEST_ARGS="-k name" chooses; missing models are skipped)
 	$(RUN) pytest $(PYTEST_ARGS)
+
+docs: $(VENV)/.docs ## Build the documentation into build/site; broken links are errors
+	$(RUN) NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 
 lint: $(VENV)/.dev ## ruff and clang-tidy
 	$(RUN) pre-commit run --all-files ruff-check
@@ -84,6 +87,10 @@ $(VENV)/.installed: $(VENV)/.venv $(SOURCES)
 
 $(VENV)/.test: $(VENV)/.installed
 	$(PIP) install "specllama[test,plugins-test]"
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(PIP) install "specllama[docs]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed

@@ -7,11 +7,20 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-class AbiError(ImportError): ...
-class DecodeError(RuntimeError): ...
-class ContextFullError(DecodeError): ...
-class BusyError(RuntimeError): ...
-class ClosedError(RuntimeError): ...
+class AbiError(ImportError):
+    """The llama.cpp that is loaded is not one that this extension was written for."""
+
+class DecodeError(RuntimeError):
+    """llama.cpp could not decode a batch. The caches are at a committed position: the call can be repeated."""
+
+class ContextFullError(DecodeError):
+    """No room is left in the context, or in the KV cache behind it."""
+
+class BusyError(RuntimeError):
+    """The Llama, or the draft it shares with another, is generating in another thread."""
+
+class ClosedError(RuntimeError):
+    """The Llama, or the draft that it was given, has been closed."""
 
 class SequenceBreakers:
     def __init__(self, sequences: Sequence[Sequence[int]]) -> None: ...

@@ -52,7 +52,7 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Both ways."""
+    """One prompt decoded both ways. Speeds are those of the native loop, without the prompt."""
 
     plain: Side
     speculative: Side
@@ -99,6 +99,10 @@ def run(
         on_token: is called with "plain" or "speculative" and each token as it comes. Its time is not counted.
         options: those of ``create_completion``, such as ``max_tokens``, ``temperature``, ``seed``; ``num_draft_tokens``
             and ``verify`` are for the speculative side. With a seed (or at temperature 0) both texts are the same.
+
+    Raises:
+        ValueError: an option out of range, or a prompt that does not fit.
+        TypeError: no prompt.
     """
     if not isinstance(prompt, RenderedPrompt):
         prompt = Prompt.of(prompt, 1).rendered(llm)

@@ -236,7 +236,11 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
     # Seeds
 
     def set_seed(self, seed: int) -> None:
-        """Set the seed of the generations that follow; -1 for random ones."""
+        """Set the seed of the generations that follow; -1 for random ones.
+
+        Raises:
+            TypeError: not an integer.
+        """
         checked = checked_seed(seed)
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked
 
@@ -313,6 +317,11 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
 
         Yields:
             All tokens but the one that ends a text; their texts together are the completion.
+
+        Raises:
+            ValueError: an option out of range, a prompt that does not fit, or a grammar that cannot be parsed.
+            TypeError: an option of another type, or one that this release does not know.
+            DecodeError, BusyError, ClosedError: see there.
         """
         options = self._options.overridden(num_draft_tokens, verify, taken_from(kwargs))
         arguments = bound(llama_cpp.Llama._create_completion, (prompt,), kwargs)
@@ -349,14 +358,23 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
             self._draft.forget()
 
     def save_state(self) -> llama_cpp.LlamaState:
-        """Save the target's state. ``llama_cpp.Llama`` can load it too."""
+        """Save the target's state. ``llama_cpp.Llama`` can load it too.
+
+        Raises:
+            BusyError: another thread is generating.
+        """
         with self._exclusive():
             state = super().save_state()
             state.scores = np.zeros((1, self._n_vocab), dtype=np.single)  # the base class copies it over its own rows
             return state
 
     def load_state(self, state: llama_cpp.LlamaState) -> None:
-        """Restore a state saved by this class or by ``llama_cpp.Llama`` (whose stored logits are not needed)."""
+        """Restore a state saved by this class or by ``llama_cpp.Llama`` (whose stored logits are not needed).
+
+        Raises:
+            ValueError: it was saved with a larger ``n_ctx``.
+            BusyError: another thread is generating.
+        """
         with self._exclusive():
             input_ids = np.zeros_like(self.input_ids)
             if state.n_tokens > len(input_ids):

@@ -56,7 +56,9 @@ class Row:
     speedup_low: float
     """Lower end of the 95% bootstrap interval of the mean, over prompts."""
     speedup_high: float
+    """Its upper end."""
     end_to_end_mean: float
+    """Of the speedups with the prompt included, over prompts."""
     acceptance_rate: float
     mean_acceptance_length: float
     draft_share: float
@@ -68,6 +70,7 @@ class Row:
     worst_prompt: str
     """The prompt with the lowest speedup."""
     worst_speedup: float
+    """Its speedup."""
     num_texts_equal: int
     """Answers with plain decoding's tokens."""
     num_texts_compared: int
@@ -79,9 +82,13 @@ class BenchResult:
     """Everything a benchmark found."""
 
     runs: list[Run]
+    """All answers, in the order in which they were made."""
     summary: list[Row]
+    """A row for each mode and category, and one for each mode over all prompts."""
     machine: dict[str, Any]
+    """Models, threads, processor, backends and versions."""
     settings: dict[str, Any]
+    """What was asked for, and under ``notes`` what a reader of the figures must know."""
     curves: dict[str, CostCurve] = dataclasses.field(default_factory=dict)
     """What a batch of n tokens costs, by model: ``target``, ``draft``."""
     interrupted: bool = False

@@ -79,10 +79,14 @@ class Speed:
     """All answers of one way together. Prompts are left out; what was still in the cache of a prompt was reused."""
 
     num_tokens: int
+    """Tokens generated."""
     seconds: float
+    """In which they were, prompts left out."""
     tokens_per_second: float
     acceptance_rate: float
+    """Accepted / drafted."""
     mean_acceptance_length: float
+    """Tokens per round that drafted."""
 
     @classmethod
     def of(cls, answers: Iterable[Stats]) -> Speed:

@@ -11,6 +11,9 @@ from .reading import builtin_prompts, limited, read_prompts
 def as_prompts(given: Iterable[Prompt | str]) -> list[Prompt]:
     """Prompts, some of which may be given as the user's messages alone.
 
+    Args:
+        given: prompts, or messages, which are called ``prompt-1``, ``prompt-2``, ... by their place in the list.
+
     Raises:
         TypeError: one string, or something else among them.
     """

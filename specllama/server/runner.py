@@ -19,6 +19,10 @@ _GRACE_SECONDS = 10  # for clients to read the end of their answers
 def bound_socket(host: str, port: int) -> socket.socket:
     """A socket for the server. It refuses connections until the server listens on it.
 
+    Args:
+        host: a name or an address of this machine.
+        port: 0 takes any that is free.
+
     Raises:
         OSError: no such address, or it is in use.
     """
@@ -39,6 +43,10 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 def serve(app: FastAPI, bound: socket.socket) -> None:
     """Serve until SIGTERM, or Ctrl-C. Answers under way are stopped within a round, and say so.
+
+    Args:
+        app: from ``create_app``.
+        bound: from ``bound_socket``; closing it is the caller's.
 
     Raises:
         KeyboardInterrupt: it was Ctrl-C.

@@ -1,0 +1,73 @@
+"""Every warning and error that users can see has an entry in docs/troubleshooting.md, and no entry is out of date."""
+
+from __future__ import annotations
+
+import re
+
+import messages
+import pages
+
+PAGE = pages.ROOT / "docs" / "troubleshooting.md"
+
+NOT_FOR_USERS = {
+    "AttributeError": "the way by which Python says that a module lacks a name",
+    "EOFError": "is put into 'its header ends early (…)'",
+    "Stopped": "ends the generation of a client that has left: nobody reads it",
+    "print: specllama: error: …": "only what every error on the command line begins with",
+    "print: specllama: warning: …": "only what every warning on the command line begins with",
+    "specllama/cost_cache.py: ValueError": "a file that cannot be used is as good as none: a line of the debug log",
+    "specllama/server/errors.py: error": "the log's heading of a traceback",
+    "_reason: DO NOT MATCH THE HASHES": "what pip says",
+    "_reason: No matching distribution": "what pip says",
+    "problems:  with seed …": "part of where a text differs",
+    "_notes: the costs of batches": "part of 'interrupted: … are missing'",
+    "cpp/bind_mathematics.cpp": "the tests' way into the mathematics, of no use to anybody else",
+    "cpp/bindings.cpp": "the module's documentation",
+    "C++: seq_rm (sliding window)": "a name in the statistics",
+    "C++: the llama_context is null": "Python looks first, and says that the Llama is closed",
+    "C++: a batch of … tokens does not fit": "the loop's own batches fit, and measurements look first",
+    "C++: token … is out of range: the …'s vocabulary": "prompts and drafts are looked at before they are decoded",
+    "C++: max_tokens=0": "Python asks for one token at least",
+    "C++: no logits row": "Python asks for rows that there are",
+    "C++: cannot rewind": "Python stays within its generation",
+    "C++: there is no generation": "Python begins one first",
+    "C++: unknown rule": "Python looks first",
+    "C++: libllama has no function": "Python looks first",
+}
+"""Why a message needs no entry, by its kind or by what it begins with, behind its file or not."""
+
+_ENTRY = re.compile(r"^`(.+)`$", re.M)
+_LEAST = 8
+
+
+def _entries() -> list[str]:
+    return [text.strip("… ") for text in _ENTRY.findall(PAGE.read_text(encoding="utf-8"))]
+
+
+def _exemption(message: messages.Text) -> str | None:
+    known = f"{message.kind}: {message.text}"
+    with_file = f"{message.file}: {known}"
+    return next((name for name in NOT_FOR_USERS if known.startswith(name) or with_file.startswith(name)), None)
+
+
+def test_every_message_has_an_entry() -> None:
+    entries = _entries()
+    texts = [message for message in messages.all_messages() if _exemption(message) is None]
+    missing = [message for message in texts if not any(entry in message.text for entry in entries)]
+    assert not missing, f"{PAGE.name} lacks an entry for:\n" + "\n".join(map(str, missing))
+
+
+def test_every_entry_is_the_text_of_a_message() -> None:
+    texts = [message.text for message in messages.all_messages() if _exemption(message) is None]
+    assert [entry for entry in _entries() if not any(entry in text for text in texts)] == []
+
+
+def test_entries_say_enough_to_be_told_apart() -> None:
+    entries = _entries()
+    assert len(entries) == len(set(entries))
+    assert [entry for entry in entries if len(entry.replace("…", "")) < _LEAST] == []
+
+
+def test_every_exemption_is_needed() -> None:
+    used = {_exemption(message) for message in messages.all_messages()}
+    assert set(NOT_FOR_USERS) - used == set()
