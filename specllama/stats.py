@@ -100,8 +100,8 @@ class Stats:
     num_draft_prompts_skipped: int = 0
     """Prompts that the draft model left undecoded: that would have taken more time than it was likely to save."""
     num_dropped_tokens: int = 0
-    """Tokens that ``"auto"`` drafted and did not have verified, since they turned out too unlikely. Only where that cannot
-    change the text: in greedy and in ``coupled`` decoding. ``num_draft_tokens`` does not count them."""
+    """Tokens that ``"auto"`` drafted and did not have verified, since they turned out too unlikely. Only where that
+    cannot change the text: in greedy and in ``coupled`` decoding. ``num_draft_tokens`` does not count them."""
 
     @property
     def acceptance_rate_per_pos(self) -> tuple[float, ...]:
