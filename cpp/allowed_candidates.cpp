@@ -58,20 +58,20 @@ public:
     float bound() const { return bound_; }
 
     // How much at most `more` of them can weigh, relative to e^top.
-    double weight(std::size_t more, float top) {
-        const double by_bound = static_cast<double>(more) * std::exp(static_cast<double>(bound_) - top);
-        if (by_bound < negligible) {
-            return by_bound;
-        }
+    double weight(std::size_t more, float top) const {
+        return static_cast<double>(more) * std::exp(static_cast<double>(bound_) - top);
+    }
+
+    // The same of all of them, which takes a pass over the whole vocabulary once.
+    double weight_of_all(float top) {
         if (total_ < 0.0) {
             total_ = sum_exp(logits_, n_, largest_, 1.0F);
         }
         const double by_sum = std::max(0.0, total_ - tested_) + rounding * total_;
-        return std::min(by_bound, by_sum * std::exp(static_cast<double>(largest_) - top));
+        return by_sum * std::exp(static_cast<double>(largest_) - top);
     }
 
 private:
-    static constexpr double negligible = 1e-6;
     static constexpr double rounding = 1e-5;  // of float32 sums, generously
 
     const float * logits_;
@@ -93,9 +93,11 @@ bool settled(const SamplerParams & params, const std::vector<Candidate> & allowe
     if (params.top_p >= 1.0F) {
         return by_min_p != all;
     }
-    const double unseen = untested.weight(more, allowed.front().logit);
-    const std::size_t most = std::min(by_min_p, left_by_top_p(params, allowed, unseen));
-    return most != all && most == std::min(by_min_p, left_by_top_p(params, allowed, 0.0));
+    const auto most_beside = [&](double unseen) { return std::min(by_min_p, left_by_top_p(params, allowed, unseen)); };
+    const std::size_t most = most_beside(0.0);
+    const float top = allowed.front().logit;
+    return most != all && (most == most_beside(untested.weight(more, top)) ||
+                           most == most_beside(std::min(untested.weight(more, top), untested.weight_of_all(top))));
 }
 
 std::size_t number_wanted(const SamplerParams & params, std::size_t n) {

@@ -11,6 +11,7 @@
 
 #include "bindings.hpp"
 #include "distribution.hpp"
+#include "logits_scan.hpp"
 #include "verify.hpp"
 
 namespace py = pybind11;
@@ -76,12 +77,30 @@ private:
     Allows allows_;
 };
 
-Distribution apply_chain(const Logits & logits, const SamplerParams & params, const std::vector<int32_t> & recent,
-                         std::shared_ptr<Constraint> constraint) {
+void require_vector(const Logits & logits) {
     if (logits.ndim() != 1 || logits.size() == 0) {
         throw std::invalid_argument("logits must be a vector [n_vocab], not of " + std::to_string(logits.ndim()) +
                                     " dimensions and size " + std::to_string(logits.size()));
     }
+}
+
+std::vector<int32_t> top_tokens(const Logits & logits, std::size_t k) {
+    require_vector(logits);
+    std::vector<Candidate> best;
+    if (k > 0) {
+        select_top_k(logits.data(), static_cast<std::size_t>(logits.size()), k, best);
+    }
+    std::vector<int32_t> ids;
+    ids.reserve(best.size());
+    for (const Candidate & candidate : best) {
+        ids.push_back(candidate.id);
+    }
+    return ids;
+}
+
+Distribution apply_chain(const Logits & logits, const SamplerParams & params, const std::vector<int32_t> & recent,
+                         std::shared_ptr<Constraint> constraint) {
+    require_vector(logits);
     std::vector<float> copy(logits.data(), logits.data() + logits.size());
     Distribution out;
     SamplerChain(params, nullptr, std::move(constraint))
@@ -163,6 +182,7 @@ void bind_distributions(py::module_ & module) {
     const py::class_<Constraint, std::shared_ptr<Constraint>> constraint(module, "Constraint");
     py::class_<CallbackConstraint, Constraint, std::shared_ptr<CallbackConstraint>>(module, "CallbackConstraint")
         .def(py::init<CallbackConstraint::Allows>(), py::arg("allows"));
+    module.def("top_tokens", &top_tokens, py::arg("logits"), py::arg("k"));
     module.def("distribution", &apply_chain, py::arg("logits"), py::arg("params"),
                py::arg("recent") = std::vector<int32_t>(), py::arg("constraint") = nullptr);
     module.def("overlap", &overlap, py::arg("p"), py::arg("q"));

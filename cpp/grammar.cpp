@@ -2,7 +2,8 @@
 //
 // llama.cpp aborts the process when a grammar accepts an end of text that it does not allow, and throws when it accepts
 // another such token, which leaves a state behind on which the next call aborts. So a token is accepted only after it
-// has been tested, and only by a copy.
+// has been tested, and a state that threw is made again. Copying one takes up to a hundred times longer than accepting
+// a token (it looks for each element of each stack in all rules), so that copies are few.
 #include "grammar.hpp"
 
 #include <algorithm>
@@ -13,7 +14,8 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t most_states = 64;    // beyond them the way from the start is gone once more
+constexpr std::size_t spacing = 16;        // tokens from one copy to the next
+constexpr std::size_t most_copies = 3;     // beside the first: from there all of the way is gone once more
 constexpr std::size_t most_forced = 8192;  // tokens that one question may take
 constexpr std::size_t shown = 200;         // characters of a grammar in a message
 
@@ -32,8 +34,8 @@ Grammar::Grammar(std::shared_ptr<const LlamaApi> api, const llama_vocab * vocab,
             "It begins: " +
             gbnf.substr(0, shown));
     }
-    start_ = owned(sampler);
-    states_.push_back(start_);
+    copies_.push_back({0, owned(sampler)});
+    go_back(0);
 }
 
 Grammar::State Grammar::owned(llama_sampler * sampler) const {
@@ -42,55 +44,70 @@ Grammar::State Grammar::owned(llama_sampler * sampler) const {
 
 void Grammar::forbid(const int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t count) {
     go_behind(recent, n_recent);
-    test(states_.back(), candidates, count);
+    test(candidates, count);
 }
 
 void Grammar::go_behind(const int32_t * recent, std::size_t n_recent) {
-    auto same = static_cast<std::size_t>(
-        std::mismatch(tokens_.begin(), tokens_.end(), recent, recent + n_recent).first - tokens_.begin());
-    const std::size_t back = tokens_.size() - same;
-    if (back < states_.size()) {
-        states_.erase(states_.end() - static_cast<std::ptrdiff_t>(back), states_.end());
-    } else {
-        states_.assign(1, start_);
-        same = 0;
+    const auto same = std::mismatch(steps_.begin(), steps_.end(), recent, recent + n_recent,
+                                    [](const Step & step, int32_t token) { return step.token == token; });
+    if (same.first != steps_.end()) {
+        go_back(static_cast<std::size_t>(same.first - steps_.begin()));
     }
-    tokens_.resize(same);
-    for (std::size_t i = same; i < n_recent; ++i) {
-        states_.push_back(follower(states_.back(), recent[i]));
-        tokens_.push_back(recent[i]);
-        if (states_.size() > most_states) {
-            states_.pop_front();
+    for (const int32_t * token = recent + steps_.size(); token != recent + n_recent; ++token) {
+        go_on(*token);
+    }
+}
+
+// To where the first `count` steps led.
+void Grammar::go_back(std::size_t count) {
+    while (copies_.back().num_steps > count) {
+        copies_.pop_back();
+    }
+    state_ = owned(api_->llama_sampler_clone(copies_.back().state.get()));
+    steps_.resize(count);
+    for (std::size_t i = copies_.back().num_steps; i < count; ++i) {
+        if (steps_[i].followed) {
+            api_->llama_sampler_accept(state_.get(), steps_[i].token);
         }
     }
 }
 
-// The state behind one more token: the same state where the token is not allowed, or ends the text.
-Grammar::State Grammar::follower(const State & state, int32_t token) {
-    Candidate candidate{token, 0.0F};
+// One token further: nowhere if the token is not allowed, or ends the text.
+void Grammar::go_on(int32_t token) {
+    bool followed = goes_on_with(token);
+    if (followed) {
+        try {
+            api_->llama_sampler_accept(state_.get(), token);
+        } catch (const std::exception &) {
+            followed = false;  // where rules name tokens, its test lets some pass that it then cannot follow
+            go_back(steps_.size());
+        }
+    }
+    steps_.push_back({token, followed});
+    if (steps_.size() - copies_.back().num_steps >= spacing) {
+        copies_.push_back({steps_.size(), owned(api_->llama_sampler_clone(state_.get()))});
+        if (copies_.size() > 1 + most_copies) {
+            copies_.erase(copies_.begin() + 1);
+        }
+    }
+}
+
+bool Grammar::goes_on_with(int32_t token) {
     if (token < 0 || token >= api_->llama_vocab_n_tokens(vocab_) || api_->llama_vocab_is_eog(vocab_, token)) {
-        return state;
+        return false;
     }
-    test(state, &candidate, 1);
-    if (candidate.logit < 0.0F) {
-        return state;
-    }
-    State next = owned(api_->llama_sampler_clone(state.get()));
-    try {
-        api_->llama_sampler_accept(next.get(), token);
-    } catch (const std::exception &) {
-        return state;  // where rules name tokens, its test lets some pass that it then cannot follow
-    }
-    return next;
+    Candidate candidate{token, 0.0F};
+    test(&candidate, 1);
+    return candidate.logit == 0.0F;
 }
 
 std::optional<Constraint::Forced> Grammar::forced(const int32_t * recent, std::size_t n_recent) {
     go_behind(recent, n_recent);
-    const std::optional<std::size_t> byte = only_byte(states_.back());
+    const std::optional<std::size_t> byte = only_byte();
     if (!byte || *byte == FirstBytes::end || first_bytes_->tokens(*byte).size() > most_forced) {
         return std::nullopt;
     }
-    const std::vector<int32_t> allowed = allowed_of(states_.back(), first_bytes_->tokens(*byte));
+    const std::vector<int32_t> allowed = allowed_of(first_bytes_->tokens(*byte));
     if (allowed.size() == 1) {
         return Forced{allowed.front(), true};
     }
@@ -113,7 +130,7 @@ std::optional<Constraint::Forced> Grammar::forced(const int32_t * recent, std::s
 }
 
 // The first byte of whatever may come next, if there is but one.
-std::optional<std::size_t> Grammar::only_byte(const State & state) {
+std::optional<std::size_t> Grammar::only_byte() {
     std::vector<Candidate> probes;
     std::vector<std::size_t> bytes;
     for (std::size_t byte = 0; byte <= FirstBytes::end; ++byte) {
@@ -122,7 +139,7 @@ std::optional<std::size_t> Grammar::only_byte(const State & state) {
             bytes.push_back(byte);
         }
     }
-    test(state, probes.data(), probes.size());
+    test(probes.data(), probes.size());
     std::optional<std::size_t> only;
     for (std::size_t i = 0; i < probes.size(); ++i) {
         if (probes[i].logit < 0.0F || only == bytes[i]) {
@@ -136,13 +153,13 @@ std::optional<std::size_t> Grammar::only_byte(const State & state) {
     return only;
 }
 
-std::vector<int32_t> Grammar::allowed_of(const State & state, const std::vector<int32_t> & tokens) {
+std::vector<int32_t> Grammar::allowed_of(const std::vector<int32_t> & tokens) {
     std::vector<Candidate> candidates;
     candidates.reserve(tokens.size());
     for (const int32_t token : tokens) {
         candidates.push_back({token, 0.0F});
     }
-    test(state, candidates.data(), candidates.size());
+    test(candidates.data(), candidates.size());
     std::vector<int32_t> allowed;
     for (const Candidate & candidate : candidates) {
         if (candidate.logit == 0.0F) {
@@ -152,7 +169,7 @@ std::vector<int32_t> Grammar::allowed_of(const State & state, const std::vector<
     return allowed;
 }
 
-void Grammar::test(const State & state, Candidate * candidates, std::size_t count) {
+void Grammar::test(Candidate * candidates, std::size_t count) {
     if (count == 0) {
         return;
     }
@@ -161,7 +178,7 @@ void Grammar::test(const State & state, Candidate * candidates, std::size_t coun
         data_.push_back({candidates[i].id, candidates[i].logit, 0.0F});
     }
     llama_token_data_array array{data_.data(), data_.size(), -1, false};
-    api_->llama_sampler_apply(state.get(), &array);
+    api_->llama_sampler_apply(state_.get(), &array);
     for (std::size_t i = 0; i < count; ++i) {
         candidates[i].logit = data_[i].logit;
     }

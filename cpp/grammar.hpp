@@ -1,7 +1,6 @@
 // A GBNF grammar, by llama.cpp's own engine: the same texts are allowed as in plain llama_cpp.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,20 +24,30 @@ public:
 
 private:
     using State = std::shared_ptr<llama_sampler>;
+    struct Step {
+        int32_t token;
+        bool followed;  // else it was passed over
+    };
+    struct Copy {
+        std::size_t num_steps;  // behind which the state is
+        State state;
+    };
 
     State owned(llama_sampler * sampler) const;
     void go_behind(const int32_t * recent, std::size_t n_recent);
-    State follower(const State & state, int32_t token);
-    std::optional<std::size_t> only_byte(const State & state);
-    std::vector<int32_t> allowed_of(const State & state, const std::vector<int32_t> & tokens);
-    void test(const State & state, Candidate * candidates, std::size_t count);
+    void go_back(std::size_t count);
+    void go_on(int32_t token);
+    bool goes_on_with(int32_t token);
+    std::optional<std::size_t> only_byte();
+    std::vector<int32_t> allowed_of(const std::vector<int32_t> & tokens);
+    void test(Candidate * candidates, std::size_t count);
 
     std::shared_ptr<const LlamaApi> api_;
     const llama_vocab * vocab_;
     std::shared_ptr<const FirstBytes> first_bytes_;
-    State start_;
-    std::vector<int32_t> tokens_;  // behind which the last state is
-    std::deque<State> states_;     // behind the last few prefixes of tokens_, so that a rejection costs nothing
+    std::vector<Step> steps_;
+    State state_;               // behind all steps
+    std::vector<Copy> copies_;  // behind none, and behind some of the last
     std::vector<llama_token_data> data_;
 };
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
+
+from . import _core
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -25,11 +26,10 @@ def entry_of(logits: npt.NDArray[np.single], token: int, num_top: int) -> Entry:
         token: the token that stands there.
         num_top: how many of the most probable tokens to give.
     """
-    logprobs = llama_cpp.Llama.logits_to_logprobs(logits)
-    num_top = min(num_top, logprobs.size)
-    top = np.argpartition(-logprobs, num_top - 1)[:num_top] if num_top > 0 else np.empty(0, np.intp)
-    ordered = top[np.argsort(-logprobs[top], kind="stable")]
-    return float(logprobs[token]), {int(i): float(logprobs[i]) for i in ordered}
+    largest = logits.max()
+    log_sum = largest + np.log(np.exp(logits - largest).sum())
+    top = _core.top_tokens(logits, num_top)
+    return float(logits[token] - log_sum), dict(zip(top, (logits[top] - log_sum).tolist(), strict=True))
 
 
 def prompt_logprobs(llama: Llama, tokens: list[int], num_top: int | None) -> list[Entry | None]:
@@ -51,6 +51,7 @@ class LogprobLog:
             raise ValueError(f"logprobs={num_top} must be 0 or more: how many alternatives to give for each token")
         self._llama = llama
         self._num_top = num_top
+        self._known: dict[int, str] = {}  # texts of tokens seen before
         self._texts: list[str] = []
         self._starts = [0]  # where each text begins, and the last one ends
         self._entries: list[Entry | None] = []
@@ -104,4 +105,7 @@ class LogprobLog:
         return top
 
     def _text(self, token: int) -> str:
-        return self._llama.detokenize([token]).decode("utf-8", errors="ignore")
+        text = self._known.get(token)
+        if text is None:
+            text = self._known[token] = self._llama.detokenize([token]).decode("utf-8", errors="ignore")
+        return text

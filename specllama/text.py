@@ -109,7 +109,7 @@ class TextAssembler:
 
     def _uncertain(self) -> int:
         """How many of the last bytes may be the beginning of a stop string, or not be what they seem yet."""
-        held = max((stop.num_matched for stop in self._stops), default=0)
+        held = max([0, *[stop.num_matched for stop in self._stops]])  # no generator: this is done for every token
         if not self._is_additive and self._bytes.endswith(_REPLACEMENT):
             # How other tokenizers show part of a character.
             held = max(held, len(self._bytes) - len(self._bytes.rstrip(_REPLACEMENT)))

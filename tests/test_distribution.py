@@ -199,6 +199,16 @@ def test_of_equal_logits_the_lowest_ids_are_kept() -> None:
     assert top.ids.tolist() == [17, 4000, 0, 1]
 
 
+@pytest.mark.parametrize("n_vocab", [1, 300, 151_936])
+def test_top_tokens(n_vocab: int) -> None:
+    logits = np.random.default_rng(0).integers(0, 3000, n_vocab).astype(np.float32)  # many are equal
+    ranked = np.lexsort((np.arange(n_vocab), -logits))
+    for k in (0, 1, 10, n_vocab - 1, n_vocab, n_vocab + 1):
+        assert _core.top_tokens(logits, k) == ranked[:k].tolist()
+    with pytest.raises(ValueError, match=r"a vector \[n_vocab\]"):
+        _core.top_tokens(logits.reshape(1, -1), 1)
+
+
 def test_banned_tokens_get_nothing_and_the_last_one_left_gets_all() -> None:
     logits = np.arange(10, dtype=np.float32)
     for chain in CHAINS.values():

@@ -163,7 +163,7 @@ def test_it_is_not_asked_behind_an_end_that_was_looked_up(
 
 
 def assert_usable(llm: specllama.Llama) -> None:
-    once, again = (text_of(llm, seed=5) for _ in range(2))
+    once, again = (text_of(llm, seed=5, verify="coupled") for _ in range(2))  # whatever "auto" drafts
     assert once == again
 
 

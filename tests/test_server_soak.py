@@ -23,9 +23,10 @@ from test_server_faults import GARBAGE
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
-NUM_REQUESTS = int(os.environ.get("SPECLLAMA_SOAK_REQUESTS", "60"))
+NUM_REQUESTS = 200
 NUM_CLIENTS = 8
 CUT_OFF = 0.2
+MOST_GROWTH = 20.0  # MB
 MEGABYTE = 1 << 20
 
 
@@ -64,8 +65,10 @@ def text_of(client: httpx.Client, number: int, leave: bool = False) -> str | Non
     return None
 
 
-def resident_megabytes() -> float:
-    """Memory of this process, server and clients together."""
+def resident_megabytes() -> float | None:
+    """Memory of this process, server and clients together; None where it says nothing."""
+    if "libasan" in Path("/proc/self/maps").read_text():
+        return None  # AddressSanitizer holds back what is freed, up to 256 MB
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MEGABYTE
 
@@ -98,17 +101,19 @@ def test_everybody_gets_the_answer_that_the_model_gives_alone(make_llama: MakeLl
     llm = make_llama(draft=tiny_files.good, num_draft_tokens="auto")
     with serving(llm) as served:
         alone = {number: text_of(served.client, number) for number in numbers if number not in leaving}
-        storm(served, range(20), set())  # what is allocated once is there
-        before = resident_megabytes()
-        texts, statuses = storm(served, numbers, leaving)
-        served.wait_until_idle()
-        growth = resident_megabytes() - before
+        storms, resident = [], []
+        for _ in range(2):  # what is allocated once is there after the first
+            storms.append(storm(served, numbers, leaving))
+            served.wait_until_idle()
+            resident.append(resident_megabytes())
         outcomes = served.app.state.worker.outcomes
         again = text_of(served.client, min(alone))
-    assert {number: text for number, text in texts.items() if number not in leaving} == alone
+    for texts, statuses in storms:
+        assert {number: text for number, text in texts.items() if number not in leaving} == alone
+        assert len(statuses) >= len(GARBAGE)
+        assert all(400 <= status < 500 for status in statuses)
     assert again == alone[min(alone)]
-    assert len(statuses) >= len(GARBAGE)
-    assert all(400 <= status < 500 for status in statuses)
     assert outcomes["stopped"] > 0
     assert outcomes["refused"] == 0
-    assert growth < 20, f"{growth:.1f} MB more memory"
+    first, second = resident
+    assert first is None or second is None or second - first < MOST_GROWTH, f"{first:.1f} MB, then {second:.1f}"
