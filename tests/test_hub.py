@@ -16,20 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fake_packages import NAME, Recorder, files_below, make_model, model_in_parts, parts_of, use_index
+from fake_packages import NAME, Recorder, files_below, make_model, parts_of
 
 from specllama.catalog import HubSource, Model, PackageSource, Wheel, partial_dir
 from specllama.download import DownloadError, pull
-
-
-@pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return use_index(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def in_parts(index: Path) -> Callable[[int], Model]:
-    return lambda count: model_in_parts(index, count)
 
 
 def with_hub(model: Model) -> Model:
