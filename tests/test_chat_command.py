@@ -149,8 +149,8 @@ def test_without_a_draft(tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch,
 
 def test_max_tokens_is_checked(chat: Chat) -> None:
     code, _, err = chat(MESSAGE, "-n", "0")
-    assert code == 1
-    assert "--max-tokens is 0" in err
+    assert code == 2
+    assert "--max-tokens/-n: 0 is too small: give at least 1" in err
 
 
 def test_a_full_context_is_said_and_left(chat: Chat) -> None:

@@ -174,16 +174,16 @@ def test_interruption_shows_what_is_there(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["-n", "0"], "--max-tokens is 0"), (["-md", "nowhere.gguf"], "nowhere.gguf")],
+    ("arguments", "code", "message"),
+    [(["-n", "0"], 2, "--max-tokens/-n: 0 is too small"), (["-md", "nowhere.gguf"], 1, "nowhere.gguf")],
 )
 def test_bad_arguments(
-    tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
 ) -> None:
-    assert cli.main(["compare", *pair_arguments(tiny_files), *arguments]) == 1
+    assert cli.main(["compare", *pair_arguments(tiny_files), *arguments]) == code
     assert message in capsys.readouterr().err
 
 
 def test_a_draft_is_needed(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert cli.main(["compare", "-m", str(tiny_files.target), "-p", "x"]) == 1
-    assert "--draft-model/-md is missing" in capsys.readouterr().err
+    assert cli.main(["compare", "-m", str(tiny_files.target), "-p", "x"]) == 2
+    assert "the following arguments are required: --draft-model/-md" in capsys.readouterr().err
