@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 
 import specllama
 from specllama import catalog, cli
+from specllama.commands.terminal import harmless
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -108,12 +108,6 @@ def test_light_commands_do_not_load_llama_cpp(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout
-
-
-def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["nonsense"], ["generate"], ["pull"], ["pull", "x", "--list"], ["generate", "-n", "many"]):
-        assert cli.main(arguments) == 2
-    assert capsys.readouterr().out == ""
 
 
 def test_errors_are_one_line(
@@ -209,15 +203,25 @@ def test_generate_reads_stdin(fake: type[FakeLlama], monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(("ending", "code", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
 def test_interrupt_keeps_the_text(
-    fake: type[FakeLlama], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+    fake: type[FakeLlama],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    as_json: bool,
+    ending: str,
+    code: int,
+    word: str,
 ) -> None:
     def interrupt(self: FakeLlama, token: int) -> None:
-        if token == 2:
+        if token == 2 and ending == "SIGINT":
             raise KeyboardInterrupt
+        if token == 2:
+            assert callable(signal.getsignal(signal.SIGTERM))
+            signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(FakeLlama, "before", interrupt)
-    assert cli.main(["generate", "-m", "x", "-p", "y", *(["--json"] if as_json else [])]) == 130
+    assert cli.main(["generate", "-m", "x", "-p", "y", *(["--json"] if as_json else [])]) == code
     out, err = capsys.readouterr()
     assert fake.last.closed
     if as_json:
@@ -226,36 +230,21 @@ def test_interrupt_keeps_the_text(
     else:
         assert out == "Hello wor\n"
         assert "4 tokens, fake" in err
-    assert err.endswith("specllama: interrupted\n")
+    assert err.endswith(f"specllama: {word}\n")
 
 
-NUMBERS = {
-    "generate -m x -p y": "-n=0 -n=2147483648 -c=-1 -t=-3 -t=0 -t=5000000000 -ngl=-2 --top-k=-2 --num-draft-tokens=-1",
-    "chat -m x": "-n=0 -t=0",
-    "serve -m x": "--port=-1 --port=65536 --max-waiting=-1",
-    "demo": "-n=0 -t=0 --num-draft-tokens=513",
-    "compare -m x -md y -p z": "-n=0 -t=0 -tb=0",
-    "tune -m x": "-t=0 -c=-4",
-    "bench -m x -md y": "-n=0 --limit=0 --repeat=0",
-    "eval multiply -m x -md y": "-n=0 --count=0",
-    "eval humaneval -m x -md y --prompts z": "--limit=0 --memory-limit=0",
-    "verify -m x -md y": "-n=1 --samples=0 --num-prompts=0 --num-contexts=0",
-    "quantize x F16": "-t=-1",
-}
-
-
-@pytest.mark.parametrize("line", NUMBERS)
-def test_numbers_out_of_range_are_wrong_usage(capsys: pytest.CaptureFixture[str], line: str) -> None:
-    """The message names the option, the value and the limit. Nothing is loaded before."""
-    for option in NUMBERS[line].split():
-        name, _, value = option.partition("=")
-        assert cli.main([*line.split(), name, value]) == 2
-        out, err = capsys.readouterr()
-        assert out == ""
-        limit = r"is too (small: give at least|large: give at most) -?\d+"
-        assert re.fullmatch(
-            rf"specllama {line.split()[0]}.*: error: argument .*{name}\b.*: {value} {limit}", err.splitlines()[-1]
-        )
+@pytest.mark.parametrize("terminal", [False, True])
+def test_escape_sequences_do_not_reach_a_terminal(
+    fake: type[FakeLlama], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    """Elsewhere the text is what the model wrote, byte for byte."""
+    said = "\x1b]0;title\x07[b]\tä\r\n\x08" + "long " * 40
+    monkeypatch.setattr(sys.modules[__name__], "ANSWER", [said, "\x1b[2J", "x\x9by", "z"])
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    assert cli.main(["generate", "-m", "x", "-p", "y"]) == 0
+    out = capsys.readouterr().out
+    assert out == (harmless(said + "\x1b[2Jx\x9byz") if terminal else said + "\x1b[2Jx\x9byz") + "\n"
 
 
 def test_generate_end_to_end(tiny_files: TinyFiles) -> None:

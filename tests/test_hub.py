@@ -16,7 +16,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import faults
 import pytest
@@ -160,8 +159,7 @@ def test_a_killed_download_goes_on_at_the_next_start(
     hub.stall = gone = threading.Event()
     model = with_hub(make_model([hub.content]))
     line = faults.with_catalog(tmp_path, model, "pull", NAME)
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(line, preexec_fn=faults.heed_interrupts, **pipes) as process:
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             wait_for_pieces(partial_dir(), 10 << 20)
             process.send_signal(sent)
@@ -173,7 +171,7 @@ def test_a_killed_download_goes_on_at_the_next_start(
     assert "Traceback" not in err
     assert not model.path.exists()
     hub.requests.clear()
-    again = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    again = faults.finished(line)
     assert (again.returncode, again.stdout) == (0, f"{model.path}\n"), again.stderr
     assert hub.requests == ["HEAD", f"GET bytes={10 << 20}-"]  # what was there is not fetched again
     assert model.path.read_bytes() == hub.content

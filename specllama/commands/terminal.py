@@ -31,10 +31,11 @@ def harmless(text: str) -> str:
 
 def print_piece(out: Console, piece: str, style: str = "") -> None:
     """Print a piece of a model's text: harmless on a terminal, as it is elsewhere."""
-    if out.is_terminal:
-        out.print(Text(harmless(piece), style), end="", soft_wrap=True)
-    else:
-        print(piece, end="", file=out.file, flush=True)
+    shown = harmless(piece) if out.is_terminal else piece
+    if out.is_terminal and style:
+        out.print(Text(shown, style), end="", soft_wrap=True)
+    else:  # rich would replace tabs
+        print(shown, end="", file=out.file, flush=True)
 
 
 class ProgressBar:
