@@ -15,8 +15,8 @@ _REACH_SECONDS = 5.0
 def fetch_from_hub(source: HubSource, destination: Path, size: int) -> None:
     """Download a hub file, from where an interrupted call has left `destination`.
 
-    The hub's own library draws the progress bar of the download, on stderr. Its `hf_hub_download` begins anew after an
-    interruption, since release 2.
+    The hub's own library fetches it and draws a progress bar, on stderr; not its `hf_hub_download`, which begins anew
+    after an interruption (as of release 2.4).
 
     Args:
         source: which file.

@@ -26,7 +26,7 @@ NUMBERS = {
     "eval multiply -m x -md y": "-n=0 --count=0",
     "eval humaneval -m x -md y --prompts z": "--limit=0 --memory-limit=0",
     "verify -m x -md y": "-n=1 --samples=0 --num-prompts=0 --num-contexts=0",
-    "quantize x F16": "-t=-1",
+    "quantize x F16": "-t=-1 -t=513",
 }
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _SEED = "the same seed gives the same text, with any draft or none"
 VERIFY_RULES = ("auto", "rejection", "block", "coupled")
 _MOST = 2**31 - 1  # of a C int
-_MOST_THREADS = 512  # ggml's GGML_MAX_N_THREADS
+MOST_THREADS = 512  # ggml's GGML_MAX_N_THREADS
 _MOST_DRAFT_TOKENS = 512
 
 
@@ -121,7 +121,7 @@ def add_max_tokens(parser: argparse._ActionsContainer, default: int | None, leas
 
 def add_threads(parser: argparse._ActionsContainer, purpose: str) -> None:
     """Add the number of threads."""
-    parser.add_argument("--threads", "-t", type=whole(1, _MOST_THREADS), metavar="N", help=purpose)
+    parser.add_argument("--threads", "-t", type=whole(1, MOST_THREADS), metavar="N", help=purpose)
 
 
 def add_context_arguments(parser: argparse.ArgumentParser, threads_batch: bool = False) -> None:
@@ -135,7 +135,7 @@ def add_context_arguments(parser: argparse.ArgumentParser, threads_batch: bool =
         group.add_argument(
             "--threads-batch",
             "-tb",
-            type=whole(1, _MOST_THREADS),
+            type=whole(1, MOST_THREADS),
             metavar="N",
             help="for batches of several tokens, if another number",
         )
