@@ -38,6 +38,9 @@ def explained(path: str) -> Iterator[None]:
         except jinja2.TemplateError as error:
             raise ValueError(f"cannot load {path}: its chat template is damaged ({error})") from error
         except ValueError as error:
+            if "Failed to create llama_context" in str(error):
+                why = errors[0] if errors else "llama.cpp gave no reason"
+                raise ValueError(f"no context over {path}: {why}; a smaller n_ctx (-c) needs less memory") from error
             if "Failed to load model" not in str(error):
                 raise
             raise ValueError(f"cannot load {path}: {_reason(path, errors)}") from error
@@ -46,7 +49,9 @@ def explained(path: str) -> Iterator[None]:
 def _require_gguf(path: str) -> None:
     try:
         found = os.stat(path)
-    except FileNotFoundError:
+    except PermissionError:
+        raise
+    except (OSError, ValueError):  # ValueError: a name that can be none
         raise ModelNotFoundError(
             f"{path} does not exist: check the path, or see `specllama pull --list` for model names"
         ) from None

@@ -133,6 +133,25 @@ def test_a_name_that_llama_cpp_cannot_take(model: Path, tmp_path: Path) -> None:
     faults.assert_one_line_error(done, "is not UTF-8, and llama_cpp takes no other: rename the file")
 
 
+def test_a_context_that_does_not_fit_into_memory(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise ValueError("Failed to create llama_context")
+
+    monkeypatch.setattr("llama_cpp._internals.LlamaContext", fail)
+    with pytest.raises(ValueError, match=r"no context over .*target\.gguf: .*; a smaller n_ctx"):
+        make_llama()
+
+
+@pytest.mark.parametrize("name", ["x/model.gguf", "m" * 5000, "model\0.gguf"])
+def test_a_name_that_no_file_can_have(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.chdir(model.parent)
+    model.rename("x")
+    assert cli.main(["generate", "-m", name, "-p", "x"]) == 1
+    assert "does not exist: check the path" in capsys.readouterr().err
+
+
 # --- models of the catalog -------------------------------------------------------------------------------------------
 
 
