@@ -190,7 +190,7 @@ def _verdict(result: VerifyResult) -> str:
     count = len(result.problems)
     if count:
         return f"FAILED: {count} problem{'s' if count > 1 else ''}, see above"
-    if not result.complete:
+    if result.interrupted:
         return (
             f"INTERRUPTED: texts so far {len(result.texts)}, sets of samples {len(result.sampling)}, rules with whole "
             f"texts {len(result.tokens)}; all of these hold, and the rest was not looked at"

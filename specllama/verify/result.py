@@ -197,8 +197,8 @@ class VerifyResult:
     tokens: list[TokenTest]
     settings: dict[str, Any]
     machine: dict[str, Any]
-    complete: bool = True
-    """Whether all was looked at; an interrupted verification has what was found until then."""
+    interrupted: bool = False
+    """Whether something ended it early; what was found until then is here."""
 
     @property
     def problems(self) -> list[str]:
@@ -206,14 +206,14 @@ class VerifyResult:
         problems = [problem for text in self.texts for problem in text.problems]
         problems += [problem for test in self.sampling for problem in test.problems]
         problems += [problem for test in self.tokens for problem in test.problems]
-        if self.complete and not any(text.drafting.num_drafts for text in self.texts):
+        if not self.interrupted and not any(text.drafting.num_drafts for text in self.texts):
             problems.append("texts: nothing was drafted, so nothing was compared")
         return problems
 
     @property
     def passed(self) -> bool:
         """Whether all was looked at, and all hold."""
-        return self.complete and not self.problems
+        return not self.interrupted and not self.problems
 
     @property
     def num_near_ties(self) -> int:
@@ -237,10 +237,9 @@ class VerifyResult:
         """Everything, ready for JSON."""
         return {
             "passed": self.passed,
-            "complete": self.complete,
             "problems": self.problems,
             "notes": self.notes,
-            "settings": self.settings,
+            "settings": {**self.settings, "interrupted": self.interrupted},
             "machine": self.machine,
             "texts": [text.to_dict() for text in self.texts],
             "sampling": [test.to_dict() for test in self.sampling],

@@ -118,7 +118,7 @@ class Verification:
     def _begin(self, on_progress: OnProgress | None) -> None:
         self._on_progress = on_progress
         self._done = 0
-        self._complete = False
+        self._finished = False
         self._texts: list[TextComparison] = []
         self._sampled: list[SamplingTest] = []
         self._token_tests: list[TokenTest] = []
@@ -139,7 +139,7 @@ class Verification:
             self._test(number, context)
         for number, rule in enumerate(self._plan.rules):
             self._token_tests.append(self._test_tokens(number, rule))
-        self._complete = True
+        self._finished = True
 
     def result(self) -> VerifyResult:
         """What was found so far."""
@@ -149,7 +149,7 @@ class Verification:
             list(self._token_tests),
             self._settings(),
             describe_machine(self._llm),
-            self._complete,
+            interrupted=not self._finished,
         )
 
     def _compare(self, step: str, prompt_id: str, prompt: RenderedPrompt) -> Context:
