@@ -16,7 +16,7 @@ import pytest
 from fake_packages import files_below
 
 from specllama import cli, cost_cache
-from specllama.commands import pull
+from specllama.commands import pull, steps
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -117,7 +117,7 @@ def test_measurements_print_what_is_there(
 
 
 @pytest.mark.parametrize(("sent", "code", "word"), ENDINGS)
-def test_compare_and_tune(models: list[str], cache: Path, sent: int, code: int, word: str) -> None:
+def test_compare(models: list[str], cache: Path, sent: int, code: int, word: str) -> None:
     line = ["compare", *models, "-p", "the cat", "--temp", "0"]
     with faults.started(*line, "-n", "30000", "-c", "32768") as process:
         assert process.stdout is not None
@@ -128,12 +128,37 @@ def test_compare_and_tune(models: list[str], cache: Path, sent: int, code: int, 
     assert err.splitlines()[-1] == f"specllama: {word}"
     assert "Traceback" not in err
     assert f"{begin}{rest}".strip()
-    with faults.started("tune", *models) as process:
-        assert process.stderr is not None
-        while "batches of the target" not in process.stderr.readline():
-            assert process.poll() is None
-        out, err = ended(process, sent)
-    assert (process.returncode, out) == (code, ""), err
+    assert_costs_are_whole(cache)
+
+
+@pytest.mark.parametrize(("sent", "code", "word"), ENDINGS)
+def test_tune(
+    models: list[str],
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    sent: int,
+    code: int,
+    word: str,
+) -> None:
+    """When the target is measured, and the draft is half measured."""
+    done = steps.Steps.done
+
+    def disturbed(self: steps.Steps, name: str, number: int, *rest: Any) -> None:
+        done(self, name, number, *rest)
+        if name == "batches of the draft" and number == 20:
+            signal.raise_signal(sent)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(steps.Steps, "done", disturbed)
+    try:
+        assert cli.main(["tune", *models]) == code
+    finally:
+        signal.signal(signal.SIGINT, before)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1] == f"specllama: {word}"
+    assert len(files_below(cache)) == 1
     assert_costs_are_whole(cache)
 
 
@@ -146,8 +171,7 @@ def quantize_that_gets(sent: int, *arguments: str) -> subprocess.CompletedProces
         f"ProgressLines.progress = lambda *step: os.kill(os.getpid(), {int(sent)})\n"
         "raise SystemExit(cli.main())\n"
     )
-    line = [sys.executable, "-c", script, "quantize", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    return faults.finished([sys.executable, faults.__file__, faults.HEALTHY, "-c", script, "quantize", *arguments])
 
 
 @pytest.mark.parametrize(("sent", "code", "word"), ENDINGS)
