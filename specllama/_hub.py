@@ -12,10 +12,16 @@ from specllama.catalog import HubSource
 _REACH_SECONDS = 5.0
 
 
-def fetch_from_hub(source: HubSource, folder: Path) -> Path:
-    """Download a hub file below `folder`, where a later call resumes it, and return its path.
+def fetch_from_hub(source: HubSource, destination: Path, size: int) -> None:
+    """Download a hub file, from where an interrupted call has left `destination`.
 
-    The hub's own library draws the progress bar of the download, on stderr.
+    The hub's own library fetches it and draws a progress bar, on stderr; not its `hf_hub_download`, which begins anew
+    after an interruption (as of release 2.4).
+
+    Args:
+        source: which file.
+        destination: grows to the whole file; a temporary name of the caller's.
+        size: bytes of the whole file.
 
     Raises:
         SourceError: offline mode, no connection, or no such file; one line says which.
@@ -23,17 +29,22 @@ def fetch_from_hub(source: HubSource, folder: Path) -> Path:
     try:
         import huggingface_hub
         from huggingface_hub import constants
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
     except ImportError as error:
         raise SourceError(f"huggingface_hub cannot be imported ({error})") from error
     if constants.HF_HUB_OFFLINE:
         raise SourceError("not asked, because HF_HUB_OFFLINE is set")
-    _require_reachable(huggingface_hub.hf_hub_url(source.repo, source.file, revision=source.revision))
+    url = huggingface_hub.hf_hub_url(source.repo, source.file, revision=source.revision)
+    _require_reachable(url)
     try:
-        return Path(
-            huggingface_hub.hf_hub_download(
-                source.repo, source.file, revision=source.revision, local_dir=folder, etag_timeout=_REACH_SECONDS
-            )
-        )
+        with destination.open("ab") as file:
+            if file.tell() > size:
+                file.seek(0)
+                file.truncate()
+            if file.tell() < size:  # else it was interrupted before its hash was known
+                headers = build_hf_headers()
+                http_get(url, file, resume_size=file.tell(), headers=headers, displayed_filename=source.file)
     except Exception as error:  # The hub's library raises its transport's errors too, which differ by version.
         raise SourceError(_first_line(error)) from error
 

@@ -6,6 +6,7 @@ Progress goes to stdout ("progress 12 290"), llama.cpp's errors go to stderr.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -21,11 +22,17 @@ def _listen(level: int, text: bytes, _: object) -> None:
     if level == _ERROR:
         sys.stderr.write(text.decode("utf-8", errors="replace"))
     elif match := _TENSOR.match(text):
-        try:
-            print("progress", int(match[1]), int(match[2]), flush=True)
-        except OSError:
-            # Whoever started us is gone, and nobody will rename the file.
-            os._exit(1)
+        _tell(f"progress {int(match[1])} {int(match[2])}")
+
+
+def _tell(line: str) -> None:
+    try:
+        print(line, flush=True)
+    except OSError:
+        # Whoever started us is gone, and nobody will rename the file.
+        with contextlib.suppress(OSError):
+            os.unlink(sys.argv[2])
+        os._exit(1)
 
 
 def main(arguments: list[str]) -> int:
@@ -38,7 +45,9 @@ def main(arguments: list[str]) -> int:
     parameters.ftype = getattr(llama_cpp, prefix + file_type)
     parameters.nthread = int(threads)
     parameters.allow_requantize = True
-    return int(llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(destination), ctypes.byref(parameters)))
+    code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(destination), ctypes.byref(parameters))
+    _tell("done")
+    return int(code)
 
 
 if __name__ == "__main__":

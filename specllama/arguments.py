@@ -54,6 +54,15 @@ _COMPLETION = {
 }
 _signature = functools.cache(inspect.signature)  # of methods of the base class: making one takes longer than a token
 _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION}
+_MOST = 2**31 - 1  # of a C int
+_MOST_THREADS = 512  # GGML_MAX_N_THREADS
+_RANGES = {
+    "n_ctx": (0, _MOST),
+    "n_batch": (1, _MOST),
+    "n_ubatch": (1, _MOST),
+    "n_threads": (0, _MOST_THREADS),  # 0: llama_cpp's default
+    "n_threads_batch": (0, _MOST_THREADS),
+}
 
 
 def with_options(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
@@ -120,10 +129,10 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
         similar = difflib.get_close_matches(name, known, n=1)
         hint = f": did you mean {similar[0]}?" if similar else ""
         warn(f"Llama has no argument {name}, it is ignored{hint}")
-    for name, least in (("n_ctx", 0), ("n_batch", 1), ("n_ubatch", 1)):
-        value = kwargs.get(name, least)
-        if not least <= value < 2**31:
-            raise ValueError(f"{name}={value} is out of range: it must be at least {least}")
+    for name, (least, most) in _RANGES.items():
+        value = kwargs.get(name)
+        if value is not None and not least <= value <= most:
+            raise ValueError(f"{name}={value} is out of range: it must be from {least} to {most}")
 
 
 def sampling_of(arguments: dict[str, Any]) -> dict[str, Any]:

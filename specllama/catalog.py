@@ -206,6 +206,17 @@ def resolve(name_or_path: str | os.PathLike[str]) -> str:
     raise FileNotFoundError(f"{missing}: get it with `specllama pull {model.name}`, then {quantize}")
 
 
+def remedy(path: str) -> str:
+    """What to do about a damaged model file."""
+    for model in catalog().models.values():
+        if os.path.abspath(path) == os.path.abspath(model.path):
+            return f"remove it, and get it again with `specllama pull {model.name}`"
+        for file_type in model.variants():
+            if os.path.abspath(path) == os.path.abspath(model.variant_path(file_type)):
+                return f"make it again with `specllama quantize --force {model.name} {file_type}`"
+    return "get it again from where it came"
+
+
 def load_catalog(path: Path) -> Catalog:
     """Read a catalog file.
 
@@ -216,7 +227,7 @@ def load_catalog(path: Path) -> Catalog:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
         models = {name: _model(name, entry) for name, entry in document["models"].items()}
         result = Catalog(models, document["default"]["target"], document["default"]["draft"])
-    except (KeyError, TypeError, tomllib.TOMLDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a valid catalog: {type(error).__name__}: {error}") from error
     for name in (result.default_target, result.default_draft):
         result.find(name)

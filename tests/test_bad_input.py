@@ -341,7 +341,7 @@ def test_generator_send_of_bad_tokens(make_llama: MakeLlama, tiny_files: TinyFil
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("n_ctx", -1), ("n_batch", 0), ("n_batch", -5), ("n_ubatch", 0), ("n_ctx", 2**40)],
+    [("n_ctx", -1), ("n_batch", 0), ("n_ubatch", 0), ("n_ctx", 2**40), ("n_threads", 2**33), ("n_threads_batch", -3)],
 )
 def test_sizes_that_would_abort_the_process(make_llama: MakeLlama, name: str, value: int) -> None:
     with pytest.raises(ValueError, match=name):

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import faults
 import hypothesis
 import hypothesis.strategies as st
 import pytest
@@ -149,8 +149,8 @@ def test_without_a_draft(tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch,
 
 def test_max_tokens_is_checked(chat: Chat) -> None:
     code, _, err = chat(MESSAGE, "-n", "0")
-    assert code == 1
-    assert "--max-tokens is 0" in err
+    assert code == 2
+    assert "--max-tokens/-n: 0 is too small: give at least 1" in err
 
 
 def test_a_full_context_is_said_and_left(chat: Chat) -> None:
@@ -211,7 +211,7 @@ class Terminal:
         ours, theirs = pty.openpty()
         environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
         environment.pop("NO_COLOR", None)
-        line = [sys.executable, "-m", "specllama.cli", "chat", *arguments]
+        line = faults.line("chat", *arguments, under=faults.PERMISSIONS)
 
         def take_terminal() -> None:
             import fcntl
@@ -219,7 +219,6 @@ class Terminal:
 
             os.setsid()
             fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
         self.process = subprocess.Popen(
             line, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, preexec_fn=take_terminal
@@ -277,6 +276,39 @@ def test_in_a_terminal(tiny_files: TinyFiles, tmp_path: Path) -> None:
     history = tmp_path / "cache" / "chat-history"
     if history.exists():  # Python may have no readline
         assert [line for line in history.read_text().splitlines() if line in (MESSAGE, "/stats")] == [MESSAGE, "/stats"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of POSIX")
+@pytest.mark.parametrize("before", ["nothing", "rubbish", "a folder", "unreadable"])
+def test_the_history_of_a_chat_that_is_terminated(tiny_files: TinyFiles, tmp_path: Path, before: str) -> None:
+    pytest.importorskip("readline", reason="this Python has no readline")
+    history = tmp_path / "cache" / "chat-history"
+    history.parent.mkdir()
+    rubbish = b"\xff\xfe\x00no text\x9b\n" * 100
+    if before == "a folder":
+        history.mkdir()
+    elif before != "nothing":
+        history.write_bytes(rubbish)
+        history.chmod(0o000 if before == "unreadable" else 0o600)
+    terminal = Terminal("-m", str(tiny_files.target), "-t", "1", "-c", "1024", "--temp", "0")
+    try:
+        shown = terminal.read_until("> ")
+        terminal.write(f"{MESSAGE}\r")
+        terminal.read_until(MESSAGE)
+        terminal.process.terminate()
+        shown += terminal.read_until("specllama: terminated")
+    finally:
+        code = terminal.close()
+    assert code == 143
+    assert "Traceback" not in shown
+    if before == "nothing":
+        assert MESSAGE in history.read_text().splitlines()
+    elif before == "rubbish":
+        assert history.read_bytes().endswith(f"{MESSAGE}\n".encode())
+    else:
+        assert "warning: the history" in shown
+        assert "cannot be read, and nothing is added to it" in shown
+        assert history.is_dir() or history.read_bytes() == rubbish
 
 
 def test_control_characters_are_shown() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 import specllama
 from specllama import catalog, cli
+from specllama.commands.terminal import harmless
 from specllama.samplers import SAMPLERS
 
 if TYPE_CHECKING:
@@ -100,24 +101,14 @@ def test_light_commands_do_not_load_llama_cpp(arguments: list[str]) -> None:
     script = f"""
         import sys
         from specllama.cli import main
-        try:
-            main({arguments!r})
-        except SystemExit as end:
-            assert end.code == 0, end.code
+        code = main({arguments!r})
+        assert code == 0, code
         heavy = {{"llama_cpp", "numpy", "huggingface_hub"}} & set(sys.modules)
         assert not heavy, heavy
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout
-
-
-def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["nonsense"], ["generate"], ["pull"], ["pull", "x", "--list"], ["generate", "-n", "many"]):
-        with pytest.raises(SystemExit) as caught:
-            cli.main(arguments)
-        assert caught.value.code == 2
-    assert capsys.readouterr().out == ""
 
 
 def test_errors_are_one_line(
@@ -234,15 +225,25 @@ def test_generate_reads_stdin(fake: type[FakeLlama], monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(("ending", "code", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
 def test_interrupt_keeps_the_text(
-    fake: type[FakeLlama], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+    fake: type[FakeLlama],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    as_json: bool,
+    ending: str,
+    code: int,
+    word: str,
 ) -> None:
     def interrupt(self: FakeLlama, token: int) -> None:
-        if token == 2:
+        if token == 2 and ending == "SIGINT":
             raise KeyboardInterrupt
+        if token == 2:
+            assert callable(signal.getsignal(signal.SIGTERM))
+            signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(FakeLlama, "before", interrupt)
-    assert cli.main(["generate", "-m", "x", "-p", "y", *(["--json"] if as_json else [])]) == 130
+    assert cli.main(["generate", "-m", "x", "-p", "y", *(["--json"] if as_json else [])]) == code
     out, err = capsys.readouterr()
     assert fake.last.closed
     if as_json:
@@ -251,12 +252,21 @@ def test_interrupt_keeps_the_text(
     else:
         assert out == "Hello wor\n"
         assert "4 tokens, fake" in err
-    assert err.endswith("specllama: interrupted\n")
+    assert err.endswith(f"specllama: {word}\n")
 
 
-def test_max_tokens_is_checked(fake: type[FakeLlama], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["generate", "-m", "x", "-p", "y", "-n", "0"]) == 1
-    assert "--max-tokens is 0" in capsys.readouterr().err
+@pytest.mark.parametrize("terminal", [False, True])
+def test_escape_sequences_do_not_reach_a_terminal(
+    fake: type[FakeLlama], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    """Elsewhere the text is what the model wrote, byte for byte."""
+    said = "\x1b]0;title\x07[b]\tä\r\n\x08" + "long " * 40
+    monkeypatch.setattr(sys.modules[__name__], "ANSWER", [said, "\x1b[2J", "x\x9by", "z"])
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    assert cli.main(["generate", "-m", "x", "-p", "y"]) == 0
+    out = capsys.readouterr().out
+    assert out == (harmless(said + "\x1b[2Jx\x9byz") if terminal else said + "\x1b[2Jx\x9byz") + "\n"
 
 
 def test_generate_end_to_end(tiny_files: TinyFiles) -> None:

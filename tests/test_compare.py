@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from specllama import Stats, Token, cli, compare
 from specllama.chat import render_text
 from specllama.commands import compare as command
 from specllama.commands.panes import STYLES, Panes
+from specllama.commands.terminal import harmless
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -124,6 +126,22 @@ def test_a_narrow_terminal_is_no_place_for_two_columns(tiny_files: TinyFiles, ma
     assert "speculative decoding" in file.getvalue()
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_escape_sequences_do_not_reach_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    said = "\x1b[2J[bold]\r\x07 long" + " word" * 30
+
+    def run(llm: object, prompt: object, *, on_token: Callable[[str, Token], None]) -> compare.Comparison:
+        on_token("plain", Token(0, said, "plain"))
+        return compare.Comparison(side(1.0, []), side(1.0, []), True)
+
+    monkeypatch.setattr(compare, "run", run)
+    file = io.StringIO()
+    out = Console(file=file, force_terminal=terminal, width=40, color_system=None)
+    command.show(out, None, None)  # type: ignore[arg-type]
+    assert (harmless(said) if terminal else said) in file.getvalue()
+    assert ("\x1b[2J" in file.getvalue()) is not terminal
+
+
 def test_long_texts_show_their_end_while_they_grow_and_are_whole_afterwards() -> None:
     file = io.StringIO()
     out = Console(file=file, force_terminal=True, width=80, height=12, color_system=None)
@@ -174,16 +192,16 @@ def test_interruption_shows_what_is_there(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["-n", "0"], "--max-tokens is 0"), (["-md", "nowhere.gguf"], "nowhere.gguf")],
+    ("arguments", "code", "message"),
+    [(["-n", "0"], 2, "--max-tokens/-n: 0 is too small"), (["-md", "nowhere.gguf"], 1, "nowhere.gguf")],
 )
 def test_bad_arguments(
-    tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
 ) -> None:
-    assert cli.main(["compare", *pair_arguments(tiny_files), *arguments]) == 1
+    assert cli.main(["compare", *pair_arguments(tiny_files), *arguments]) == code
     assert message in capsys.readouterr().err
 
 
 def test_a_draft_is_needed(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert cli.main(["compare", "-m", str(tiny_files.target), "-p", "x"]) == 1
-    assert "--draft-model/-md is missing" in capsys.readouterr().err
+    assert cli.main(["compare", "-m", str(tiny_files.target), "-p", "x"]) == 2
+    assert "the following arguments are required: --draft-model/-md" in capsys.readouterr().err

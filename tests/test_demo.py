@@ -68,5 +68,5 @@ def test_demo_end_to_end(
 
 
 def test_demo_checks_max_tokens(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["demo", "-n", "0"]) == 1
-    assert "--max-tokens is 0" in capsys.readouterr().err
+    assert cli.main(["demo", "-n", "0"]) == 2
+    assert "--max-tokens/-n: 0 is too small" in capsys.readouterr().err

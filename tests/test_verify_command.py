@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specllama import cli
-from specllama.verify import texts
+from specllama.verify import sampling, texts, tokens
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -107,15 +107,14 @@ def test_a_failure_is_named_and_exits_with_1(
         (["--temp", "0"], "temperature=0 leaves nothing to sample"),
         (["--num-draft-tokens", "0"], "--num-draft-tokens 0 is plain decoding"),
         (["--seed", "-1"], "seed=-1 means a random one"),
-        (["--samples", "0"], "samples=0 is too small"),
-        (["-n", "1"], "max_tokens=1 is too small"),
-        (["--num-prompts", "0"], "num_prompts=0 of 2 prompts"),
         (["-n", "500"], "prompt cat needs a context of"),
         (["--prompts", "no such file.txt"], "cannot read prompts from no such file.txt"),
     ],
 )
-def test_bad_arguments(verify: Verify, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
-    assert verify(*arguments) == 1
+def test_what_cannot_be_told_exits_with_2(
+    verify: Verify, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert verify(*arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert message in err
@@ -124,18 +123,18 @@ def test_bad_arguments(verify: Verify, capsys: pytest.CaptureFixture[str], argum
 @pytest.mark.usefixtures("early_release")
 @pytest.mark.filterwarnings("default::specllama.FallbackWarning")
 def test_a_draft_that_cannot_be_used_is_an_error(verify: Verify, capsys: pytest.CaptureFixture[str]) -> None:
-    assert verify(target="recurrent", draft="recurrent_draft") == 1
+    assert verify(target="recurrent", draft="recurrent_draft") == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert "error: there is nothing to verify: the target's memory is recurrent" in err
 
 
 def test_the_draft_is_required(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["verify", "-m", str(tiny_files.target)]) == 1
-    assert "--draft-model/-md is missing" in capsys.readouterr().err
+    assert cli.main(["verify", "-m", str(tiny_files.target)]) == 2
+    assert "the following arguments are required: --draft-model/-md" in capsys.readouterr().err
 
 
-def test_ctrl_c_exits_with_130(
+def test_ctrl_c_before_anything_is_found(
     verify: Verify, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: Any) -> None:
@@ -146,6 +145,52 @@ def test_ctrl_c_exits_with_130(
     out, err = capsys.readouterr()
     assert out == ""
     assert "interrupted" in err
+
+
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [
+        ((texts.TextCheck, "compare", 4), (4, 0, 0)),
+        ((sampling.SamplingCheck, "test", 2), (6, 1, 0)),
+        ((tokens.TokenCheck, "test", 2), (6, 2, 1)),
+    ],
+)
+def test_ctrl_c_prints_what_holds_so_far(
+    verify: Verify,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    place: tuple[type, str, int],
+    found: tuple[int, int, int],
+) -> None:
+    owner, name, number = place
+    method, calls = getattr(owner, name), []
+
+    def interrupt(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) > number - (name == "test"):
+            raise KeyboardInterrupt
+        return method(*arguments)
+
+    monkeypatch.setattr(owner, name, interrupt)
+    assert verify("--json") == 130
+    result = json.loads(capsys.readouterr().out)
+    assert tuple(len(result[part]) for part in ("texts", "sampling", "tokens")) == found
+    assert (result["passed"], result["settings"]["interrupted"], result["problems"]) == (False, True, [])
+    calls.clear()
+    assert verify() == 130
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1] == (
+        "INTERRUPTED: texts so far {}, sets of samples {}, rules with whole texts {}; all of these hold, and the rest "
+        "was not looked at".format(*found)
+    )
+    assert sum(line.startswith(("| cat", "| fox")) for line in out.splitlines()) == found[0] + found[1]
+    assert err.splitlines()[-1] == "specllama: interrupted"
+
+
+def test_prompts_of_the_command_line(verify: Verify, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify("--json", "-p", "the dog", "-p", "a fox on the", "--num-prompts", "9") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["settings"]["prompts"] == ["prompt-1", "prompt-2", "cat", "fox"]
 
 
 def test_the_prompts_that_come_with_the_package(tiny_files: TinyFiles, tmp_path: Path) -> None:

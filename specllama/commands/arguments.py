@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,29 +12,89 @@ if TYPE_CHECKING:
 
 _SEED = "the same seed gives the same text, with any draft or none"
 VERIFY_RULES = ("auto", "rejection", "block", "coupled")
+_MOST = 2**31 - 1  # of a C int
+MOST_THREADS = 512  # ggml's GGML_MAX_N_THREADS
+_MOST_DRAFT_TOKENS = 512
 
 
-def add_models(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+class UsageError(ValueError):
+    """The command line asks for what cannot be, which its parser cannot see."""
+
+
+@contextlib.contextmanager
+def usage_checked() -> Iterator[None]:
+    """A ValueError in this block is about what was asked for."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def whole(least: int, most: int = _MOST) -> Callable[[str], int]:
+    """The type of an argument that is a whole number from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number: give one from {least} up") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is too small: give at least {least}")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{value} is too large: give at most {most}")
+        return value
+
+    return parse
+
+
+def utf8_text(given: str) -> str:
+    """The type of an argument that a model reads."""
+    try:
+        return checked_text(given)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def checked_text(given: str) -> str:
+    """The text itself.
+
+    Raises:
+        ValueError: it was not UTF-8. Python holds such bytes as lone surrogates, which no model can read.
+    """
+    try:
+        given.encode("utf-8")
+    except UnicodeEncodeError as error:
+        lone = ord(given[error.start])
+        what = f"the byte 0x{lone - 0xDC00:02X}" if 0xDC80 <= lone <= 0xDCFF else f"the code {lone:#x}"
+        raise ValueError(f"the text is not UTF-8: it has {what} at character {error.start}; convert it first") from None
+    return given
+
+
+def add_models(parser: argparse.ArgumentParser, draft_required: bool = False) -> argparse._ArgumentGroup:
     """Add the target and the draft. Returns their group."""
     group = parser.add_argument_group("models (a GGUF file, a catalog name, or a name with a type as in NAME:F16)")
     group.add_argument("--model", "-m", required=True, metavar="TARGET", help="the model whose text is wanted")
     group.add_argument(
-        "--draft-model", "-md", metavar="DRAFT", help="a smaller model that drafts for it, or lookup: the text itself"
+        "--draft-model",
+        "-md",
+        required=draft_required,
+        metavar="DRAFT",
+        help="a smaller model that drafts for it, or lookup: the text itself",
     )
     return group
 
 
-def add_model_arguments(parser: argparse.ArgumentParser, threads_batch: bool = False) -> None:
-    """Add the target, the draft, and how they are loaded."""
-    group = add_models(parser)
+def add_model_arguments(parser: argparse.ArgumentParser, pair: bool = False) -> None:
+    """Add the target, the draft, and how they are loaded. A `pair` needs both."""
+    group = add_models(parser, draft_required=pair)
     add_num_draft_tokens(group)
     group.add_argument("--verify", choices=VERIFY_RULES, help="the rule that accepts drafted tokens")
-    add_context_arguments(parser, threads_batch)
+    add_context_arguments(parser, threads_batch=pair)
 
 
 def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a target and its draft for a comparison, which needs both, with the same threads for batches of any size."""
-    add_model_arguments(parser, threads_batch=True)
+    add_model_arguments(parser, pair=True)
 
 
 def add_num_draft_tokens(parser: argparse._ActionsContainer) -> None:
@@ -46,26 +108,45 @@ def add_num_draft_tokens(parser: argparse._ActionsContainer) -> None:
 
 
 def _num_draft_tokens(text: str) -> int | str:
-    return text if text == "auto" else int(text)
+    return text if text == "auto" else whole(0, _MOST_DRAFT_TOKENS)(text)
+
+
+def add_max_tokens(parser: argparse._ActionsContainer, default: int | None, least: int = 1, of: str = "") -> None:
+    """Add the length of an answer; None leaves it to the model."""
+    shown = "no limit" if default is None else default
+    parser.add_argument(
+        "--max-tokens", "-n", type=whole(least), default=default, metavar="N", help=f"{of or 'tokens'}, default {shown}"
+    )
+
+
+def add_threads(parser: argparse._ActionsContainer, purpose: str) -> None:
+    """Add the number of threads."""
+    parser.add_argument("--threads", "-t", type=whole(1, MOST_THREADS), metavar="N", help=purpose)
 
 
 def add_context_arguments(parser: argparse.ArgumentParser, threads_batch: bool = False) -> None:
     """Add context size, threads and GPU layers."""
     group = parser.add_argument_group("context")
-    group.add_argument("--ctx-size", "-c", type=int, default=4096, metavar="N", help="default 4096; 0: the model's own")
-    group.add_argument("--threads", "-t", type=int, metavar="N", help="for prompts and generation alike")
+    group.add_argument(
+        "--ctx-size", "-c", type=whole(0), default=4096, metavar="N", help="default 4096; 0: the model's own"
+    )
+    add_threads(group, "for prompts and generation alike")
     if threads_batch:
         group.add_argument(
-            "--threads-batch", "-tb", type=int, metavar="N", help="for batches of several tokens, if another number"
+            "--threads-batch",
+            "-tb",
+            type=whole(1, MOST_THREADS),
+            metavar="N",
+            help="for batches of several tokens, if another number",
         )
-    group.add_argument("--n-gpu-layers", "-ngl", type=int, metavar="N", help="layers on the GPU (-1: all)")
+    group.add_argument("--n-gpu-layers", "-ngl", type=whole(-1), metavar="N", help="layers on the GPU (-1: all)")
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser, seed: str = _SEED) -> None:
     """Add the sampler chain and its seed, of which `seed` says what it means."""
     group = parser.add_argument_group("sampling (unset values are llama-cpp-python's)")
     group.add_argument("--temp", type=float, metavar="T", help="0 is greedy")
-    group.add_argument("--top-k", type=int, metavar="K")
+    group.add_argument("--top-k", type=whole(-1), metavar="K", help="0 or -1: all")
     group.add_argument("--top-p", type=float, metavar="P")
     group.add_argument("--min-p", type=float, metavar="P")
     group.add_argument("--repeat-penalty", type=float, metavar="X")
@@ -133,10 +214,8 @@ def load_pair(arguments: argparse.Namespace) -> Llama:
     """
     from specllama.demo import default_threads
 
-    if arguments.draft_model is None:
-        raise ValueError("--draft-model/-md is missing: give the draft that is to be compared with plain decoding")
     if arguments.num_draft_tokens == 0:
-        raise ValueError("--num-draft-tokens 0 is plain decoding, which would be compared with itself")
+        raise UsageError("--num-draft-tokens 0 is plain decoding, which would be compared with itself")
     arguments.threads = arguments.threads or default_threads()
     return load_llama(arguments)
 

@@ -42,8 +42,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="JSON lines (.jsonl) of HumanEval, of Spec-Bench or with a `prompt` each, or a text file that is one "
         "prompt; may be repeated. Default: 24 prompts of eight kinds that come with specllama",
     )
-    group.add_argument("--limit", type=int, metavar="N", help="the first N prompts of each category only")
-    group.add_argument("--max-tokens", "-n", type=int, default=128, metavar="N", help="per answer, default 128")
+    group.add_argument("--limit", type=common.whole(1), metavar="N", help="the first N prompts of each category only")
+    common.add_max_tokens(group, 128, of="per answer")
     group.add_argument(
         "--modes",
         default="plain,auto",
@@ -52,7 +52,11 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "rejection:4,block:4; default plain,auto. plain is always among them",
     )
     group.add_argument(
-        "--repeat", type=int, default=1, metavar="R", help="answers of each mode to each prompt, default 1"
+        "--repeat",
+        type=common.whole(1),
+        default=1,
+        metavar="R",
+        help="answers of each mode to each prompt, default 1",
     )
     group.add_argument("--curve", action="store_true", help="also measure what a batch of 1 to 16 tokens costs")
     group = parser.add_argument_group("what is written")
@@ -81,13 +85,14 @@ def run(arguments: argparse.Namespace) -> int:
     from specllama.bench import Bench, Plan
     from specllama.commands.steps import steps
 
-    plan = Plan.checked(
-        arguments.modes.split(","),
-        repeat=arguments.repeat,
-        max_tokens=arguments.max_tokens,
-        curve=arguments.curve or arguments.report is not None,
-        **common.sampling_options(arguments),
-    )
+    with common.usage_checked():
+        plan = Plan.checked(
+            arguments.modes.split(","),
+            repeat=arguments.repeat,
+            max_tokens=arguments.max_tokens,
+            curve=arguments.curve or arguments.report is not None,
+            **common.sampling_options(arguments),
+        )
     prompts, problems = _read(arguments)
     if arguments.report is not None:
         from specllama.bench.report import require_folder, require_plotting

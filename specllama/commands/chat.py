@@ -20,8 +20,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         description="Talk to a model. /help lists what else can be typed; Ctrl-C stops an answer, Ctrl-D leaves. "
         "Without a terminal, stdin is a script: a message or a command on each line.",
     )
-    parser.add_argument("--system", "-sys", metavar="TEXT", help="the system message")
-    parser.add_argument("--max-tokens", "-n", type=int, metavar="N", help="of an answer; default: no limit")
+    parser.add_argument("--system", "-sys", type=common.utf8_text, metavar="TEXT", help="the system message")
+    common.add_max_tokens(parser, None, of="of an answer")
     parser.add_argument("--origins", action="store_true", help="colour the tokens by where they came from, as compare")
     common.add_model_arguments(parser)
     common.add_sampling_arguments(parser)
@@ -37,8 +37,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     options = {**common.sampling_options(arguments), **common.server_sampling_options(arguments)}
     if arguments.max_tokens is not None:
-        if arguments.max_tokens < 1:
-            raise ValueError(f"--max-tokens is {arguments.max_tokens}: give the most tokens of an answer, at least 1")
         options["max_tokens"] = arguments.max_tokens
     with contextlib.closing(common.load_llama(arguments)) as llm:
         session = ChatSession(Conversation(llm, arguments.system, **options), origins=arguments.origins)

@@ -28,8 +28,13 @@ class ChatInput:
                 import readline
 
                 self._readline = readline
-                with contextlib.suppress(OSError):  # none yet
+                try:
                     readline.read_history_file(self._history)
+                except FileNotFoundError:  # none yet
+                    pass
+                except OSError as problem:  # what cannot be read must not be replaced either
+                    self._readline = None
+                    _warn(f"the history {self._history} cannot be read, and nothing is added to it: {problem}")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -40,7 +45,7 @@ class ChatInput:
                 self._readline.set_history_length(_HISTORY_LINES)
                 self._readline.write_history_file(self._history)
             except OSError as problem:
-                print(f"specllama: warning: the history of the chat was not saved: {problem}", file=sys.stderr)
+                _warn(f"the history of the chat was not saved in {self._history}: {problem}")
 
     def __iter__(self) -> Iterator[str]:
         """Yield the messages that are not blank, until the end of stdin."""
@@ -56,6 +61,10 @@ class ChatInput:
                 return
             if message.strip():
                 yield message
+
+
+def _warn(message: str) -> None:
+    print(f"specllama: warning: {message}", file=sys.stderr)
 
 
 def _typed_line(prompt: str) -> str | None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.text import Text
 
 from specllama._core import ContextFullError
+from specllama.commands.arguments import checked_text
 from specllama.commands.panes import STYLES, legend
-from specllama.commands.terminal import harmless
+from specllama.commands.terminal import print_piece
 
 if TYPE_CHECKING:
     from specllama.conversation import Conversation
@@ -95,7 +95,7 @@ class ChatSession:
         turns = conversation.num_turns
         self._unsent = None
         try:
-            answer = conversation.say(message)
+            answer = conversation.say(checked_text(message))
         except ContextFullError as error:
             self._unsent = message
             way_out = "/drop forgets the oldest turn, /reset all; then this message is answered"
@@ -114,11 +114,7 @@ class ChatSession:
             self._remark("(the context is full, which ended the answer: /drop forgets the oldest turn, /reset all)")
 
     def _show(self, token: Token) -> None:
-        if self._out.is_terminal:
-            style = STYLES[token.origin] if self._origins else ""
-            self._out.print(Text(harmless(token.text), style), end="", soft_wrap=True)
-        else:
-            print(token.text, end="", flush=True)
+        print_piece(self._out, token.text, STYLES[token.origin] if self._origins else "")
 
     def _answer_unsent(self) -> None:
         if self._unsent is not None:
@@ -157,7 +153,7 @@ class ChatSession:
         self._remark(f"Drafting is {argument}.")
 
     def _system(self, argument: str) -> None:
-        self._conversation.system = argument or None
+        self._conversation.system = checked_text(argument) or None
         self._remark("The system message is set." if argument else "There is no system message.")
 
     def _save(self, argument: str) -> None:

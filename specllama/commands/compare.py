@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from specllama.commands import arguments as common
-from specllama.commands.generate import read_prompt
+from specllama.commands.generate import add_prompt, read_prompt
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,8 +30,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         description="Decode a prompt plainly and speculatively, and show both, with their tokens coloured by where "
         "they came from. Both start from empty caches; speeds leave out the prompt.",
     )
-    parser.add_argument("--prompt", "-p", required=True, metavar="TEXT", help="the prompt; - reads it from stdin")
-    parser.add_argument("--max-tokens", "-n", type=int, default=128, metavar="N", help="default 128")
+    add_prompt(parser)
+    common.add_max_tokens(parser, 128)
     parser.add_argument("--chat", action="store_true", help="the prompt is a user's message: use the chat template")
     parser.add_argument("--json", action="store_true", help="print one object with both texts and their statistics")
     common.add_pair_arguments(parser)
@@ -46,8 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     from specllama.chat import render_chat, render_text
 
-    if arguments.max_tokens < 1:
-        raise ValueError(f"--max-tokens is {arguments.max_tokens}: give the number of tokens wanted, at least 1")
     prompt = read_prompt(arguments.prompt)
     out = Console(highlight=False)
     with contextlib.closing(common.load_pair(arguments)) as llm:
@@ -89,6 +87,7 @@ def _in_panes(out: Console, llm: Llama, prompt: RenderedPrompt, **options: Any) 
 
 def _in_turn(out: Console, llm: Llama, prompt: RenderedPrompt, **options: Any) -> Comparison:
     from specllama import compare
+    from specllama.commands.terminal import print_piece
 
     shown = ""
 
@@ -99,7 +98,7 @@ def _in_turn(out: Console, llm: Llama, prompt: RenderedPrompt, **options: Any) -
                 out.print()
             out.rule(f"{way} decoding")
             shown = way
-        out.print(token.text, end="", markup=False, soft_wrap=True)
+        print_piece(out, token.text)
 
     try:
         return compare.run(llm, prompt, on_token=on_token, **options)

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from specllama.catalog import Model, catalog
-from specllama.commands.arguments import add_num_draft_tokens
+from specllama.commands.arguments import add_max_tokens, add_num_draft_tokens, add_threads, utf8_text
 from specllama.commands.pull import fetch
 
 if TYPE_CHECKING:
@@ -23,11 +23,13 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         description="Fetch the default pair of models unless it is here, decode one prompt plainly and "
         "speculatively, and show both with their tokens per second.",
     )
-    parser.add_argument("--prompt", "-p", metavar="TEXT", help="a user's message; - reads it from stdin")
-    parser.add_argument("--max-tokens", "-n", type=int, default=128, metavar="N", help="default 128")
+    parser.add_argument(
+        "--prompt", "-p", type=utf8_text, metavar="TEXT", help="a user's message; - reads it from stdin"
+    )
+    add_max_tokens(parser, 128)
     parser.add_argument("--temp", type=float, default=0.0, metavar="T", help="default 0, greedy")
     add_num_draft_tokens(parser)
-    parser.add_argument("--threads", "-t", type=int, metavar="N", help="default: what suits this machine")
+    add_threads(parser, "default: what suits this machine")
     return parser
 
 
@@ -41,8 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
     from specllama.commands.compare import report, show
     from specllama.commands.generate import read_prompt
 
-    if arguments.max_tokens < 1:
-        raise ValueError(f"--max-tokens is {arguments.max_tokens}: give the number of tokens wanted, at least 1")
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     target = catalog().find(catalog().default_target)
     draft = catalog().find(catalog().default_draft)

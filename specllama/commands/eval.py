@@ -53,7 +53,7 @@ def _add_multiply(subparsers: Subparsers) -> None:
         "samples at temperature 1 unless --temp says otherwise, and compare both accuracies. The same --seed asks the "
         "same questions.",
     )
-    parser.add_argument("--count", type=int, default=200, metavar="N", help="questions, default 200")
+    parser.add_argument("--count", type=common.whole(1), default=200, metavar="N", help="questions, default 200")
     parser.add_argument(
         "--digits", type=_shapes, default=_shapes("2x1,2x2"), metavar="AxB,...", help="of the factors, default 2x1,2x2"
     )
@@ -70,22 +70,24 @@ def _add_humaneval(subparsers: Subparsers) -> None:
         "limits on time and memory, but with your rights.",
     )
     parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="HumanEval as JSON lines")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N tasks")
+    parser.add_argument("--limit", type=common.whole(1), metavar="N", help="only the first N tasks")
     parser.add_argument("--allow-code-execution", action="store_true", help="needed: execute what the model wrote")
     parser.add_argument(
         "--time-limit", type=float, default=10.0, metavar="S", help="seconds for each program, default 10"
     )
     parser.add_argument(
-        "--memory-limit", type=int, default=1024, metavar="MB", help="megabytes for each program, default 1024"
+        "--memory-limit",
+        type=common.whole(1),
+        default=1024,
+        metavar="MB",
+        help="megabytes for each program, default 1024",
     )
     _add_common(parser, max_tokens=512)
     parser.set_defaults(experiment=_humaneval, temp=0.2)
 
 
 def _add_common(parser: argparse.ArgumentParser, max_tokens: int) -> None:
-    parser.add_argument(
-        "--max-tokens", "-n", type=int, default=max_tokens, metavar="N", help=f"of an answer, default {max_tokens}"
-    )
+    common.add_max_tokens(parser, max_tokens, of="of an answer")
     parser.add_argument("--json", action="store_true", help="print one object, with every question and answer")
     common.add_pair_arguments(parser)
     common.add_sampling_arguments(parser, "of the run, default 0; every answer is a sample with a seed derived from it")
@@ -102,7 +104,8 @@ def _shapes(text: str) -> list[tuple[int, int]]:
 def _multiply(arguments: argparse.Namespace) -> int:
     from specllama.eval import multiplication
 
-    prompts = multiplication.questions(arguments.count, arguments.digits, arguments.seed)
+    with common.usage_checked():
+        prompts = multiplication.questions(arguments.count, arguments.digits, arguments.seed)
     return _evaluate(arguments, multiplication.NAME, prompts, multiplication.grade)
 
 
@@ -127,8 +130,6 @@ def _evaluate(arguments: argparse.Namespace, name: str, prompts: Sequence[Prompt
     from specllama.commands.steps import steps
     from specllama.eval import Evaluation
 
-    if arguments.max_tokens < 1:
-        raise ValueError(f"--max-tokens is {arguments.max_tokens}: give the number of tokens wanted, at least 1")
     options = {"max_tokens": arguments.max_tokens, "verify": arguments.verify, **common.sampling_options(arguments)}
     with contextlib.closing(common.load_pair(arguments)) as llm:
         evaluation = Evaluation(llm, name, prompts, grade, **options)

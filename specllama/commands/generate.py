@@ -23,8 +23,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="generate text, with a draft model or without",
         description="Generate text. It goes to stdout as it comes, the statistics go to stderr.",
     )
-    parser.add_argument("--prompt", "-p", required=True, metavar="TEXT", help="the prompt; - reads it from stdin")
-    parser.add_argument("--max-tokens", "-n", type=int, default=128, metavar="N", help="default 128")
+    add_prompt(parser)
+    common.add_max_tokens(parser, 128)
     parser.add_argument("--chat", action="store_true", help="the prompt is a user's message: use the chat template")
     parser.add_argument("--json", action="store_true", help="print one object: text, tokens, finish_reason and stats")
     common.add_model_arguments(parser)
@@ -34,20 +34,23 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Generate; on Ctrl-C keep what is there."""
+    """Generate; on Ctrl-C and SIGTERM keep what is there."""
+    from rich.console import Console
+
+    from specllama.commands.terminal import print_piece
+
     prompt = read_prompt(arguments.prompt)
-    if arguments.max_tokens < 1:
-        raise ValueError(f"--max-tokens is {arguments.max_tokens}: give the number of tokens wanted, at least 1")
+    out = Console(highlight=False)
     llm = common.load_llama(arguments)
     with contextlib.closing(llm):
         generation = Generation(llm)
-        interrupted: KeyboardInterrupt | None = None
+        interrupted: BaseException | None = None
         try:
             options = {**common.sampling_options(arguments), **common.server_sampling_options(arguments)}
             for text in generation.stream(prompt, chat=arguments.chat, max_tokens=arguments.max_tokens, **options):
                 if not arguments.json:
-                    print(text, end="", flush=True)
-        except KeyboardInterrupt as error:
+                    print_piece(out, text)
+        except (KeyboardInterrupt, SystemExit) as error:
             interrupted = error
             generation.finish_reason = "interrupted"
         if arguments.json:
@@ -60,9 +63,25 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def add_prompt(parser: argparse.ArgumentParser) -> None:
+    """Add the prompt that `read_prompt` reads."""
+    parser.add_argument(
+        "--prompt",
+        "-p",
+        type=common.utf8_text,
+        required=True,
+        metavar="TEXT",
+        help="the prompt; - reads it from stdin",
+    )
+
+
 def read_prompt(argument: str) -> str:
-    """Return the prompt itself, or all of stdin for "-", without the newline that ends it."""
-    return sys.stdin.read().removesuffix("\n") if argument == "-" else argument
+    """Return the prompt itself, or all of stdin for "-", without the newline that ends it.
+
+    Raises:
+        ValueError: stdin is not UTF-8.
+    """
+    return common.checked_text(sys.stdin.read().removesuffix("\n")) if argument == "-" else argument
 
 
 class Generation:

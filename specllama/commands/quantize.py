@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specllama.catalog import FILE_TYPES
+from specllama.commands.arguments import MOST_THREADS, whole
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
@@ -27,7 +28,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", "-o", type=Path, metavar="FILE", help="default: in the cache for a name, beside a file"
     )
-    parser.add_argument("--threads", "-t", type=int, default=0, metavar="N", help="default: all cores")
+    parser.add_argument(
+        "--threads", "-t", type=whole(0, MOST_THREADS), default=0, metavar="N", help="default: all cores"
+    )
     parser.add_argument("--force", "-f", action="store_true", help="make it again where it exists")
     return parser
 

@@ -24,15 +24,26 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "serve",
         help="serve a model, with its draft, to OpenAI's clients and to the browser",
         description="Serve completions and chat at /v1, a page to try them at /, /health and Prometheus' /metrics, "
-        "until SIGTERM or Ctrl-C.",
+        "until SIGTERM (exit code 0) or Ctrl-C.",
     )
     common.add_model_arguments(parser)
     group = parser.add_argument_group("server")
     group.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: this machine only")
-    group.add_argument("--port", type=int, default=8000, metavar="N", help="default 8000; 0: any that is free")
-    group.add_argument("--api-key", metavar="KEY", help=f"without it nothing answers; default: {_KEY_VARIABLE}, if set")
     group.add_argument(
-        "--max-waiting", type=int, default=16, metavar="N", help="requests that may wait; others get 503 (default 16)"
+        "--port", type=common.whole(0, 65535), default=8000, metavar="N", help="default 8000; 0: any that is free"
+    )
+    group.add_argument(
+        "--api-key",
+        type=common.utf8_text,
+        metavar="KEY",
+        help=f"without it nothing answers; default: {_KEY_VARIABLE}, if set",
+    )
+    group.add_argument(
+        "--max-waiting",
+        type=common.whole(0),
+        default=16,
+        metavar="N",
+        help="requests that may wait; others get 503 (default 16)",
     )
     return parser
 

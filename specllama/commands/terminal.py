@@ -17,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 # What a terminal obeys instead of showing it, but for tab and newline: C0 as Unicode's pictures of them, DEL, C1.
 _CONTROLS = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
@@ -26,6 +27,15 @@ _CONTROLS |= dict.fromkeys(range(0x7F, 0xA0), "\ufffd")
 def harmless(text: str) -> str:
     """A model's text with its control characters made visible: a terminal must not obey them."""
     return text.translate(_CONTROLS)
+
+
+def print_piece(out: Console, piece: str, style: str = "") -> None:
+    """Print a piece of a model's text: harmless on a terminal, as it is elsewhere."""
+    shown = harmless(piece) if out.is_terminal else piece
+    if out.is_terminal and style:
+        out.print(Text(shown, style), end="", soft_wrap=True)
+    else:  # rich would replace tabs
+        print(shown, end="", file=out.file, flush=True)
 
 
 class ProgressBar:

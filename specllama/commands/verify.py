@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.commands.steps import Steps
     from specllama.prompts import Prompt
+    from specllama.verify import VerifyResult
+
+_NOT_TOLD = 2  # of an exit code; 1 says that something does not hold
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -24,9 +27,18 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         description="Verify that a draft changes nothing but speed. Texts with the draft are compared with those "
         "without it, greedy and sampled with seeds, and where one differs, decoding outside the loop says whether "
         "rounding explains it. Then pairs of next tokens are sampled and tested against the target's exact "
-        "probabilities. Takes some minutes. The exit code is 0 if all hold, else 1.",
+        "probabilities. Takes some minutes; Ctrl-C prints what was found so far. The exit code is 0 if all hold, 1 if "
+        "not, and 2 if it could not be told.",
     )
     group = parser.add_argument_group("what is verified (--verify RULE samples under that rule only)")
+    group.add_argument(
+        "--prompt",
+        "-p",
+        type=common.utf8_text,
+        action="append",
+        metavar="TEXT",
+        help="a user's message to answer; may be repeated",
+    )
     group.add_argument(
         "--prompts",
         type=Path,
@@ -34,32 +46,35 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         metavar="FILE",
         help="prompts as for `specllama bench`; may be repeated. Default: some that come with specllama",
     )
-    group.add_argument("--num-prompts", type=int, default=4, metavar="N", help="of these, default 4")
-    group.add_argument("--max-tokens", "-n", type=int, default=32, metavar="N", help="of each text, default 32")
+    group.add_argument("--num-prompts", type=common.whole(1), default=4, metavar="N", help="of these, default 4")
+    common.add_max_tokens(group, 32, least=2, of="of each text")
     group.add_argument(
-        "--samples", type=int, default=200, metavar="N", help="for each context and rule, default 200; more see more"
+        "--samples",
+        type=common.whole(1),
+        default=200,
+        metavar="N",
+        help="for each context and rule, default 200; more see more",
     )
-    group.add_argument("--num-contexts", type=int, default=2, metavar="N", help="to sample in, default 2")
+    group.add_argument("--num-contexts", type=common.whole(1), default=2, metavar="N", help="to sample in, default 2")
     parser.add_argument("--json", action="store_true", help="print one object, with every difference and test")
     common.add_pair_arguments(parser)
     common.add_sampling_arguments(parser, seed="of the texts, with N + 1, and of the samples; default 1")
-    parser.set_defaults(seed=1)
+    parser.set_defaults(seed=1, error_code=_NOT_TOLD)
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify, and print what was found."""
-    from specllama import verify
+    """Verify; whatever ends it, print what was found."""
     from specllama.commands.steps import shown_in_tenths, steps
-    from specllama.verify.report import to_text
+    from specllama.verify import Verification
 
     rules = ("rejection", "block") if arguments.verify in (None, "auto") else (arguments.verify,)
     sampling = common.sampling_options(arguments)
     seed = sampling.pop("seed")
     with steps() as progress:
-        prompts = _prompts(arguments.prompts, progress)
+        prompts = _prompts(arguments, progress)
         with contextlib.closing(common.load_pair(arguments)) as llm:
-            result = verify.run(
+            verification = Verification(
                 llm,
                 prompts,
                 num_prompts=arguments.num_prompts,
@@ -68,23 +83,32 @@ def run(arguments: argparse.Namespace) -> int:
                 samples=arguments.samples,
                 num_contexts=arguments.num_contexts,
                 rules=rules,
-                on_progress=shown_in_tenths(progress),
                 **sampling,
             )
-    print(json.dumps(result.to_dict(), allow_nan=False) if arguments.json else to_text(result))
+            try:
+                verification.run(shown_in_tenths(progress))
+            finally:
+                progress.stop()
+                result = verification.result()
+                if result.texts:
+                    _write(result, as_json=arguments.json)
     return 0 if result.passed else 1
 
 
-def _prompts(paths: list[Path] | None, progress: Steps) -> list[Prompt] | None:
-    """The prompts of all files; None if none was named."""
-    if not paths:
-        return None
+def _write(result: VerifyResult, *, as_json: bool) -> None:
+    from specllama.verify.report import to_text
+
+    print(json.dumps(result.to_dict(), allow_nan=False) if as_json else to_text(result), flush=True)
+
+
+def _prompts(arguments: argparse.Namespace, progress: Steps) -> list[Prompt | str] | None:
+    """Those given and those of all files; None if there are none."""
     from specllama.prompts import read_prompts
 
-    prompts = []
-    for path in paths:
+    prompts: list[Prompt | str] = list(arguments.prompt or ())
+    for path in arguments.prompts or ():
         found, problems = read_prompts(path)
         prompts += found
         for problem in problems:
             progress.note(f"skipped {problem}")
-    return prompts
+    return prompts or None

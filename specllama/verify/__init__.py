@@ -7,6 +7,6 @@
 from __future__ import annotations
 
 from .result import Difference, Drafting, SamplingTest, TextComparison, VerifyResult
-from .runner import run
+from .runner import Verification, run
 
-__all__ = ["Difference", "Drafting", "SamplingTest", "TextComparison", "VerifyResult", "run"]
+__all__ = ["Difference", "Drafting", "SamplingTest", "TextComparison", "Verification", "VerifyResult", "run"]

@@ -21,8 +21,10 @@ _NEUTRAL = {
 
 
 def to_text(result: VerifyResult) -> str:
-    """Heading, both parts, notes, and the verdict in the last line."""
-    parts = [_heading(result), _texts(result), _sampling(result), _tokens(result)]
+    """Heading, the parts that were looked at, notes, and the verdict in the last line."""
+    parts = [_heading(result), _texts(result)]
+    parts += [_sampling(result)] if result.sampling else []
+    parts += [_tokens(result)] if result.tokens else []
     remarks = [f"- {note}" for note in result.notes] + [f"- FAILED: {problem}" for problem in result.problems]
     if remarks:
         parts.append("\n".join(remarks))
@@ -185,9 +187,14 @@ def _chain(sampling: dict[str, Any]) -> str:
 
 
 def _verdict(result: VerifyResult) -> str:
-    if not result.passed:
-        count = len(result.problems)
+    count = len(result.problems)
+    if count:
         return f"FAILED: {count} problem{'s' if count > 1 else ''}, see above"
+    if result.interrupted:
+        return (
+            f"INTERRUPTED: texts so far {len(result.texts)}, sets of samples {len(result.sampling)}, rules with whole "
+            f"texts {len(result.tokens)}; all of these hold, and the rest was not looked at"
+        )
     ties = result.num_near_ties
     near = f" but for {ties} near-tie{'s' if ties > 1 else ''}" if ties else ""
     count = len(result.sampling)

@@ -197,6 +197,8 @@ class VerifyResult:
     tokens: list[TokenTest]
     settings: dict[str, Any]
     machine: dict[str, Any]
+    interrupted: bool = False
+    """Whether something ended it early; what was found until then is here."""
 
     @property
     def problems(self) -> list[str]:
@@ -204,14 +206,14 @@ class VerifyResult:
         problems = [problem for text in self.texts for problem in text.problems]
         problems += [problem for test in self.sampling for problem in test.problems]
         problems += [problem for test in self.tokens for problem in test.problems]
-        if not any(text.drafting.num_drafts for text in self.texts):
+        if not self.interrupted and not any(text.drafting.num_drafts for text in self.texts):
             problems.append("texts: nothing was drafted, so nothing was compared")
         return problems
 
     @property
     def passed(self) -> bool:
-        """Whether all hold."""
-        return not self.problems
+        """Whether all was looked at, and all hold."""
+        return not self.interrupted and not self.problems
 
     @property
     def num_near_ties(self) -> int:
@@ -224,7 +226,7 @@ class VerifyResult:
         notes = []
         sampled = [*(test.drafting for test in self.sampling), *(test.drafting for test in self.tokens)]
         for name, parts in (("texts", [text.drafting for text in self.texts]), ("samples", sampled)):
-            if not any(drafting.num_accepted_tokens for drafting in parts):
+            if parts and not any(drafting.num_accepted_tokens for drafting in parts):
                 notes.append(f"{name}: no drafted token was accepted, so that they say nothing of accepted ones")
         cut = [text for text in self.texts if not text.problems and text.num_compared < text.num_tokens]
         if cut:
@@ -237,7 +239,7 @@ class VerifyResult:
             "passed": self.passed,
             "problems": self.problems,
             "notes": self.notes,
-            "settings": self.settings,
+            "settings": {**self.settings, "interrupted": self.interrupted},
             "machine": self.machine,
             "texts": [text.to_dict() for text in self.texts],
             "sampling": [test.to_dict() for test in self.sampling],

@@ -1,4 +1,4 @@
-"""Runs both parts of a verification."""
+"""Runs all parts of a verification."""
 
 from __future__ import annotations
 
@@ -35,17 +35,24 @@ def run(
     llm: Llama,
     prompts: Sequence[Prompt | str] | None = None,
     *,
-    num_prompts: int = 4,
-    seeds: Sequence[int] = (1, 2),
-    max_tokens: int = 32,
-    samples: int = 200,
-    num_contexts: int = 2,
-    rules: Sequence[str] = ("rejection", "block"),
-    num_draft_tokens: NumDraftTokens | None = None,
     on_progress: OnProgress | None = None,
-    **sampling: Any,
+    **options: Any,
 ) -> VerifyResult:
     """Verify that a draft changes neither texts nor the distribution of samples.
+
+    Args:
+        llm: target with its draft.
+        prompts: what to answer, see ``Verification``.
+        on_progress: called now and then.
+        options: all others of ``Verification``, where they are described, as are the errors.
+    """
+    verification = Verification(llm, prompts, **options)
+    verification.run(on_progress)
+    return verification.result()
+
+
+class Verification:
+    """Whether a draft changes neither texts nor the distribution of samples; an interrupted one keeps what it found.
 
     Part 1 compares texts with the draft and without: greedy, and under the coupled rule with every seed. Part 2 draws
     pairs of next tokens under each rule, and compares them with the target's exact probabilities. Part 3 samples whole
@@ -65,63 +72,92 @@ def run(
         rules: acceptance rules of part 2.
         num_draft_tokens: gamma, or "auto"; None for the Llama's own. With "auto" the samples draft 4: what is sampled
             without a draft would prove nothing.
-        on_progress: called now and then.
         sampling: options of ``create_completion`` for the sampler chain; its defaults where not given.
 
     Raises:
         ValueError: there is no draft, or it cannot be used; an argument out of range; a prompt that does not fit.
         TypeError: an option that is none of the sampler chain's.
     """
-    plan = Plan.checked(
-        llm,
-        num_draft_tokens=num_draft_tokens,
-        seeds=seeds,
-        rules=rules,
-        max_tokens=max_tokens,
-        samples=samples,
-        num_contexts=num_contexts,
-        sampling=sampling,
-    )
-    given = limited(builtin_prompts(), 1) if prompts is None else as_prompts(prompts)
-    if prompts is None:  # a user's own must not be left out without a word
-        given = [prompt for prompt in given if _needed(prompt.rendered(llm), plan) <= llm.n_ctx()] or given[:1]
-    count = min(num_prompts, len(given))
-    if count < 1:
-        raise ValueError(f"num_prompts={num_prompts} of {len(given)} prompts: give at least one")
-    return _Verification(llm, plan, [given[i * len(given) // count] for i in range(count)], on_progress).run()
 
-
-class _Verification:
-    def __init__(self, llm: Llama, plan: Plan, prompts: list[Prompt], on_progress: OnProgress | None) -> None:
+    def __init__(
+        self,
+        llm: Llama,
+        prompts: Sequence[Prompt | str] | None = None,
+        *,
+        num_prompts: int = 4,
+        seeds: Sequence[int] = (1, 2),
+        max_tokens: int = 32,
+        samples: int = 200,
+        num_contexts: int = 2,
+        rules: Sequence[str] = ("rejection", "block"),
+        num_draft_tokens: NumDraftTokens | None = None,
+        **sampling: Any,
+    ) -> None:
         self._llm = llm
-        self._plan = plan
-        self._prompts = [(prompt.id, _rendered(llm, prompt, plan)) for prompt in prompts]
+        self._plan = plan = Plan.checked(
+            llm,
+            num_draft_tokens=num_draft_tokens,
+            seeds=seeds,
+            rules=rules,
+            max_tokens=max_tokens,
+            samples=samples,
+            num_contexts=num_contexts,
+            sampling=sampling,
+        )
+        chosen = _chosen(llm, plan, prompts, num_prompts)
+        self._prompts = [(prompt.id, _rendered(llm, prompt, plan)) for prompt in chosen]
         self._modes = modes(llm, plan.sampling, plan.seeds)
         self._sampling = SamplingCheck(llm, plan.sampling, plan.gamma, plan.samples)
         self._tokens = TokenCheck(llm, plan.sampling, plan.gamma, plan.max_tokens)
-        self._on_progress = on_progress
-        self._num_tests = min(plan.num_contexts, len(prompts)) * len(plan.rules)
+        self._num_tests = min(plan.num_contexts, len(chosen)) * len(plan.rules)
         self._level = LEVEL / (self._num_tests + len(plan.rules))
-        texts = plan.max_tokens * len(prompts) * (2 * len(self._modes) + len(plan.rules))
+        texts = plan.max_tokens * len(chosen) * (2 * len(self._modes) + len(plan.rules))
         self._total = texts + _PAIR_WORK * plan.samples * self._num_tests
+        self._begin(None)
+
+    def _begin(self, on_progress: OnProgress | None) -> None:
+        self._on_progress = on_progress
         self._done = 0
+        self._finished = False
+        self._texts: list[TextComparison] = []
+        self._sampled: list[SamplingTest] = []
+        self._token_tests: list[TokenTest] = []
 
-    def run(self) -> VerifyResult:
-        texts: list[TextComparison] = []
-        contexts: list[Context] = []
-        for number, (prompt_id, prompt) in enumerate(self._prompts, 1):
-            comparisons, context = self._compare(f"texts of prompt {number}/{len(self._prompts)}", prompt_id, prompt)
-            texts += comparisons
-            contexts.append(context)
+    def run(self, on_progress: OnProgress | None = None) -> None:
+        """Verify. Whatever ends it, ``result`` has what was found until then.
+
+        Args:
+            on_progress: called now and then.
+        """
+        self._begin(on_progress)
+        contexts = [
+            self._compare(f"texts of prompt {number}/{len(self._prompts)}", prompt_id, prompt)
+            for number, (prompt_id, prompt) in enumerate(self._prompts, 1)
+        ]
         contexts.sort(key=lambda context: -context.spread)
-        tests: list[SamplingTest] = []
         for number, context in enumerate(contexts[: self._plan.num_contexts]):
-            tests += self._test(number, context)
-        tokens = [self._test_tokens(rule_number, rule) for rule_number, rule in enumerate(self._plan.rules)]
-        return VerifyResult(texts, tests, tokens, self._settings(), describe_machine(self._llm))
+            self._test(number, context)
+        for number, rule in enumerate(self._plan.rules):
+            self._token_tests.append(self._test_tokens(number, rule))
+        self._finished = True
 
-    def _compare(self, step: str, prompt_id: str, prompt: RenderedPrompt) -> tuple[list[TextComparison], Context]:
-        """All texts of a prompt. The plain ones come first, from empty caches, which no draft can have harmed."""
+    def result(self) -> VerifyResult:
+        """What was found so far."""
+        return VerifyResult(
+            list(self._texts),
+            list(self._sampled),
+            list(self._token_tests),
+            self._settings(),
+            describe_machine(self._llm),
+            interrupted=not self._finished,
+        )
+
+    def _compare(self, step: str, prompt_id: str, prompt: RenderedPrompt) -> Context:
+        """All texts of a prompt. The plain ones come first, from empty caches, which no draft can have harmed.
+
+        Returns:
+            Where samples could be drawn.
+        """
         plan, llm = self._plan, self._llm
         check = TextCheck(llm, prompt_id, prompt, plan.gamma)
         llm.reset()
@@ -129,23 +165,21 @@ class _Verification:
         for mode in self._modes:
             plain.append(mode.answer(llm, prompt, plan.max_tokens, 0).tokens)
             self._advance(step, plan.max_tokens)
-        comparisons = []
         for mode, tokens in zip(self._modes, plain, strict=True):
             drafted = mode.answer(llm, prompt, plan.max_tokens, plan.num_draft_tokens)
             if drafted.stats.num_draft_tokens == 0:  # "auto" says that it does not pay, which proves nothing
                 drafted = mode.answer(llm, prompt, plan.max_tokens, plan.gamma)
-            comparisons.append(check.compare(mode, tokens, drafted))
+            self._texts.append(check.compare(mode, tokens, drafted))
             self._advance(step, plan.max_tokens)
-        return comparisons, self._sampling.most_open_context(prompt_id, prompt, plain[1])
+        return self._sampling.most_open_context(prompt_id, prompt, plain[1])
 
-    def _test(self, number: int, context: Context) -> list[SamplingTest]:
+    def _test(self, number: int, context: Context) -> None:
         """One context under every rule."""
         exact = self._sampling.exact(context)
-        tests = []
         for rule_number, rule in enumerate(self._plan.rules):
             step = f"samples of {rule}, context {number + 1}/{self._num_tests // len(self._plan.rules)}"
             seeds = np.random.SeedSequence([self._plan.seeds[0] % 2**64, number, rule_number])
-            tests.append(
+            self._sampled.append(
                 self._sampling.test(
                     context,
                     exact,
@@ -155,7 +189,6 @@ class _Verification:
                     functools.partial(self._advance, step, _PAIR_WORK),
                 )
             )
-        return tests
 
     def _test_tokens(self, rule_number: int, rule: str) -> TokenTest:
         """Whole texts under one rule, one for each prompt."""
@@ -181,6 +214,17 @@ class _Verification:
             "level": LEVEL,
             "prompts": [prompt_id for prompt_id, _ in self._prompts],
         }
+
+
+def _chosen(llm: Llama, plan: Plan, prompts: Sequence[Prompt | str] | None, count: int) -> list[Prompt]:
+    """So many prompts, spread over the list."""
+    given = limited(builtin_prompts(), 1) if prompts is None else as_prompts(prompts)
+    if prompts is None:  # a user's own must not be left out without a word
+        given = [prompt for prompt in given if _needed(prompt.rendered(llm), plan) <= llm.n_ctx()] or given[:1]
+    used = min(count, len(given))
+    if used < 1:
+        raise ValueError(f"num_prompts={count} of {len(given)} prompts: give at least one")
+    return [given[i * len(given) // used] for i in range(used)]
 
 
 def _needed(rendered: RenderedPrompt, plan: Plan) -> int:
