@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -187,6 +188,7 @@ class Generation:
                 max_tokens=request.max_tokens,
                 logits_processor=None if self._fallback_reason else self._processors or None,
                 constraint=grammar,
+                heed=None if self._watch is None else self._watch.heed,
             )
         except BaseException:
             llama.n_tokens = min(llama.n_tokens, llama._target_context.num_tokens)  # it may have been cut already
@@ -221,9 +223,10 @@ class Generation:
             self._claim_draft()
             while self._engine.prefill():
                 self._heed_watch()  # here Python looks at signals, too
+            if not self._engine.round_is_open:
+                self._row = -1
             self._waiting.extend(self._next_round())
             self._look_at_engine()
-            self._row = -1
         self._row += 1
         if self._stops():
             return None
@@ -270,7 +273,8 @@ class Generation:
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
         sources = self._engine.sources()[:num_accepted] if num_accepted else ()
         origins: list[Origin] = ["lookup" if source == "lookup" else "draft" for source in sources]
-        return zip(tokens, [*origins, last], strict=False)  # there is no bonus behind an end of text
+        # A round that is open has come as far as its accepted tokens.
+        return itertools.islice(zip(tokens, [*origins, last], strict=False), self._row + 1, None)
 
     def _sampled_by(self, sampler: Any) -> Callable[[], Iterable[tuple[int, Origin]]]:
         """Plain rounds whose tokens llama.cpp's own sampler chooses."""
@@ -339,11 +343,8 @@ class Generation:
 
     def _leave_caches(self) -> None:
         llama = self._llama
-        if self._begun:
-            self._look_at_engine()  # a round that was interrupted has counted too
-            if self._position == self._prompt_size:
-                self._last_active = time.perf_counter()
-        self.supersede()
+        if self._begun and self._position == self._prompt_size:
+            self._last_active = time.perf_counter()
         # Whoever has changed the state in between (reset, eval, load_state) has said what the cache holds.
         ours = self._begun and is_open(llama) and llama.n_tokens == self._published
         try:
@@ -355,6 +356,9 @@ class Generation:
             if ours:
                 self._publish(min(self._position, llama._target_context.num_tokens))
                 llama._requires_eval = True
+            if self._begun:
+                self._look_at_engine()  # a round that was interrupted has counted too
+            self.supersede()
             llama._end_generation(self)
 
 
