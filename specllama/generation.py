@@ -16,6 +16,7 @@ import numpy.typing as npt
 from . import _core
 from ._llama import grammar_of
 from .closed import is_open, require_open
+from .memory import note_held
 from .options import Options
 from .stats import Tally
 from .token import Origin
@@ -101,6 +102,7 @@ class Generation:
         self._begun = False
         self._rollback = "none"
         self._published = 0  # the n_tokens that this generation set
+        self._evaluated: int | None = None  # what it is by llama_cpp's count, once there is a token
         self._finished = False
         self.stopped_by_criteria = False
         self.origin: Origin = "plain"
@@ -176,6 +178,7 @@ class Generation:
         if num_draft_tokens > 0 and not llama._claim_draft():
             num_draft_tokens = 0
         sampler = request.native_sampler(llama.last_n_tokens_size)
+        held = llama._target_context.num_tokens
         grammar = None if request.grammar is None else grammar_of(llama, request.grammar)
         try:
             self._engine.begin(
@@ -191,7 +194,10 @@ class Generation:
                 heed=None if self._watch is None else self._watch.heed,
             )
         except BaseException:
-            llama.n_tokens = min(llama.n_tokens, llama._target_context.num_tokens)  # it may have been cut already
+            left = llama._target_context.num_tokens
+            if left < held:  # it has been cut already
+                llama.n_tokens = min(llama.n_tokens, left)
+            note_held(llama, left)
             raise
         self._look_at_engine()
         self._begun = True
@@ -199,7 +205,7 @@ class Generation:
             self._watch.begin(self.tally)
         self._rollback = self._how_to_roll_back()
         llama.input_ids[: len(tokens)] = tokens
-        self._publish(llama._target_context.num_tokens)
+        self._publish(None)
         if self._fallback_reason:
             self._next_round = self._sampled_by(self._llama_cpp_sampler())
             if llama.draft_model is not None and request.options.most_draft_tokens > 0:
@@ -213,7 +219,7 @@ class Generation:
                 return self._next_token()
             except BaseException:
                 # Said while no other thread can take over: a failed decode may have emptied the cache.
-                self._publish(min(self._position, self._llama._target_context.num_tokens))
+                self._publish(None)
                 raise
 
     def _next_token(self) -> int | None:
@@ -229,12 +235,14 @@ class Generation:
             self._look_at_engine()
         self._row += 1
         if self._stops():
+            self._evaluated = self._position
             return None
         token, self.origin = self._waiting.popleft()
         if self._position < len(llama.input_ids):
             llama.input_ids[self._position] = token
-        self._publish(min(self._position, llama._target_context.num_tokens))
+        self._evaluated = self._position  # all but this one
         self._position += 1
+        self._publish(self._evaluated)
         self._last_active = time.perf_counter()
         return token
 
@@ -242,9 +250,11 @@ class Generation:
         if self._watch is not None:
             self._watch.heed()
 
-    def _publish(self, n_tokens: int) -> None:
-        """Says how much of ``input_ids`` the cache holds: never more than it does, whatever comes next."""
-        self._llama.n_tokens = self._published = n_tokens
+    def _publish(self, n_tokens: int | None) -> None:
+        """Says how many tokens are evaluated (None: as many as the cache holds), and how many the cache holds."""
+        held = min(self._position, self._llama._target_context.num_tokens)
+        self._llama.n_tokens = self._published = held if n_tokens is None else n_tokens
+        note_held(self._llama, held)
 
     def _claim_draft(self) -> None:
         if self._request.options.most_draft_tokens > 0 and not self._fallback_reason:
@@ -314,7 +324,7 @@ class Generation:
             self._engine.extend(np.asarray(tokens, dtype=np.int32))
             end = self._position + len(tokens)
             self._llama.input_ids[self._position : end] = tokens
-            self._publish(min(self._position, self._llama._target_context.num_tokens))
+            self._publish(self._evaluated)
             self._position = end
 
     def _require_undisturbed(self) -> None:
@@ -354,7 +364,7 @@ class Generation:
                 self._engine.finish(self._position)
         finally:
             if ours:
-                self._publish(min(self._position, llama._target_context.num_tokens))
+                self._publish(self._evaluated)
                 llama._requires_eval = True
             if self._begun:
                 self._look_at_engine()  # a round that was interrupted has counted too
