@@ -161,12 +161,7 @@ class Generation:
     def _begin(self) -> None:
         llama, request = self._llama, self._request
         require_open(llama)
-        tokens = np.asarray(request.tokens)
-        if tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
-            raise TypeError(f"the prompt must be a sequence of token ids, not of {tokens.dtype} values")
-        out_of_range = tokens[(tokens > np.iinfo(np.int32).max) | (tokens < np.iinfo(np.int32).min)]
-        if out_of_range.size:
-            raise ValueError(f"token {out_of_range[0]} is out of range: the vocabulary has {llama.n_vocab()} tokens")
+        tokens = _token_ids(request.tokens, "the prompt", llama.n_vocab())
         self._started = self._last_active = time.perf_counter()
         llama._take_over(self)
         self._engine = llama._engine  # the draft may have been exchanged since the generator was made
@@ -182,7 +177,7 @@ class Generation:
         grammar = None if request.grammar is None else grammar_of(llama, request.grammar)
         try:
             self._engine.begin(
-                tokens.astype(np.int32),
+                tokens,
                 sampler=sampler,
                 rule=self._rule,
                 num_draft_tokens=num_draft_tokens,
@@ -319,11 +314,17 @@ class Generation:
     def _append(self, tokens: Sequence[int]) -> None:
         with self._llama._exclusive():
             self._require_undisturbed()
+            ids = _token_ids(tokens, "what is sent", self._llama.n_vocab())
+            end = self._position + len(ids)
+            if end > self._llama.n_ctx():
+                raise ValueError(
+                    f"{len(ids)} tokens behind {self._position} do not fit into n_ctx={self._llama.n_ctx()}: "
+                    "send fewer, or create the Llama with a larger n_ctx"
+                )
             self._waiting.clear()
             self._engine.rewind(self._position)
-            self._engine.extend(np.asarray(tokens, dtype=np.int32))
-            end = self._position + len(tokens)
-            self._llama.input_ids[self._position : end] = tokens
+            self._engine.extend(ids)
+            self._llama.input_ids[self._position : end] = ids
             self._publish(self._evaluated)
             self._position = end
 
@@ -370,6 +371,17 @@ class Generation:
                 self._look_at_engine()  # a round that was interrupted has counted too
             self.supersede()
             llama._end_generation(self)
+
+
+def _token_ids(given: Sequence[int], what: str, n_vocab: int) -> npt.NDArray[np.int32]:
+    """Tokens as the engine takes them, which knows what is in the vocabulary."""
+    tokens = np.asarray(given)
+    if tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
+        raise TypeError(f"{what} must be a sequence of token ids, not of {tokens.dtype} values")
+    out_of_range = tokens[(tokens > np.iinfo(np.int32).max) | (tokens < np.iinfo(np.int32).min)]
+    if out_of_range.size:
+        raise ValueError(f"token {out_of_range[0]} is out of range: the vocabulary has {n_vocab} tokens")
+    return tokens.astype(np.int32)
 
 
 def _bias_processor(logit_bias: dict[int, float]) -> Callable[..., npt.NDArray[np.single]]:
