@@ -181,6 +181,7 @@ void bind_counters(py::module_ & module) {
         .def_readonly("num_drafts", &Counters::num_drafts)
         .def_readonly("num_draft_tokens", &Counters::num_draft_tokens)
         .def_readonly("num_accepted_tokens", &Counters::num_accepted_tokens)
+        .def_readonly("num_emitted_tokens", &Counters::num_emitted_tokens)
         .def_readonly("num_draft_tokens_per_pos", &Counters::num_draft_tokens_per_pos)
         .def_readonly("num_accepted_tokens_per_pos", &Counters::num_accepted_tokens_per_pos)
         .def_readonly("num_rounds_per_gamma", &Counters::num_rounds_per_gamma)
@@ -246,6 +247,23 @@ LogitsProcessor python_processor(const py::object & function, std::vector<int32_
     };
 }
 
+// Looks at signals, and calls a function that may raise.
+std::function<void()> python_heed(const py::object & function) {
+    return [owned = std::make_shared<OwnedByPython>(function)] {
+        const py::gil_scoped_acquire gil;
+        try {
+            if (PyErr_CheckSignals() != 0) {
+                throw py::error_already_set();
+            }
+            if (!owned->function.is_none()) {
+                owned->function();
+            }
+        } catch (const py::error_already_set & error) {
+            throw Interruption{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
+        }
+    };
+}
+
 // drafter(history, gamma) -> (tokens, distributions). A round runs without the GIL, and the drafter with it.
 std::unique_ptr<Drafter> callback_drafter(py::function drafter) {
     return std::make_unique<CallbackDrafter>(
@@ -278,11 +296,18 @@ std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Context> target, con
 
 void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
            std::size_t num_draft_tokens, std::uint64_t seed, bool paced, std::size_t max_tokens,
-           const py::object & logits_processor, std::shared_ptr<Constraint> constraint) {
+           const py::object & logits_processor, std::shared_ptr<Constraint> constraint, const py::object & heed) {
     std::vector<int32_t> tokens = to_vector(prompt);
     LogitsProcessor processor = python_processor(logits_processor, tokens);
-    Settings settings{sampler, rule_from_name(rule), num_draft_tokens,     paced, max_tokens,
-                      seed,    std::move(processor), std::move(constraint)};
+    Settings settings{sampler,
+                      rule_from_name(rule),
+                      num_draft_tokens,
+                      paced,
+                      max_tokens,
+                      seed,
+                      std::move(processor),
+                      std::move(constraint),
+                      python_heed(heed)};
     if (settings.sampler.dry.on()) {
         settings.sampler.dry.prompt = tokens;
     }
@@ -328,9 +353,10 @@ void bind_speculator(py::module_ & module) {
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
              py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),
-             py::arg("constraint") = nullptr)
+             py::arg("constraint") = nullptr, py::arg("heed") = py::none())
         .def("prefill", &Speculator::prefill, ReleaseGil())
         .def("step", &step, py::arg("max_tokens"))
+        .def_property_readonly("round_is_open", &Speculator::round_is_open)
         .def("decode_pending", &Speculator::decode_pending, ReleaseGil())
         .def(
             "logits",

@@ -38,6 +38,7 @@ struct Counters {
     std::size_t num_drafts = 0;                // rounds that drafted
     std::size_t num_draft_tokens = 0;
     std::size_t num_accepted_tokens = 0;
+    std::size_t num_emitted_tokens = 0;  // of all rounds
     // By position in the draft. How many rounds drafted that far, and in how many of them it was accepted.
     std::vector<std::size_t> num_draft_tokens_per_pos;
     std::vector<std::size_t> num_accepted_tokens_per_pos;

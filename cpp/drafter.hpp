@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "acceptance.hpp"
+#include "context.hpp"
 #include "distribution.hpp"
 #include "verify.hpp"
 
@@ -28,7 +30,7 @@ struct Proposal {
     // A token that was not drawn: a function of history and of the tokens before it.
     void append_guess(int32_t token, Source source) { append(token, {{token}, {1.0}}, source); }
 
-    // Leaves guesses out, from number `count` on.
+    // Leaves tokens out, from number `count` on.
     void cut(std::size_t count) {
         tokens.resize(count);
         q.resize(count);
@@ -54,7 +56,7 @@ struct DraftRequest {
     const std::vector<int32_t> & history;  // all committed tokens
     std::size_t prompt_size;               // history[prompt_size..] was generated in this call
     std::size_t gamma;                     // at most so many tokens
-    std::size_t n_vocab;                   // ids from here on do not exist in the target
+    const Context & target;                // which tokens there are, and which end a text
     const SamplerChain & chain;            // p and q go through the same one
     Rule rule;
     std::uint64_t seed;
@@ -63,6 +65,8 @@ struct DraftRequest {
     // Which token was drawn may decide whether it is proposed: the target's token is the same with any draft, as it is
     // in coupled and in greedy decoding.
     bool may_drop;
+    // Called between the parts of long work. What it throws is no std::exception, and ends the round. May be null.
+    const std::function<void()> & heed;
 };
 
 // What became of a proposal.
@@ -92,7 +96,8 @@ public:
     // first round.
     virtual std::size_t prefill(const std::vector<int32_t> & history) = 0;
 
-    // Appends up to gamma tokens to an empty proposal. It may stop early, after a token.
+    // Appends up to gamma tokens to an empty proposal. It may stop early, after a token, and does behind one that ends
+    // a text: what would follow is of no use.
     virtual void propose(const DraftRequest & request, Proposal & out) = 0;
 
     // The history after verification, longer than before: forget what was rejected.

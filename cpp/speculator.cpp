@@ -100,12 +100,16 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     draft_decoded_before_ = drafter_ ? drafter_->num_decoded() : 0;
     if (drafter_ && settings_.num_draft_tokens > 0) {
         drafter_->begin(history_, {settings_.num_draft_tokens, settings_.max_tokens, settings_.paced});
+        copy_pace();
     }
 }
 
 bool Speculator::prefill() {
     const InUse in_use(*this);
     require_generation();
+    if (round_.is_open) {
+        return false;
+    }
     const Stopwatch stopwatch(counters_.prompt_seconds);
     bool more = false;
     target_->keep_common(history_);  // a rewind, or snapshots, may have left more in it
@@ -131,35 +135,76 @@ const Round & Speculator::step(std::size_t max_tokens) {
         throw std::invalid_argument("max_tokens=0: a round emits at least one token");
     }
     const InUse in_use(*this);
-    settle();
-    ++round_number_;
-    round_ = Round();
-    proposal_.clear();
-    const double draft_before = counters_.draft_seconds;
-    const double verify_before = verify_seconds();
-    const bool carries = num_carried_ > 0;
-    const std::size_t gamma = choose_gamma(max_tokens);
-    propose(gamma);
+    if (!round_.is_open) {
+        open_round(max_tokens);
+    }
     try {
+        if (num_rows_ == 0) {
+            decode_round();
+        }
         verify();
     } catch (...) {
+        abandon_round();
         commit();
         throw;
     }
-    history_.insert(history_.end(), round_.tokens.begin(), round_.tokens.end());
-    commit();
-    // A plain round that pays for the last rejection says nothing of what plain decoding costs.
-    const bool is_typical = !carries || !proposal_.tokens.empty();
-    if (drafter_ && drafting_stopped_.empty() && is_typical) {
-        learn(gamma > 0, draft_before, verify_before);
+    if (!round_.is_open) {
+        close_round();
     }
     count_decoded();
     return round_;
 }
 
-void Speculator::learn(bool proposed, double draft_before, double verify_before) {
-    drafter_->learn({round_.tokens, proposed, round_.num_drafted, round_.num_accepted,
-                     counters_.draft_seconds - draft_before, verify_seconds() - verify_before});
+void Speculator::open_round(std::size_t max_tokens) {
+    num_rows_ = 0;
+    round_ = Round();
+    proposal_.clear();
+    settle();
+    ++round_number_;
+    draft_before_ = counters_.draft_seconds;
+    verify_before_ = verify_seconds();
+    carries_ = num_carried_ > 0;
+    propose(choose_gamma(max_tokens));
+    const auto & draft = proposal_.tokens;
+    sequence_ = history_;
+    sequence_.insert(sequence_.end(), draft.begin(), draft.end());
+    round_.num_drafted = draft.size();
+    round_.is_open = true;
+}
+
+void Speculator::decode_round() {
+    const Stopwatch stopwatch(counters_.verify_seconds);
+    decode_batch();
+    num_rows_ = round_.num_drafted + 1;
+    p_known_ = 0;
+    p_.resize(std::max(p_.size(), num_rows_));
+}
+
+void Speculator::close_round() {
+    count();
+    commit();
+    // A plain round that pays for the last rejection says nothing of what plain decoding costs.
+    const bool is_typical = !carries_ || !proposal_.tokens.empty();
+    if (drafter_ && drafting_stopped_.empty() && is_typical) {
+        learn();
+    }
+}
+
+// The caller goes another way than behind the drafts that are left.
+void Speculator::abandon_round() {
+    if (round_.is_open && !round_.tokens.empty()) {
+        count();
+    }
+    round_.is_open = false;
+}
+
+void Speculator::learn() {
+    drafter_->learn({round_.tokens, proposed_, round_.num_drafted, round_.num_accepted,
+                     counters_.draft_seconds - draft_before_, verify_seconds() - verify_before_});
+    copy_pace();
+}
+
+void Speculator::copy_pace() {
     if (settings_.paced && settings_.num_draft_tokens > 0 && drafter_->pace() != nullptr) {
         counters_.pace = drafter_->pace()->counters();
     }
@@ -198,6 +243,7 @@ void Speculator::rewind(std::size_t count) {
                                     std::to_string(counters_.num_prompt_tokens) + ", the history " +
                                     std::to_string(history_.size()));
     }
+    abandon_round();
     history_.resize(count);
     num_carried_ = 0;
     if (drafter_ && settings_.num_draft_tokens > 0) {
@@ -207,6 +253,7 @@ void Speculator::rewind(std::size_t count) {
 
 void Speculator::extend(const std::vector<int32_t> & tokens) {
     refuse_bad_prompt(tokens, 0, *target_);
+    abandon_round();
     history_.insert(history_.end(), tokens.begin(), tokens.end());
     num_carried_ = 0;
 }
@@ -252,6 +299,7 @@ std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
 
 // A draft that fails costs speed, never the text: what it has drawn is kept, and the target goes on alone.
 void Speculator::propose(std::size_t gamma) {
+    proposed_ = gamma > 0;
     if (gamma == 0) {
         if (drafter_ && settings_.num_draft_tokens > 0 && drafter_->room(history_.size()) == 0) {
             stop_drafting("the draft's context is full: give it a larger n_ctx by draft_kwargs");
@@ -262,14 +310,13 @@ void Speculator::propose(std::size_t gamma) {
     const double decoded_before = drafter_->decode_seconds();
     try {
         drafter_->commit(history_);
-        drafter_->propose({history_, counters_.num_prompt_tokens, gamma, target_->n_vocab(), *draft_chain_,
-                           settings_.rule, settings_.seed, round_number_, settings_.paced,
-                           settings_.rule == Rule::coupled || settings_.sampler.temperature == 0.0F},
+        drafter_->propose({history_, counters_.num_prompt_tokens, gamma, *target_, *draft_chain_, settings_.rule,
+                           settings_.seed, round_number_, settings_.paced,
+                           settings_.rule == Rule::coupled || settings_.sampler.temperature == 0.0F, settings_.heed},
                           proposal_);
     } catch (const std::exception & error) {
         stop_drafting(error.what());
     }
-    cut_behind_end();
     const double decode = drafter_->decode_seconds() - decoded_before;
     counters_.draft_seconds += decode;
     counters_.sample_seconds += now_seconds() - start - decode;
@@ -292,88 +339,79 @@ void Speculator::decode_batch() {
 }
 
 void Speculator::verify() {
-    const auto & draft = proposal_.tokens;
-    sequence_ = history_;
-    sequence_.insert(sequence_.end(), draft.begin(), draft.end());
-    num_rows_ = 0;
-    {
-        const Stopwatch stopwatch(counters_.verify_seconds);
-        decode_batch();
-    }
-    num_rows_ = draft.size() + 1;
     const Stopwatch stopwatch(counters_.sample_seconds);
-    p_known_ = 0;
-    p_.resize(std::max(p_.size(), num_rows_));
-    const Verdict verdict = decide();
-    round_.tokens.assign(draft.begin(), draft.begin() + static_cast<std::ptrdiff_t>(verdict.num_accepted));
-    if (verdict.num_accepted < draft.size() || !ends_text()) {
+    if (settings_.logits_processor && settings_.rule != Rule::block) {
+        const Step step = decide_next();
+        round_.tokens.push_back(step.token);
+        round_.num_accepted += step.accepted ? 1 : 0;
+        round_.is_open = step.accepted;
+    } else {
+        const Verdict verdict = decide();
+        const auto & draft = proposal_.tokens;
+        round_.tokens.assign(draft.begin(), draft.begin() + static_cast<std::ptrdiff_t>(verdict.num_accepted));
         round_.tokens.push_back(verdict.next);
+        round_.num_accepted = verdict.num_accepted;
+        round_.is_open = false;
     }
-    count(verdict);
+    const std::size_t before = sequence_.size() - round_.num_drafted;
+    history_.insert(history_.end(), round_.tokens.begin() + static_cast<std::ptrdiff_t>(history_.size() - before),
+                    round_.tokens.end());
 }
 
 // p_{i+1}, with the history that its position really has.
 const Distribution & Speculator::target_at(std::size_t i) {
+    const std::size_t num_before = sequence_.size() - round_.num_drafted - counters_.num_prompt_tokens;
     for (; p_known_ <= i; ++p_known_) {
         chain_->apply(target_->logits(first_row_ + p_known_), target_->n_vocab(),
-                      sequence_.data() + counters_.num_prompt_tokens, num_generated() + p_known_, p_[p_known_]);
+                      sequence_.data() + counters_.num_prompt_tokens, num_before + p_known_, p_[p_known_]);
     }
     return p_[i];
 }
 
+Uniforms Speculator::uniforms() const {
+    const Noise accept(settings_.seed, Stream::accept, round_number_);
+    Uniforms uniforms{{}, Noise(settings_.seed, Stream::next, round_number_).uniform(0)};
+    for (std::size_t i = 0; i < round_.num_drafted; ++i) {
+        uniforms.accept.push_back(accept.uniform(i));
+    }
+    return uniforms;
+}
+
 Verdict Speculator::decide() {
     const auto & draft = proposal_.tokens;
-    const TargetAt p = [this, &draft](std::size_t i) -> const Distribution & {
-        return i == draft.size() && ends_text() ? proposal_.q.back() : target_at(i);
-    };
+    const TargetAt p = [this](std::size_t i) -> const Distribution & { return target_at(i); };
     if (settings_.rule == Rule::coupled) {
         return verify_coupled(p, draft, settings_.seed, history_.size());
     }
-    const Noise accept(settings_.seed, Stream::accept, round_number_);
-    Uniforms uniforms{{}, Noise(settings_.seed, Stream::next, round_number_).uniform(0)};
-    for (std::size_t i = 0; i < draft.size(); ++i) {
-        uniforms.accept.push_back(accept.uniform(i));
-    }
-    return settings_.rule == Rule::block ? verify_block(p, proposal_.q, draft, uniforms)
-                                         : verify_rejection(p, proposal_.q, draft, uniforms);
+    return settings_.rule == Rule::block ? verify_block(p, proposal_.q, draft, uniforms())
+                                         : verify_rejection(p, proposal_.q, draft, uniforms());
 }
 
-// Whether the draft ends with an end of text behind which a logits processor must not be asked: plain decoding would
-// not ask it, and it may know that it is done. Then there is no bonus.
-bool Speculator::ends_text() const {
-    return settings_.logits_processor && !proposal_.tokens.empty() && target_->is_eog(proposal_.tokens.back());
+Step Speculator::decide_next() {
+    const auto & draft = proposal_.tokens;
+    const std::size_t i = round_.tokens.size();
+    const Distribution & p = target_at(i);
+    return settings_.rule == Rule::coupled ? coupled_step(p, draft, settings_.seed, history_.size() - i, i)
+                                           : rejection_step(p, proposal_.q, draft, uniforms(), i);
 }
 
-// What is guessed behind an end of text is of no use to a logits processor. Nothing that was drawn is left out: a model
-// stops there by itself.
-void Speculator::cut_behind_end() {
-    const auto & tokens = proposal_.tokens;
-    if (settings_.logits_processor) {
-        const auto end =
-            std::find_if(tokens.begin(), tokens.end(), [this](int32_t token) { return target_->is_eog(token); });
-        if (end != tokens.end()) {
-            proposal_.cut(static_cast<std::size_t>(end - tokens.begin()) + 1);
-        }
-    }
-}
-
-void Speculator::count(const Verdict & verdict) {
-    const std::size_t drafted = proposal_.tokens.size();
-    round_.num_drafted = drafted;
-    round_.num_accepted = verdict.num_accepted;
+void Speculator::count() {
+    const std::size_t drafted = round_.num_drafted;
+    const std::size_t accepted = round_.num_accepted;
+    counters_.num_emitted_tokens += round_.tokens.size();
     auto & per_gamma = counters_.num_rounds_per_gamma;
     per_gamma.resize(std::max(per_gamma.size(), drafted + 1), 0);
     per_gamma[drafted] += 1;
     if (drafted == 0) {
         return;
     }
-    count_sources(proposal_.sources, verdict.num_accepted, counters_.per_source);
+    count_sources(proposal_.sources, accepted, counters_.per_source);
     counters_.num_drafts += 1;
     counters_.num_draft_tokens += drafted;
-    counters_.num_accepted_tokens += verdict.num_accepted;
+    counters_.num_accepted_tokens += accepted;
     count_per_position(counters_.num_draft_tokens_per_pos, drafted, drafted);
-    count_per_position(counters_.num_accepted_tokens_per_pos, verdict.num_accepted, drafted);
-    const std::size_t reached = std::min(verdict.num_accepted + 1, drafted);
+    count_per_position(counters_.num_accepted_tokens_per_pos, accepted, drafted);
+    const std::size_t reached = std::min(round_.tokens.size(), drafted);
     counters_.num_reached_tokens += reached;
     for (std::size_t i = 0; i < reached; ++i) {
         counters_.sum_overlap += overlap(p_[i], proposal_.q[i]);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,16 +23,19 @@ struct Settings {
     std::size_t max_tokens = static_cast<std::size_t>(-1);  // of the generation
     std::uint64_t seed = 0;
     // Of p only, and with `rejection` or `coupled` called once for each token of the text, in order, behind the text
-    // alone: so it may remember what it was called with. q needs no processor to be exact.
+    // alone, when that token is asked for: so it may remember what it was called with. q needs no processor to be
+    // exact.
     LogitsProcessor logits_processor = nullptr;
     std::shared_ptr<Constraint> constraint = nullptr;  // a grammar, if any
+    std::function<void()> heed = nullptr;              // see DraftRequest
 };
 
-// What one round emitted: accepted drafts, then one correction, bonus or (gamma = 0) plain token.
+// What one round has emitted: accepted drafts, then one correction, bonus or (gamma = 0) plain token.
 struct Round {
     std::vector<int32_t> tokens;
     std::size_t num_drafted = 0;
     std::size_t num_accepted = 0;
+    bool is_open = false;  // there is more to come: see step()
 };
 
 // Between rounds: target KV = history without its last token (`pending`), draft KV = a prefix of history. After a
@@ -51,13 +55,15 @@ public:
     // call it again.
     bool prefill();
 
-    // One round, of at most max_tokens >= 1 tokens.
+    // One round, of at most max_tokens >= 1 tokens. With a logits processor, which is asked only for tokens that are
+    // wanted, one token of it: the round stays open, and the next call goes on with it.
     const Round & step(std::size_t max_tokens);
+    bool round_is_open() const { return round_.is_open; }
 
     // Decodes only the pending token, for a caller who samples on their own and then calls extend().
     void decode_pending();
 
-    // The target's logits [n_vocab] from which token i of the last round (or pending's successor) was sampled.
+    // The target's logits [n_vocab] from which token i of the last round (or pending's successor) is sampled.
     const float * logits(std::size_t i);
 
     // Where the tokens that the last round drafted came from, the accepted ones first.
@@ -85,23 +91,27 @@ private:
 
     std::size_t choose_gamma(std::size_t max_tokens) const;
     void settle();
+    void open_round(std::size_t max_tokens);
+    void decode_round();
+    void close_round();
+    void abandon_round();
     void propose(std::size_t gamma);
     void decode_batch();
     void verify();
-    void learn(bool proposed, double draft_before, double verify_before);
+    void learn();
+    void copy_pace();
     void commit();
     const Distribution & target_at(std::size_t i);
+    Uniforms uniforms() const;
     Verdict decide();
-    bool ends_text() const;
-    void cut_behind_end();
-    void count(const Verdict & verdict);
+    Step decide_next();
+    void count();
     void stop_drafting(const std::string & why);
     void count_decoded();
     void roll_back_draft();
     void require_generation() const;
     // What verification has cost, what became of a rejection included.
     double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
-    std::size_t num_generated() const { return history_.size() - counters_.num_prompt_tokens; }
 
     std::shared_ptr<Context> target_;
     std::shared_ptr<Context> draft_context_;
@@ -121,6 +131,10 @@ private:
     std::vector<int32_t> sequence_;  // history, d_1..d_gamma
     std::vector<Distribution> p_;    // [gamma+1]; the first p_known_ are those of this round
     std::size_t p_known_ = 0;
+    bool proposed_ = false;  // in this round the drafter was asked
+    bool carries_ = false;   // it pays for the last rejection
+    double draft_before_ = 0.0;
+    double verify_before_ = 0.0;
     std::size_t num_rows_ = 0;   // of logits that the last decode left
     std::size_t first_row_ = 0;  // which token of the batch has the first of them
     Round round_;

@@ -59,14 +59,25 @@ double rejection_acceptance(const Distribution & p, const Distribution & q, int3
     return std::min(1.0, ratio(p.of(draft), q.of(draft)));
 }
 
+Step rejection_step(const Distribution & p, const std::vector<Distribution> & q, const std::vector<int32_t> & draft,
+                    const Uniforms & uniforms, std::size_t i) {
+    if (i == draft.size()) {
+        return {false, p.sample(uniforms.next)};
+    }
+    if (uniforms.accept[i] < rejection_acceptance(p, q[i], draft[i])) {
+        return {true, draft[i]};
+    }
+    return {false, residual(p, q[i], 1.0).sample(uniforms.next)};
+}
+
 Verdict verify_rejection(const TargetAt & p, const std::vector<Distribution> & q, const std::vector<int32_t> & draft,
                          const Uniforms & uniforms) {
-    for (std::size_t i = 0; i < draft.size(); ++i) {
-        if (uniforms.accept[i] >= rejection_acceptance(p(i), q[i], draft[i])) {
-            return {i, residual(p(i), q[i], 1.0).sample(uniforms.next)};
+    for (std::size_t i = 0;; ++i) {
+        const Step step = rejection_step(p(i), q, draft, uniforms, i);
+        if (!step.accepted) {
+            return {i, step.token};
         }
     }
-    return {draft.size(), p(draft.size()).sample(uniforms.next)};
 }
 
 BlockAcceptance block_acceptance(const TargetAt & p, const std::vector<Distribution> & q,
@@ -107,12 +118,18 @@ Verdict verify_block(const TargetAt & p, const std::vector<Distribution> & q, co
     return {accepted, residual(p(accepted), q[accepted], acceptance.w[accepted]).sample(uniforms.next)};
 }
 
+Step coupled_step(const Distribution & p, const std::vector<int32_t> & draft, std::uint64_t seed,
+                  std::uint64_t position, std::size_t i) {
+    const int32_t token = p.gumbel_argmax(Noise(seed, Stream::gumbel, position + i));
+    return {i < draft.size() && token == draft[i], token};
+}
+
 Verdict verify_coupled(const TargetAt & p, const std::vector<int32_t> & draft, std::uint64_t seed,
                        std::uint64_t position) {
     for (std::size_t i = 0;; ++i) {
-        const int32_t token = p(i).gumbel_argmax(Noise(seed, Stream::gumbel, position + i));
-        if (i == draft.size() || token != draft[i]) {
-            return {i, token};
+        const Step step = coupled_step(p(i), draft, seed, position, i);
+        if (!step.accepted) {
+            return {i, step.token};
         }
     }
 }

@@ -40,7 +40,15 @@ Distribution residual(const Distribution & p, const Distribution & q, double wei
 // a_i = min(1, p_i(d_i) / q_i(d_i)) (Leviathan et al. 2022, algorithm 1; Chen et al. 2023, algorithm 2).
 double rejection_acceptance(const Distribution & p, const Distribution & q, int32_t draft);
 
+// What becomes of one position, i = 0..gamma, if all drafts before it were accepted.
+struct Step {
+    bool accepted;  // the draft stays
+    int32_t token;  // which comes there
+};
+
 // Accepts drafts in turn with probability a_i, and corrects the first rejected one from the residual.
+Step rejection_step(const Distribution & p, const std::vector<Distribution> & q, const std::vector<int32_t> & draft,
+                    const Uniforms & uniforms, std::size_t i);
 Verdict verify_rejection(const TargetAt & p, const std::vector<Distribution> & q, const std::vector<int32_t> & draft,
                          const Uniforms & uniforms);
 
@@ -58,6 +66,8 @@ Verdict verify_block(const TargetAt & p, const std::vector<Distribution> & q, co
 
 // Daliri, Musco, Suresh, arXiv 2408.07978: the target's own sample under the shared noise of each position, accepted
 // while it equals the draft. `position` is the index of d_1 in the history.
+Step coupled_step(const Distribution & p, const std::vector<int32_t> & draft, std::uint64_t seed,
+                  std::uint64_t position, std::size_t i);
 Verdict verify_coupled(const TargetAt & p, const std::vector<int32_t> & draft, std::uint64_t seed,
                        std::uint64_t position);
 

@@ -14,6 +14,7 @@ from .arguments import check_constructor, warn
 from .closed import is_open
 from .draft import Draft, corpus_tokens
 from .loading import explained
+from .memory import tokens_held
 from .vocabulary import require_same_vocabulary, require_same_vocabulary_file
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class ModelDraft(Draft):
         """Learn what the cache holds if the draft's owner has used it. While it is ours its ``n_tokens`` is 0."""
         self.notice_closing()
         if self.unusable is None and self.llama.n_tokens:
-            self.context.assume(self.llama._input_ids)
+            self.context.assume(tokens_held(self.llama))
             self.llama.n_tokens = 0
 
     def forget(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from . import _core
 from ._llama import grammar_of
 from .closed import is_open, require_open
+from .memory import note_held
 from .options import Options
 from .stats import Tally
 from .token import Origin
@@ -109,6 +111,7 @@ class Generation:
         self._begun = False
         self._rollback = "none"
         self._published = 0  # the n_tokens that this generation set
+        self._evaluated: int | None = None  # what it is by llama_cpp's count, once there is a token
         self._finished = False
         self.stopped_by_criteria = False
         self.origin: Origin = "plain"
@@ -167,12 +170,7 @@ class Generation:
     def _begin(self) -> None:
         llama, request = self._llama, self._request
         require_open(llama)
-        tokens = np.asarray(request.tokens)
-        if tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
-            raise TypeError(f"the prompt must be a sequence of token ids, not of {tokens.dtype} values")
-        out_of_range = tokens[(tokens > np.iinfo(np.int32).max) | (tokens < np.iinfo(np.int32).min)]
-        if out_of_range.size:
-            raise ValueError(f"token {out_of_range[0]} is out of range: the vocabulary has {llama.n_vocab()} tokens")
+        tokens = _token_ids(request.tokens, "the prompt", llama.n_vocab())
         self._started = self._last_active = time.perf_counter()
         llama._take_over(self)
         self._engine = llama._engine  # the draft may have been exchanged since the generator was made
@@ -184,10 +182,11 @@ class Generation:
         if num_draft_tokens > 0 and not llama._claim_draft():
             num_draft_tokens = 0
         sampler = request.native_sampler(llama.last_n_tokens_size, request.options.samplers.breakers(llama))
+        held = llama._target_context.num_tokens
         grammar = None if request.grammar is None else grammar_of(llama, request.grammar)
         try:
             self._engine.begin(
-                tokens.astype(np.int32),
+                tokens,
                 sampler=sampler,
                 rule=self._rule,
                 num_draft_tokens=num_draft_tokens,
@@ -196,9 +195,13 @@ class Generation:
                 max_tokens=request.max_tokens,
                 logits_processor=None if self._fallback_reason else self._processors or None,
                 constraint=grammar,
+                heed=None if self._watch is None else self._watch.heed,
             )
         except BaseException:
-            llama.n_tokens = min(llama.n_tokens, llama._target_context.num_tokens)  # it may have been cut already
+            left = llama._target_context.num_tokens
+            if left < held:  # it has been cut already
+                llama.n_tokens = min(llama.n_tokens, left)
+            note_held(llama, left)
             raise
         self._look_at_engine()
         self._begun = True
@@ -206,7 +209,7 @@ class Generation:
             self._watch.begin(self.tally)
         self._rollback = self._how_to_roll_back()
         llama.input_ids[: len(tokens)] = tokens
-        self._publish(llama._target_context.num_tokens)
+        self._publish(None)
         if self._fallback_reason:
             self._next_round = self._sampled_by(self._llama_cpp_sampler())
             if llama.draft_model is not None and request.options.most_draft_tokens > 0:
@@ -220,7 +223,7 @@ class Generation:
                 return self._next_token()
             except BaseException:
                 # Said while no other thread can take over: a failed decode may have emptied the cache.
-                self._publish(min(self._position, self._llama._target_context.num_tokens))
+                self._publish(None)
                 raise
 
     def _next_token(self) -> int | None:
@@ -230,17 +233,20 @@ class Generation:
             self._claim_draft()
             while self._engine.prefill():
                 self._heed_watch()  # here Python looks at signals, too
+            if not self._engine.round_is_open:
+                self._row = -1
             self._waiting.extend(self._next_round())
             self._look_at_engine()
-            self._row = -1
         self._row += 1
         if self._stops():
+            self._evaluated = self._position
             return None
         token, self.origin = self._waiting.popleft()
         if self._position < len(llama.input_ids):
             llama.input_ids[self._position] = token
-        self._publish(min(self._position, llama._target_context.num_tokens))
+        self._evaluated = self._position  # all but this one
         self._position += 1
+        self._publish(self._evaluated)
         self._last_active = time.perf_counter()
         return token
 
@@ -248,9 +254,11 @@ class Generation:
         if self._watch is not None:
             self._watch.heed()
 
-    def _publish(self, n_tokens: int) -> None:
-        """Says how much of ``input_ids`` the cache holds: never more than it does, whatever comes next."""
-        self._llama.n_tokens = self._published = n_tokens
+    def _publish(self, n_tokens: int | None) -> None:
+        """Says how many tokens are evaluated (None: as many as the cache holds), and how many the cache holds."""
+        held = min(self._position, self._llama._target_context.num_tokens)
+        self._llama.n_tokens = self._published = held if n_tokens is None else n_tokens
+        note_held(self._llama, held)
 
     def _claim_draft(self) -> None:
         if self._request.options.most_draft_tokens > 0 and not self._fallback_reason:
@@ -279,7 +287,8 @@ class Generation:
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
         sources = self._engine.sources()[:num_accepted] if num_accepted else ()
         origins: list[Origin] = ["lookup" if source == "lookup" else "draft" for source in sources]
-        return zip(tokens, [*origins, last], strict=False)  # there is no bonus behind an end of text
+        # A round that is open has come as far as its accepted tokens.
+        return itertools.islice(zip(tokens, [*origins, last], strict=False), self._row + 1, None)
 
     def _sampled_by(self, sampler: Any) -> Callable[[], Iterable[tuple[int, Origin]]]:
         """Plain rounds whose tokens llama.cpp's own sampler chooses."""
@@ -314,12 +323,18 @@ class Generation:
     def _append(self, tokens: Sequence[int]) -> None:
         with self._llama._exclusive():
             self._require_undisturbed()
+            ids = _token_ids(tokens, "what is sent", self._llama.n_vocab())
+            end = self._position + len(ids)
+            if end > self._llama.n_ctx():
+                raise ValueError(
+                    f"{len(ids)} tokens behind {self._position} do not fit into n_ctx={self._llama.n_ctx()}: "
+                    "send fewer, or create the Llama with a larger n_ctx"
+                )
             self._waiting.clear()
             self._engine.rewind(self._position)
-            self._engine.extend(np.asarray(tokens, dtype=np.int32))
-            end = self._position + len(tokens)
-            self._llama.input_ids[self._position : end] = tokens
-            self._publish(min(self._position, self._llama._target_context.num_tokens))
+            self._engine.extend(ids)
+            self._llama.input_ids[self._position : end] = ids
+            self._publish(self._evaluated)
             self._position = end
 
     def _require_undisturbed(self) -> None:
@@ -348,11 +363,8 @@ class Generation:
 
     def _leave_caches(self) -> None:
         llama = self._llama
-        if self._begun:
-            self._look_at_engine()  # a round that was interrupted has counted too
-            if self._position == self._prompt_size:
-                self._last_active = time.perf_counter()
-        self.supersede()
+        if self._begun and self._position == self._prompt_size:
+            self._last_active = time.perf_counter()
         # Whoever has changed the state in between (reset, eval, load_state) has said what the cache holds.
         ours = self._begun and is_open(llama) and llama.n_tokens == self._published
         try:
@@ -362,9 +374,23 @@ class Generation:
                 self._engine.finish(self._position)
         finally:
             if ours:
-                self._publish(min(self._position, llama._target_context.num_tokens))
+                self._publish(self._evaluated)
                 llama._requires_eval = True
+            if self._begun:
+                self._look_at_engine()  # a round that was interrupted has counted too
+            self.supersede()
             llama._end_generation(self)
+
+
+def _token_ids(given: Sequence[int], what: str, n_vocab: int) -> npt.NDArray[np.int32]:
+    """Tokens as the engine takes them, which knows what is in the vocabulary."""
+    tokens = np.asarray(given)
+    if tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
+        raise TypeError(f"{what} must be a sequence of token ids, not of {tokens.dtype} values")
+    out_of_range = tokens[(tokens > np.iinfo(np.int32).max) | (tokens < np.iinfo(np.int32).min)]
+    if out_of_range.size:
+        raise ValueError(f"token {out_of_range[0]} is out of range: the vocabulary has {n_vocab} tokens")
+    return tokens.astype(np.int32)
 
 
 def _bias_processor(logit_bias: dict[int, float]) -> Callable[..., npt.NDArray[np.single]]:

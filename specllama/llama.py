@@ -24,6 +24,7 @@ from .cost_memory import CostMemory
 from .draft import LOOKUP, Draft, opened, refuse
 from .generation import Generation, Request
 from .loading import explained
+from .memory import note_held, settle, tokens_held
 from .options import FallbackWarning, NumDraftTokens, Options, checked_seed
 from .samplers import taken_from
 from .snapshots import RoomForSnapshots
@@ -181,7 +182,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         if self._generation is not None:
             self._generation.supersede()
             self._end_generation(self._generation)
-        self._target_context.assume(self._input_ids)
+        self._target_context.assume(tokens_held(self))
         self._generation = generation
 
     def _end_generation(self, generation: Generation) -> None:
@@ -342,6 +343,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
                 context.decode(np.asarray(part, dtype=np.int32), 0)
                 self.input_ids[start : start + len(part)] = part
                 self.n_tokens = context.num_tokens
+                note_held(self, self.n_tokens)
                 rows = [context.logits(i) for i in range(len(part))]
             yield from enumerate(rows, start)
 
@@ -354,8 +356,16 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
     def reset(self) -> None:
         """Forget everything: the next prompt is decoded from its beginning, by the draft too."""
         super().reset()  # type: ignore[no-untyped-call]
+        note_held(self, 0)
         if self._draft is not None:
             self._draft.forget()
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """See the base class."""
+        with self._exclusive():
+            settle(self)
+            super().eval(tokens)
+            note_held(self, self.n_tokens)
 
     def save_state(self) -> llama_cpp.LlamaState:
         """Save the target's state. ``llama_cpp.Llama`` can load it too.
@@ -364,7 +374,10 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
             BusyError: another thread is generating.
         """
         with self._exclusive():
+            if self._generation is None:
+                settle(self)
             state = super().save_state()
+            state.n_tokens = min(state.n_tokens, len(tokens_held(self)))
             state.scores = np.zeros((1, self._n_vocab), dtype=np.single)  # the base class copies it over its own rows
             return state
 
@@ -393,6 +406,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
                     seed=state.seed,
                 )
             )
+            note_held(self, self.n_tokens)
 
     def __getstate__(self) -> dict[str, Any]:
         draft = self._draft

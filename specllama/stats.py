@@ -88,7 +88,7 @@ class Stats:
     predicted_speedup: float = 0.0
     """What ``"auto"`` expected of its rounds when it verified them, against plain decoding; 0.0 without it."""
     realised_speedup: float = 0.0
-    """What they really gained: tokens times ``plain_seconds`` by the seconds of both models."""
+    """What they really gained: tokens times ``plain_seconds`` by the seconds of both models and of rolling back."""
     exploring_seconds: float = 0.0
     """Time that ``"auto"`` lost in rounds that drafted although it might not pay, to find out."""
     num_draft_tokens_per_pos: tuple[int, ...] = ()
@@ -234,8 +234,8 @@ class Tally:
         overlap, argmax_match = sums.pop("sum_overlap"), sums.pop("sum_argmax_match")
         predicted_tokens, predicted_seconds = sums.pop("predicted_tokens"), sums.pop("predicted_seconds")
         generating = self.total_seconds - sums["prompt_seconds"]
-        decoding = sums["draft_seconds"] + sums["verify_seconds"]
-        num_emitted = sums["num_accepted_tokens"] + sum(self.rounds_per_gamma)
+        num_emitted = sums.pop("num_emitted_tokens")
+        spent = sums["draft_seconds"] + sums["verify_seconds"] + sums["rollback_seconds"]
         return Stats(
             **sums,  # type: ignore[arg-type]
             num_tokens=self.num_tokens,
@@ -248,7 +248,7 @@ class Tally:
             num_dropped_tokens=self.dropped,
             plain_seconds=self.plain_seconds,
             predicted_speedup=_ratio(predicted_tokens * self.plain_seconds, predicted_seconds),
-            realised_speedup=_ratio(num_emitted * self.plain_seconds, decoding),
+            realised_speedup=_ratio(num_emitted * self.plain_seconds, spent),
             acceptance_rate=_ratio(sums["num_accepted_tokens"], sums["num_draft_tokens"]),
             mean_acceptance_length=1.0 + _ratio(sums["num_accepted_tokens"], sums["num_drafts"]),
             expected_acceptance=_ratio(overlap, sums["num_reached_tokens"]),
@@ -267,6 +267,7 @@ _SUMMED = (
     "num_drafts",
     "num_draft_tokens",
     "num_accepted_tokens",
+    "num_emitted_tokens",
     "num_reached_tokens",
     "sum_overlap",
     "sum_argmax_match",

@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from fresh import PROMPT, SAMPLING, text_of
 from test_decode_failures import aborting
+from test_watch import Impatient
 
 import specllama
+from specllama.watch import Stopped, watching
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -134,8 +136,9 @@ def test_statistics_add_up(make_llama: MakeLlama, tiny_files: TinyFiles, draft: 
             assert "model" not in stats.per_drafter
             assert stats.num_draft_tokens_decoded == 0
         assert 0.0 <= stats.exploring_seconds <= stats.draft_seconds + stats.verify_seconds
+        spent = stats.draft_seconds + stats.verify_seconds + stats.rollback_seconds
         assert stats.realised_speedup == pytest.approx(
-            (stats.num_accepted_tokens + rounds) * stats.plain_seconds / (stats.draft_seconds + stats.verify_seconds)
+            (stats.num_accepted_tokens + rounds) * stats.plain_seconds / spent
         )
         for name, drafter in stats.per_drafter.items():
             summed[name] = summed.get(name, 0) + drafter.num_draft_tokens
@@ -189,6 +192,14 @@ def test_a_prompt_that_would_cost_the_draft_too_much(make_llama: MakeLlama, tiny
         tokens_of(llm, num_draft_tokens=4, temp=0.0)
         assert llm.stats.num_draft_tokens_decoded > 0, "a fixed number of tokens is what it says"
     assert llm.total_stats.num_draft_prompts_skipped == 0
+
+
+def test_a_skipped_prompt_is_counted_without_a_round(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = auto(make_llama, tiny_files, "good")
+    llm._engine.restore_costs({1: 0.5, 2: 0.51, 17: 0.52}, SLOW)
+    with watching(Impatient(1)), pytest.raises(Stopped):
+        tokens_of(llm)
+    assert llm.stats.num_draft_prompts_skipped == 1
 
 
 def test_costs_are_handed_on(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:

@@ -146,6 +146,16 @@ def test_what_the_function_is_given(words: MakeEngine) -> None:
     assert engine.history() == emitted
 
 
+def test_nothing_is_drafted_behind_an_end(words: MakeEngine) -> None:
+    end = 2
+    engine = words(lambda history, gamma: ([280, end, 290, end], [one_hot(token) for token in (280, end, 290, end)]))
+    assert engine.target_llama.token_eos() == end
+    engine.begin(WORDS, gamma=4)
+    for _ in range(9):
+        engine.step()
+    assert {round_.num_drafted for round_ in engine.rounds} == {2}
+
+
 def test_no_tokens_is_a_plain_round(words: MakeEngine) -> None:
     engine = words(lambda history, gamma: ([], []))
     plain = engine.generate(WORDS, 20, gamma=0, temperature=0.0)

@@ -167,6 +167,34 @@ def test_generator_send_appends_the_callers_tokens(
     assert_like_fresh(llm, make_llama, tiny_files)
 
 
+@pytest.mark.parametrize(
+    ("own", "error", "message"),
+    [
+        ([270] * 600, ValueError, r"600 tokens behind \d+ do not fit into n_ctx=512"),
+        ([270, -1], ValueError, "token -1 at index 1 is out of range"),
+        ([270, 2**40], ValueError, f"token {2**40} is out of range"),
+        ([270.5], TypeError, "what is sent must be a sequence of token ids, not of float64 values"),
+        ([[270]], TypeError, "what is sent must be a sequence of token ids"),
+        (["fox"], TypeError, "what is sent must be a sequence of token ids"),
+    ],
+)
+def test_bad_tokens_of_the_callers_end_the_generation(
+    llm: specllama.Llama,
+    make_llama: MakeLlama,
+    tiny_files: TinyFiles,
+    own: list[Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    prompt = llm.tokenize(PROMPT.encode())
+    tokens = llm.generate(prompt, temp=0.0)
+    first = [next(tokens) for _ in range(3)]
+    with pytest.raises(error, match=message):
+        tokens.send(own)
+    assert list(llm.eval_tokens) == [*prompt, *first[:-1]]
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
 def test_stopping_criterion_inside_a_run(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     lengths = []
 

@@ -55,6 +55,19 @@ def test_no_match_is_plain_decoding(make_llama: MakeLlama) -> None:
     assert llm.stats.num_tokens == 1
 
 
+@pytest.mark.parametrize("gamma", [6, "auto"])
+def test_nothing_is_looked_up_behind_an_end(make_llama: MakeLlama, gamma: int | str) -> None:
+    llm = make_llama(draft="lookup", num_draft_tokens=gamma)
+    turn = [270, 280, 290, 265, llm.token_eos(), 300, 310, 320, 305]
+    for _ in range(8):
+        llm._engine.restore_costs({1: 1.0, 17: 1.1}, {})  # a lookup pays
+        llm.create_completion("a dog", max_tokens=3, num_draft_tokens=0)  # auto measures plain decoding first
+        next(llm.generate([1, *turn, *turn, 270, 280], temp=0.0))
+    drafted = llm.total_stats.num_draft_tokens_per_pos
+    assert len(drafted) == 3
+    assert drafted[0] > 0
+
+
 def test_a_corpus_is_looked_up(make_llama: MakeLlama) -> None:
     """With the answer itself as corpus nearly everything is accepted, from the first tokens on."""
     plain = make_llama(num_draft_tokens=0)

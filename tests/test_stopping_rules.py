@@ -217,6 +217,22 @@ def dropping(p_min: float) -> Drafter:
     return drafts
 
 
+def cutting_behind_an_end(model: ref.Model, history: tuple[int, ...], last: tuple[int, int]) -> Iterator[Draft]:
+    """Leaves out whatever was drawn behind the first 0, say an end of text: none of it decides where the cut is."""
+    for draft in following(draw_then_look_up if last[1] else always)(model, history, last):
+        end = draft.tokens.index(0) + 1 if 0 in draft.tokens else len(draft.tokens)
+        yield Draft(draft.tokens[:end], draft.q[:end], draft.probability)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_draft_may_be_cut_behind_an_end(pair: str, rule: str) -> None:
+    target, model = PAIRS[pair]
+    result = emitted(target, model, cutting_behind_an_end, RULES[rule])
+    assert sum(result.values()) == pytest.approx(1.0, abs=1e-9)
+    assert ref.largest_error(target, result, VOCAB, LENGTH) < 1e-9
+
+
 def choosing(model: ref.Model, history: tuple[int, ...], last: tuple[int, int]) -> Iterator[Draft]:
     """Takes the lookup instead of the model's draft if the two disagree at their first token."""
     looked_up = next(following(lambda known: guess(known.sequence))(model, history, last))

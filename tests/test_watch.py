@@ -42,6 +42,27 @@ def test_a_stopped_call_leaves_a_usable_model(
     assert llm.create_completion(PROMPT, temperature=0.0)["choices"] == fresh["choices"]
 
 
+def test_a_draft_that_catches_up_is_stopped_in_the_middle(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.good, n_batch=16, n_ubatch=16)
+    prompt = llm.tokenize(b"a cat " * 60)
+    watch = Impatient(1000)
+    with watching(watch):
+        tokens = llm.generate(prompt, temp=0.0)
+    first = [next(tokens) for _ in range(3)]
+    assert llm._draft is not None
+    draft = llm._draft.context
+    draft.keep(0)
+    watch.patience = 4  # one for the round, and one for each of three chunks
+    with pytest.raises(Stopped):
+        first += tokens
+    assert draft.num_tokens == 3 * 16 < len(prompt) // 2
+    plain = make_llama().generate(prompt, temp=0.0)
+    assert first == [next(plain) for _ in first]
+    again = llm.generate([*prompt, *first], temp=0.0)
+    assert [next(again) for _ in range(9)] == [next(plain) for _ in range(9)]
+    assert llm.stats.num_accepted_tokens > 0
+
+
 def test_a_long_prompt_is_stopped_in_the_middle(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = make_llama(draft=tiny_files.good, n_batch=32, n_ubatch=32)
     with watching(Impatient(4)), pytest.raises(Stopped):

@@ -1,6 +1,7 @@
 // A drafter that is a function of the caller's: history and gamma in, tokens and their q out. Costs no decode.
 #include "callback.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -17,11 +18,22 @@ void require_proposal(const DraftRequest & request, const Proposal & proposal) {
     }
     for (std::size_t i = 0; i < count; ++i) {
         const int32_t token = proposal.tokens[i];
-        if (token < 0 || static_cast<std::size_t>(token) >= request.n_vocab || !(proposal.q[i].of(token) > 0.0)) {
+        if (token < 0 || static_cast<std::size_t>(token) >= request.target.n_vocab() ||
+            !(proposal.q[i].of(token) > 0.0)) {
             throw std::invalid_argument("the drafter gave token " + std::to_string(token) + " at position " +
                                         std::to_string(i) + ": it must be one of the target's " +
-                                        std::to_string(request.n_vocab) + ", with a probability above 0 in its q");
+                                        std::to_string(request.target.n_vocab()) +
+                                        ", with a probability above 0 in its q");
         }
+    }
+}
+
+void cut_behind_end(const DraftRequest & request, Proposal & out) {
+    const auto end = std::find_if(out.tokens.begin(), out.tokens.end(),
+                                  [&request](int32_t token) { return request.target.is_eog(token); });
+    if (end != out.tokens.end()) {
+        out.tokens.erase(end + 1, out.tokens.end());
+        out.q.resize(out.tokens.size());
     }
 }
 
@@ -35,6 +47,7 @@ void CallbackDrafter::propose(const DraftRequest & request, Proposal & out) {
         out.clear();
         throw;
     }
+    cut_behind_end(request, out);
     out.sources.assign(out.tokens.size(), Source::function);
 }
 

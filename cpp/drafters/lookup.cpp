@@ -42,25 +42,28 @@ void LookupDrafter::commit(const std::vector<int32_t> & history) {
     }
 }
 
-LookupDrafter::Found LookupDrafter::look_up(std::size_t most, std::size_t n_vocab) const {
+LookupDrafter::Found LookupDrafter::look_up(std::size_t most, const Context & target) const {
     Found found;
     const SuffixIndex::Match match = index_.longest();
     for (std::size_t i = 0; match.length > 0 && i < most; ++i) {
         // A match that reaches the end of the text is a repetition: it goes on with what it has just found.
         const std::size_t at = match.next + i;
         const int32_t token = at < index_.size() ? index_[at] : found.tokens[at - index_.size()];
-        if (token < 0 || static_cast<std::size_t>(token) >= n_vocab) {
+        if (token < 0 || static_cast<std::size_t>(token) >= target.n_vocab()) {
             break;
         }
         found.tokens.push_back(token);
         found.expectations.push_back(Expectation::of_lookup(match.length + i, match.num_other > 0));
+        if (target.is_eog(token)) {
+            break;
+        }
     }
     return found;
 }
 
 void LookupDrafter::propose(const DraftRequest & request, Proposal & out) {
     commit(request.history);
-    for (const int32_t token : look_up(request.gamma, request.n_vocab).tokens) {
+    for (const int32_t token : look_up(request.gamma, request.target).tokens) {
         out.append_guess(token, Source::lookup);
     }
 }

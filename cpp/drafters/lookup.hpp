@@ -28,8 +28,8 @@ public:
     double decode_seconds() const override { return 0.0; }
     std::size_t num_decoded() const override { return 0; }
 
-    // At most `most` tokens < n_vocab that may follow history and what was pushed behind it.
-    Found look_up(std::size_t most, std::size_t n_vocab) const;
+    // At most `most` tokens of the target's that may follow history and what was pushed behind it.
+    Found look_up(std::size_t most, const Context & target) const;
     // Puts a drafted token behind the history, until the next commit().
     void push(int32_t token) { index_.append(token); }
 

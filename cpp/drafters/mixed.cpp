@@ -77,7 +77,7 @@ void MixedDrafter::mix(const DraftRequest & request, Proposal & out) {
             return;
         }
         take(request, decision, found, out);
-        if (decision.move == Pace::Move::pad || (model_ && model_->is_eog(out.tokens.back()))) {
+        if (decision.move == Pace::Move::pad || request.target.is_eog(out.tokens.back())) {
             return;
         }
     }
@@ -98,7 +98,7 @@ LookupDrafter::Found MixedDrafter::find(const DraftRequest & request, const Prop
     if (!forced.tokens.empty()) {
         return forced;
     }
-    LookupDrafter::Found found = lookup_.look_up(most, request.n_vocab);
+    LookupDrafter::Found found = lookup_.look_up(most, request.target);
     drop_forbidden(request, out, found);
     return found;
 }

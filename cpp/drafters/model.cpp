@@ -40,8 +40,8 @@ void ModelDrafter::propose(const DraftRequest & request, Proposal & out) {
         } else {
             draw(request, out);
         }
-        if (context_->is_eog(out.tokens.back())) {
-            return;  // what would follow is of no use
+        if (request.target.is_eog(out.tokens.back())) {
+            return;
         }
     }
 }
@@ -54,12 +54,15 @@ double ModelDrafter::draw(const DraftRequest & request, Proposal & out) {
     }
     while (missing(sequence_.size()) > context_->n_batch()) {
         decode(sequence_.data() + context_->tokens().size(), context_->n_batch(), context_->n_batch());
+        if (request.heed) {
+            request.heed();
+        }
     }
     // In the first step: the tokens that the last round added (two after a round without rejection). Then one each.
     const std::size_t count = missing(sequence_.size());
     decode(sequence_.data() + context_->tokens().size(), count, count - 1);
     float * logits = context_->logits(count - 1);
-    const std::size_t n_vocab = std::min(request.n_vocab, context_->n_vocab());
+    const std::size_t n_vocab = std::min(request.target.n_vocab(), context_->n_vocab());
     Distribution q;
     request.chain.apply(logits, n_vocab, sequence_.data() + request.prompt_size, sequence_.size() - request.prompt_size,
                         q);

@@ -31,7 +31,6 @@ public:
     // Tokens that have to be decoded before the next can be drawn, behind a sequence of this length.
     std::size_t missing(std::size_t sequence_size) const { return sequence_size - context_->tokens().size(); }
     std::size_t n_batch() const { return context_->n_batch(); }
-    bool is_eog(int32_t token) const { return context_->is_eog(token); }
     // What its decodes have cost is reported here.
     void report_to(CostModel * costs) { costs_ = costs; }
 
