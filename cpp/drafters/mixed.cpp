@@ -131,7 +131,7 @@ void MixedDrafter::learn(const Outcome & outcome) {
         return;
     }
     pace_.end_round(outcome.num_accepted, outcome.verify_seconds, outcome.draft_seconds);
-    if (dropped_ && outcome.num_accepted == num_kept_) {
+    if (dropped_ && outcome.emitted.size() == num_kept_ + 1) {
         pace_.judge_dropped(*dropped_ == outcome.emitted.back());
     }
     if (!used_) {
