@@ -32,7 +32,14 @@ struct PaceCounters {
     bool prompt_skipped = false;                      // the draft model left the prompt undecoded
 };
 
+struct Proposal;
+struct Distribution;
+
 struct Counters {
+    // One round. Of p, the target's distributions, as many are there as tokens were emitted.
+    void add(const Proposal & proposal, const std::vector<Distribution> & p, std::size_t num_emitted,
+             std::size_t num_accepted);
+
     std::size_t num_prompt_tokens = 0;
     std::size_t num_prompt_tokens_reused = 0;  // found in the target's KV cache
     std::size_t num_drafts = 0;                // rounds that drafted

@@ -35,28 +35,14 @@ void refuse_bad_prompt(const std::vector<int32_t> & prompt, std::size_t first, c
     }
 }
 
+std::size_t num_common(const std::vector<int32_t> & one, const std::vector<int32_t> & other) {
+    const auto end = std::mismatch(one.begin(), one.end(), other.begin(), other.end()).first;
+    return static_cast<std::size_t>(end - one.begin());
+}
+
 // Recurrent memories go back to a copy, and what came behind it is decoded again: together with the next batch, which
 // costs less than a decode of its own, unless it is more than this.
 std::size_t most_carried(const Context & target) { return std::min<std::size_t>(8, target.n_batch() / 2); }
-
-void count_sources(const std::vector<Source> & sources, std::size_t num_accepted,
-                   std::array<SourceCounters, num_sources> & per_source) {
-    std::array<bool, num_sources> seen{};
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-        const auto source = static_cast<std::size_t>(sources[i]);
-        per_source[source].num_drafts += seen[source] ? 0 : 1;
-        per_source[source].num_draft_tokens += 1;
-        per_source[source].num_accepted_tokens += i < num_accepted ? 1 : 0;
-        seen[source] = true;
-    }
-}
-
-void count_per_position(std::vector<std::size_t> & per_position, std::size_t count, std::size_t num_drafted) {
-    per_position.resize(std::max(per_position.size(), num_drafted), 0);
-    for (std::size_t i = 0; i < count; ++i) {
-        per_position[i] += 1;
-    }
-}
 
 }  // namespace
 
@@ -79,10 +65,7 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     }
     SamplerChain chain(settings.sampler, settings.logits_processor, settings.constraint);
     SamplerChain draft_chain(settings.sampler, nullptr, settings.constraint);
-    const auto cached =
-        std::mismatch(prompt.begin(), prompt.end(), target_->tokens().begin(), target_->tokens().end()).first -
-        prompt.begin();
-    refuse_bad_prompt(prompt, static_cast<std::size_t>(cached), *target_);
+    refuse_bad_prompt(prompt, num_common(prompt, target_->tokens()), *target_);
 
     history_ = std::move(prompt);
     settings_ = std::move(settings);
@@ -181,7 +164,7 @@ void Speculator::decode_round() {
 }
 
 void Speculator::close_round() {
-    count();
+    counters_.add(proposal_, p_, round_.tokens.size(), round_.num_accepted);
     commit();
     // A plain round that pays for the last rejection says nothing of what plain decoding costs.
     const bool is_typical = !carries_ || !proposal_.tokens.empty();
@@ -193,7 +176,7 @@ void Speculator::close_round() {
 // The caller goes another way than behind the drafts that are left.
 void Speculator::abandon_round() {
     if (round_.is_open && !round_.tokens.empty()) {
-        count();
+        counters_.add(proposal_, p_, round_.tokens.size(), round_.num_accepted);
     }
     round_.is_open = false;
 }
@@ -258,22 +241,22 @@ void Speculator::extend(const std::vector<int32_t> & tokens) {
     num_carried_ = 0;
 }
 
-void Speculator::finish(std::size_t count) {
+std::size_t Speculator::finish(std::size_t count) {
     const Context::Use in_use(*target_);
     require_generation();
     const Stopwatch stopwatch(counters_.rollback_seconds);
     rewind(count);
     num_rows_ = 0;
-    target_->keep(count);
+    target_->keep(num_common(history_, target_->tokens()));  // what was rejected may be in it
     if (draft_context_ && draft_context_->is_open()) {
         try {
             const Context::Use draft_in_use(*draft_context_);
-            draft_context_->keep(count);
-        } catch (const BusyError &) {
+            draft_context_->keep(num_common(history_, draft_context_->tokens()));
+        } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
             // Another target drafts with it by now, and has said what it is to hold.
-            return;
         }
     }
+    return target_->tokens().size();
 }
 
 // Brings both caches in step with the history: after a rewind, an extension, or a failure of the last call.
@@ -393,30 +376,6 @@ Step Speculator::decide_next() {
     const Distribution & p = target_at(i);
     return settings_.rule == Rule::coupled ? coupled_step(p, draft, settings_.seed, history_.size() - i, i)
                                            : rejection_step(p, proposal_.q, draft, uniforms(), i);
-}
-
-void Speculator::count() {
-    const std::size_t drafted = round_.num_drafted;
-    const std::size_t accepted = round_.num_accepted;
-    counters_.num_emitted_tokens += round_.tokens.size();
-    auto & per_gamma = counters_.num_rounds_per_gamma;
-    per_gamma.resize(std::max(per_gamma.size(), drafted + 1), 0);
-    per_gamma[drafted] += 1;
-    if (drafted == 0) {
-        return;
-    }
-    count_sources(proposal_.sources, accepted, counters_.per_source);
-    counters_.num_drafts += 1;
-    counters_.num_draft_tokens += drafted;
-    counters_.num_accepted_tokens += accepted;
-    count_per_position(counters_.num_draft_tokens_per_pos, drafted, drafted);
-    count_per_position(counters_.num_accepted_tokens_per_pos, accepted, drafted);
-    const std::size_t reached = std::min(round_.tokens.size(), drafted);
-    counters_.num_reached_tokens += reached;
-    for (std::size_t i = 0; i < reached; ++i) {
-        counters_.sum_overlap += overlap(p_[i], proposal_.q[i]);
-        counters_.sum_argmax_match += p_[i].of(proposal_.q[i].argmax());
-    }
 }
 
 void Speculator::commit() {

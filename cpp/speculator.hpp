@@ -75,8 +75,9 @@ public:
     void rewind(std::size_t count);
     // Appends tokens that the caller chose.
     void extend(const std::vector<int32_t> & tokens);
-    // Ends the generation: leaves in both caches what belongs to the first `count` tokens of history.
-    void finish(std::size_t count);
+    // Ends the generation: leaves in both caches what belongs to the first `count` tokens of history. Returns how many
+    // of them the target's holds.
+    std::size_t finish(std::size_t count);
 
     std::size_t n_vocab() const { return target_->n_vocab(); }
     const std::vector<int32_t> & history() const { return history_; }
@@ -105,7 +106,6 @@ private:
     Uniforms uniforms() const;
     Verdict decide();
     Step decide_next();
-    void count();
     void stop_drafting(const std::string & why);
     void count_decoded();
     void roll_back_draft();

@@ -12,13 +12,16 @@ from .samplers import taken_from
 if TYPE_CHECKING:
     from .llama import Llama
 
-# The options of the create_completion call that runs now, or whose stream is being read.
-_of_call: contextvars.ContextVar[Options | None] = contextvars.ContextVar("specllama_options", default=None)
+# The create_completion call that runs now, or whose stream is being read: of which Llama, and with which options.
+_of_call: contextvars.ContextVar[tuple[Llama, Options] | None] = contextvars.ContextVar(
+    "specllama_options", default=None
+)
 
 
 def options_of_call(llama: Llama) -> Options:
-    """The options of the call under way, or else those of the Llama."""
-    return _of_call.get() or llama._options
+    """The options of the Llama's call under way, or else its own. Within that call another Llama may be called."""
+    call = _of_call.get()
+    return call[1] if call is not None and call[0] is llama else llama._options
 
 
 def call_with_options(
@@ -35,7 +38,7 @@ def call_with_options(
     """
     options = options_of_call(llama).overridden(num_draft_tokens, verify, taken_from(kwargs))
     context = contextvars.copy_context()
-    context.run(_of_call.set, options)
+    context.run(_of_call.set, (llama, options))
     with llama._exclusive():
         result = context.run(method, *args, **kwargs)
     return _read_in(context, result) if isinstance(result, Iterator) else result

@@ -18,6 +18,7 @@ from ._llama import grammar_of
 from .closed import is_open, require_open
 from .memory import note_held
 from .options import Options
+from .prompt import token_ids
 from .stats import Tally
 from .token import Origin
 from .watch import watch_of_call
@@ -158,6 +159,10 @@ class Generation:
         self._finished = True
         self._processors.clear()  # the engine holds the list until the next generation, and with it what they lead to
 
+    def disturb(self) -> None:
+        """Somebody has put something else into the cache: this generation cannot go on."""
+        self._published = -1
+
     def _draft_unusable(self) -> str | None:
         draft = self._llama._draft
         return None if draft is None or self._request.options.most_draft_tokens == 0 else draft.unusable
@@ -170,7 +175,7 @@ class Generation:
     def _begin(self) -> None:
         llama, request = self._llama, self._request
         require_open(llama)
-        tokens = _token_ids(request.tokens, "the prompt", llama.n_vocab())
+        tokens = token_ids(request.tokens, "the prompt", llama.n_vocab())
         self._started = self._last_active = time.perf_counter()
         llama._take_over(self)
         self._engine = llama._engine  # the draft may have been exchanged since the generator was made
@@ -256,7 +261,8 @@ class Generation:
 
     def _publish(self, n_tokens: int | None) -> None:
         """Says how many tokens are evaluated (None: as many as the cache holds), and how many the cache holds."""
-        held = min(self._position, self._llama._target_context.num_tokens)
+        # What was rejected may be in the memory still: at the last token, never before.
+        held = min(self._position - 1, self._llama._target_context.num_tokens)
         self._llama.n_tokens = self._published = held if n_tokens is None else n_tokens
         note_held(self._llama, held)
 
@@ -323,7 +329,7 @@ class Generation:
     def _append(self, tokens: Sequence[int]) -> None:
         with self._llama._exclusive():
             self._require_undisturbed()
-            ids = _token_ids(tokens, "what is sent", self._llama.n_vocab())
+            ids = token_ids(tokens, "what is sent", self._llama.n_vocab())
             end = self._position + len(ids)
             if end > self._llama.n_ctx():
                 raise ValueError(
@@ -367,30 +373,22 @@ class Generation:
             self._last_active = time.perf_counter()
         # Whoever has changed the state in between (reset, eval, load_state) has said what the cache holds.
         ours = self._begun and is_open(llama) and llama.n_tokens == self._published
+        held: int | None = None
         try:
             if ours:
                 if llama._draft is not None:
                     llama._draft.notice_closing()
-                self._engine.finish(self._position)
+                held = self._engine.finish(self._position)
         finally:
             if ours:
                 self._publish(self._evaluated)
                 llama._requires_eval = True
+            if held is not None:
+                note_held(llama, held)
             if self._begun:
                 self._look_at_engine()  # a round that was interrupted has counted too
             self.supersede()
             llama._end_generation(self)
-
-
-def _token_ids(given: Sequence[int], what: str, n_vocab: int) -> npt.NDArray[np.int32]:
-    """Tokens as the engine takes them, which knows what is in the vocabulary."""
-    tokens = np.asarray(given)
-    if tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
-        raise TypeError(f"{what} must be a sequence of token ids, not of {tokens.dtype} values")
-    out_of_range = tokens[(tokens > np.iinfo(np.int32).max) | (tokens < np.iinfo(np.int32).min)]
-    if out_of_range.size:
-        raise ValueError(f"token {out_of_range[0]} is out of range: the vocabulary has {n_vocab} tokens")
-    return tokens.astype(np.int32)
 
 
 def _bias_processor(logit_bias: dict[int, float]) -> Callable[..., npt.NDArray[np.single]]:

@@ -24,7 +24,7 @@ from .cost_memory import CostMemory
 from .draft import LOOKUP, Draft, opened, refuse
 from .generation import Generation, Request
 from .loading import explained
-from .memory import note_held, settle, tokens_held
+from .memory import fitted, note_change, settle, tokens_held
 from .options import FallbackWarning, NumDraftTokens, Options, checked_seed
 from .samplers import taken_from
 from .snapshots import RoomForSnapshots
@@ -343,7 +343,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
                 context.decode(np.asarray(part, dtype=np.int32), 0)
                 self.input_ids[start : start + len(part)] = part
                 self.n_tokens = context.num_tokens
-                note_held(self, self.n_tokens)
+                note_change(self)
                 rows = [context.logits(i) for i in range(len(part))]
             yield from enumerate(rows, start)
 
@@ -356,7 +356,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
     def reset(self) -> None:
         """Forget everything: the next prompt is decoded from its beginning, by the draft too."""
         super().reset()  # type: ignore[no-untyped-call]
-        note_held(self, 0)
+        note_change(self)
         if self._draft is not None:
             self._draft.forget()
 
@@ -365,7 +365,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         with self._exclusive():
             settle(self)
             super().eval(tokens)
-            note_held(self, self.n_tokens)
+            note_change(self)
 
     def save_state(self) -> llama_cpp.LlamaState:
         """Save the target's state. ``llama_cpp.Llama`` can load it too.
@@ -389,24 +389,8 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
             BusyError: another thread is generating.
         """
         with self._exclusive():
-            input_ids = np.zeros_like(self.input_ids)
-            if state.n_tokens > len(input_ids):
-                raise ValueError(
-                    f"the state holds {state.n_tokens} tokens and n_ctx is {len(input_ids)}: "
-                    "create the Llama with the n_ctx of the one that saved it"
-                )
-            input_ids[: state.n_tokens] = state.input_ids[: state.n_tokens]
-            super().load_state(
-                llama_cpp.LlamaState(
-                    input_ids=input_ids,
-                    scores=self.scores,
-                    n_tokens=state.n_tokens,
-                    llama_state=state.llama_state,
-                    llama_state_size=state.llama_state_size,
-                    seed=state.seed,
-                )
-            )
-            note_held(self, self.n_tokens)
+            super().load_state(fitted(self, state))
+            note_change(self)
 
     def __getstate__(self) -> dict[str, Any]:
         draft = self._draft

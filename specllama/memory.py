@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from .watch import heed_watch
 
 if TYPE_CHECKING:
-    import llama_cpp
-
     from .llama import Llama
 
 
@@ -32,6 +31,13 @@ def note_held(llama: llama_cpp.Llama, held: int) -> None:
     llama.__dict__["_specllama_held"] = (llama.n_tokens, held)
 
 
+def note_change(llama: Llama) -> None:
+    """Say that somebody else than a generation has changed the memory, which holds what is evaluated."""
+    note_held(llama, llama.n_tokens)
+    if llama._generation is not None:
+        llama._generation.disturb()
+
+
 def settle(llama: Llama) -> None:
     """Have the memory hold what is evaluated, no more and no less."""
     held = tokens_held(llama)
@@ -46,3 +52,26 @@ def settle(llama: Llama) -> None:
             context.decode(left, len(left))
     finally:
         note_held(llama, context.num_tokens)
+
+
+def fitted(llama: Llama, state: llama_cpp.LlamaState) -> llama_cpp.LlamaState:
+    """A saved state for a Llama that may have another size, and keeps no logits.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    input_ids = np.zeros_like(llama.input_ids)
+    if state.n_tokens > len(input_ids):
+        raise ValueError(
+            f"the state holds {state.n_tokens} tokens and n_ctx is {len(input_ids)}: "
+            "create the Llama with the n_ctx of the one that saved it"
+        )
+    input_ids[: state.n_tokens] = state.input_ids[: state.n_tokens]
+    return llama_cpp.LlamaState(
+        input_ids=input_ids,
+        scores=llama.scores,
+        n_tokens=state.n_tokens,
+        llama_state=state.llama_state,
+        llama_state_size=state.llama_state_size,
+        seed=state.seed,
+    )

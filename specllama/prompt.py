@@ -1,8 +1,12 @@
-"""The prompt's tokens, put together as ``llama_cpp.Llama.create_completion`` does."""
+"""Tokens of a prompt: put together as ``llama_cpp.Llama.create_completion`` does, and checked."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -37,3 +41,24 @@ def _suffix_tokens(llama: Llama, suffix: str) -> list[int]:
         return llama.tokenize(suffix.encode("utf-8"), add_bos=False, special=False)
     # A tokenizer that puts a space before the text would put one before the suffix: have it put before another token.
     return llama.tokenize(f"☺{suffix}".encode(), add_bos=False, special=False)[2:]
+
+
+def token_ids(given: Sequence[int], what: str, n_vocab: int) -> npt.NDArray[np.int32]:
+    """Tokens as the engine takes them, which looks whether they are in the vocabulary.
+
+    Args:
+        given: the tokens.
+        what: they are, for messages.
+        n_vocab: the same.
+
+    Raises:
+        TypeError: no sequence of integers.
+        ValueError: one that the engine's type does not hold.
+    """
+    tokens = np.asarray(given)
+    if tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
+        raise TypeError(f"{what} must be a sequence of token ids, not of {tokens.dtype} values")
+    out_of_range = tokens[(tokens > np.iinfo(np.int32).max) | (tokens < np.iinfo(np.int32).min)]
+    if out_of_range.size:
+        raise ValueError(f"token {out_of_range[0]} is out of range: the vocabulary has {n_vocab} tokens")
+    return tokens.astype(np.int32)

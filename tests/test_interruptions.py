@@ -210,7 +210,7 @@ def test_stopping_criterion_inside_a_run(llm: specllama.Llama, make_llama: MakeL
 
 
 @pytest.mark.parametrize("ending", ["next", "close"])
-@pytest.mark.parametrize("disturbance", ["reset", "load_state", "eval"])
+@pytest.mark.parametrize("disturbance", ["reset", "load_state", "eval", "eval of as many"])
 def test_the_state_is_changed_during_a_generation(
     llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles, disturbance: str, ending: str
 ) -> None:
@@ -226,8 +226,9 @@ def test_the_state_is_changed_during_a_generation(
     elif disturbance == "load_state":
         llm.load_state(state)
     else:
+        many = llm.n_tokens if disturbance == "eval of as many" else 1
         llm.reset()
-        llm.eval(other)
+        llm.eval((other * many)[: max(many, len(other))])
     n_tokens = llm.n_tokens
     if ending == "next":
         with pytest.raises(RuntimeError, match="changed during a generation"):
