@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.metadata
+import math
 import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 from specllama.commands import COMMANDS
 from specllama.commands.arguments import UsageError
@@ -21,6 +23,7 @@ WRONG_USAGE = 2  # As argparse has it.
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it.
 BROKEN_PIPE = 141  # 128 + SIGPIPE.
 TERMINATED = 143  # 128 + SIGTERM.
+_ONE_SIGNAL = 1.0  # seconds; timeout(1) sends SIGTERM to the process and to its group
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -84,10 +87,13 @@ def _run(arguments: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
     """SIGTERM ends the block by a SystemExit, so that what is there is printed, kept and closed as after Ctrl-C."""
+    heard = -math.inf
 
-    def end(signum: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # timeout(1) sends it twice: the second must not stop the end
-        raise SystemExit(TERMINATED)
+    def end(signum: int, frame: FrameType | None) -> None:
+        nonlocal heard
+        before, heard = heard, time.monotonic()
+        if heard - before > _ONE_SIGNAL:
+            raise SystemExit(TERMINATED)
 
     # Whoever runs a command in a thread, or ignores or handles the signal, means that.
     is_ours = threading.current_thread() is threading.main_thread()

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import stat
+import sys
 from collections.abc import Iterator
 
 import jinja2
@@ -86,21 +87,41 @@ def _reason(path: str, errors: list[str]) -> str:
 def _captured_errors() -> Iterator[list[str]]:
     """Collects llama.cpp's error messages, and still hands every message to llama_cpp's own callback."""
     errors: list[str] = []
-    raised: list[BaseException] = []
 
     @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
     def collect(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
-        try:
-            if level == _ERROR_LEVEL:
-                errors.append(text.decode("utf-8", errors="replace").strip())
-            _logger.llama_log_callback(level, text, user_data)
-        except BaseException as error:  # Ctrl-C, say: ctypes would show it, and forget it
-            raised.append(error)
+        if level == _ERROR_LEVEL:
+            errors.append(text.decode("utf-8", errors="replace").strip())
+        _logger.llama_log_callback(level, text, user_data)
 
     llama_cpp.llama_log_set(collect, ctypes.c_void_p(0))
     try:
-        yield errors
+        with _signals_heeded():
+            yield errors
     finally:
         llama_cpp.llama_log_set(_logger.llama_log_callback, ctypes.c_void_p(0))
-    if raised:
-        raise raised[0]
+
+
+@contextlib.contextmanager
+def _signals_heeded() -> Iterator[None]:
+    """Raise behind the block what a signal handler raised in a callback.
+
+    While llama.cpp loads, Python runs nothing but the callback for its messages, so that is where Ctrl-C and SIGTERM
+    arrive, and ctypes drops what a callback raises.
+    """
+    raised: list[BaseException] = []
+    show = sys.unraisablehook
+
+    def keep(unraisable: sys.UnraisableHookArgs) -> None:
+        if isinstance(unraisable.exc_value, (KeyboardInterrupt, SystemExit)):
+            raised.append(unraisable.exc_value)
+        else:
+            show(unraisable)
+
+    sys.unraisablehook = keep
+    try:
+        yield
+    finally:
+        sys.unraisablehook = show
+        if raised:
+            raise raised[0]

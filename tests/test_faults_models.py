@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import faults
+import llama_cpp
 import pytest
 from fresh import text_of
 
-from specllama import catalog, cli
+from specllama import catalog, cli, loading
 from specllama.bench.machine import describe_machine
 
 if TYPE_CHECKING:
@@ -209,23 +209,31 @@ def test_an_open_llama_keeps_its_files(
     assert llm.stats.num_draft_tokens > 0  # by the draft that it had
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_ctrl_c_while_a_model_is_loaded(
-    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
+def test_a_signal_while_a_model_is_loaded(
+    make_llama: MakeLlama, model: Path, capfd: pytest.CaptureFixture[str], ending: type[BaseException]
 ) -> None:
-    """Python runs its handler in whatever Python code comes next: in the callback that hears llama.cpp's messages."""
-    from llama_cpp import _logger
+    """Its handler runs in whatever Python comes next: in the callback for messages, whose exceptions ctypes drops."""
 
     def interrupted(*arguments: object) -> None:
-        monkeypatch.undo()
-        signal.raise_signal(signal.SIGINT)
+        raise ending
 
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    monkeypatch.setattr(_logger, "llama_log_callback", interrupted)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            make_llama()
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    reached = []
+    with pytest.raises(ending), loading.explained(str(model)):
+        llama_cpp.llama_log_callback(interrupted)(4, b"a message", None)
+        reached.append(True)
+    assert reached  # nothing stops llama.cpp in between
     assert "Exception ignored" not in capfd.readouterr().err
     assert text_of(make_llama())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_other_exceptions_of_callbacks_are_shown_as_ever(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise ZeroDivisionError
+
+    shown: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: shown.append(unraisable.exc_type))
+    with loading.explained(str(model)):
+        llama_cpp.llama_log_callback(fail)(4, b"a message", None)
+    assert shown == [ZeroDivisionError]

@@ -72,6 +72,18 @@ def test_generate(models: list[str], cache: Path, sent: int, code: int, word: st
     assert_costs_are_whole(cache)
 
 
+@pytest.mark.parametrize("seconds", [0.3, 0.6, 0.9, 1.2])
+def test_at_any_time(models: list[str], cache: Path, seconds: float) -> None:
+    """While Python starts, modules are imported, models are loaded, or text comes: it is not lost."""
+    with faults.started("generate", *models, "-p", "the cat", "--temp", "0", "-n", "30000", "-c", "32768") as process:
+        time.sleep(seconds)
+        _, err = ended(process, signal.SIGTERM)
+    assert process.returncode in (143, -signal.SIGTERM)  # the latter before the command has begun
+    assert "Traceback" not in err
+    assert "Exception ignored" not in err
+    assert_costs_are_whole(cache)
+
+
 def test_a_script_of_messages(models: list[str], cache: Path) -> None:
     """SIGTERM ends the chat, not the answer only."""
     options: dict[str, Any] = {"stdin": subprocess.PIPE}
@@ -224,7 +236,7 @@ def test_the_second_signal_does_not_disturb_the_end(listed: Any, capsys: pytest.
             assert callable(signal.getsignal(signal.SIGTERM))
             signal.raise_signal(signal.SIGTERM)
         finally:
-            signal.raise_signal(signal.SIGTERM)  # timeout(1) sends it to the process and to its group
+            signal.raise_signal(signal.SIGTERM)
             done.append(True)
 
     assert listed(work) == 143
