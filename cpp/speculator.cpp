@@ -128,7 +128,7 @@ const Round & Speculator::step(std::size_t max_tokens) {
         verify();
     } catch (...) {
         abandon_round();
-        commit();
+        num_carried_ = 0;  // settle() or finish() looks at what the caches hold
         throw;
     }
     if (!round_.is_open) {

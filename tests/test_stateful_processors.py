@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 import pytest
-from fresh import PROMPT, SAMPLING
+from fresh import PROMPT, SAMPLING, text_of
 from test_logits_processors import Ids, Scores, assert_usable, by_history, processors
 
 if TYPE_CHECKING:
@@ -77,6 +77,28 @@ def test_it_is_asked_for_no_token_that_nobody_takes(make_llama: MakeLlama, tiny_
                 break
         assert len(processor.texts) == taken
     assert_usable(llm)
+
+
+@pytest.mark.parametrize("after", range(1, 9))
+@pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
+def test_an_error_is_no_reason_to_decode_plainly(
+    make_llama: MakeLlama, tiny_files: TinyFiles, kind: str, after: int
+) -> None:
+    """A round that it ends before the first token leaves more in a recurrent memory than snapshots can take back."""
+    llm = make_llama(getattr(tiny_files, kind), getattr(tiny_files, f"{kind}_good"))
+    calls = itertools.count()
+
+    def fail(ids: Ids, scores: Scores) -> Scores:
+        if next(calls) == after:
+            raise KeyboardInterrupt
+        return scores
+
+    with pytest.raises(KeyboardInterrupt):
+        llm.create_completion(PROMPT, **SAMPLING, logits_processor=llama_cpp.LogitsProcessorList([fail]))
+    assert llm.stats.fallback_reason is None
+    assert llm.stats.num_tokens == after
+    plain = make_llama(getattr(tiny_files, kind))
+    assert text_of(llm, seed=5) == text_of(plain, seed=5)
 
 
 def test_what_was_decided_of_a_round_is_counted(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
