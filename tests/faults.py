@@ -32,7 +32,7 @@ def full_after(size: int) -> str:
 
 def line(*arguments: str, under: str = HEALTHY) -> list[str]:
     """The command line. The command heeds SIGINT, which shells have background jobs ignore."""
-    return [sys.executable, __file__, under, "-m", "specllama.cli", *arguments]
+    return _python(under, "-m", "specllama.cli", *arguments)
 
 
 def run(*arguments: str, under: str = HEALTHY, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -60,7 +60,12 @@ def with_catalog(folder: Path, model: Model, *arguments: str, under: str = HEALT
         "catalog.load_catalog = lambda path: Catalog({model.name: model}, model.name, model.name)\n"
         "raise SystemExit(cli.main())\n"
     )
-    return [sys.executable, __file__, under, str(script), *arguments]
+    return _python(under, str(script), *arguments)
+
+
+def _python(under: str, *arguments: str) -> list[str]:
+    # Windows has neither signals nor a real exec.
+    return [sys.executable, *([] if sys.platform == "win32" else [__file__, under]), *arguments]
 
 
 def assert_one_line_error(done: subprocess.CompletedProcess[str], *parts: str, code: int = 1) -> None:
