@@ -13,6 +13,7 @@ import pytest
 from responses import PROMPT, Pair, comparable, complete
 
 import specllama
+from specllama.samplers import SAMPLERS
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
@@ -63,11 +64,11 @@ def test_no_buffer_of_n_ctx_times_n_vocab(make_llama: MakeLlama, tiny_files: Tin
             assert value.size < 4 * max(llm.n_vocab(), llm.n_ctx()), name
 
 
-def test_signatures_are_those_of_the_base_class_plus_two(make_llama: MakeLlama) -> None:
+def test_signatures_are_those_of_the_base_class_plus_ours(make_llama: MakeLlama) -> None:
     for name in ("generate", "create_completion", "__call__", "create_chat_completion"):
         theirs = inspect.signature(getattr(llama_cpp.Llama, name)).parameters
         ours = inspect.signature(getattr(specllama.Llama, name)).parameters
-        assert set(ours) - set(theirs) == {"num_draft_tokens", "verify"}
+        assert set(ours) - set(theirs) == {"num_draft_tokens", "verify", *SAMPLERS}
         assert {key: p.default for key, p in theirs.items()} == {key: ours[key].default for key in theirs}
     with pytest.raises(TypeError, match="temprature"):
         make_llama().create_completion("x", temprature=1)  # type: ignore[call-arg]

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
+import httpx
 from served import Served, serving  # needs the extra
 from test_server_faults import GARBAGE
 
