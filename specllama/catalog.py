@@ -237,12 +237,17 @@ def load_catalog(path: Path) -> Catalog:
 @functools.lru_cache(maxsize=1)
 def catalog() -> Catalog:
     """The catalog that ships with this package."""
+    return load_catalog(catalog_path())
+
+
+def catalog_path() -> Path:
+    """The file of the catalog that ships with this package."""
     here = Path(__file__).parent
     # Beside this module in an installed wheel; at the root in the source tree.
     candidates = [here / "models" / "catalog.toml", here.parent / "models" / "catalog.toml"]
     for path in candidates:
         if path.is_file():
-            return load_catalog(path)
+            return path
     raise FileNotFoundError(f"the model catalog is missing: looked for {candidates[0]}; reinstall specllama")
 
 

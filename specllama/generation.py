@@ -228,7 +228,8 @@ class Generation:
                 return self._next_token()
             except BaseException:
                 # Said while no other thread can take over: a failed decode may have emptied the cache.
-                self._publish(None)
+                if self._llama._generation is self and self._llama.n_tokens == self._published:
+                    self._publish(None)
                 raise
 
     def _next_token(self) -> int | None:
@@ -243,7 +244,9 @@ class Generation:
             self._waiting.extend(self._next_round())
             self._look_at_engine()
         self._row += 1
-        if self._stops():
+        stops = self._stops()
+        self._require_undisturbed()  # a criterion or a processor may have called eval, reset or load_state
+        if stops:
             self._evaluated = self._position
             return None
         token, self.origin = self._waiting.popleft()

@@ -7,6 +7,7 @@ import ctypes
 import os
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 
 import jinja2
@@ -109,6 +110,9 @@ def _signals_heeded() -> Iterator[None]:
     While llama.cpp loads, Python runs nothing but the callback for its messages, so that is where Ctrl-C and SIGTERM
     arrive, and ctypes drops what a callback raises.
     """
+    if threading.current_thread() is not threading.main_thread():  # signals are handled in that one only
+        yield
+        return
     raised: list[BaseException] = []
     show = sys.unraisablehook
 

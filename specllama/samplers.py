@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,16 @@ class Samplers:
     dynatemp_range: float = 0.0
     """The temperature lies within so much of ``temperature``, by the entropy of what may come next; 0: fixed."""
     dynatemp_exponent: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            kind = numbers.Integral if isinstance(field.default, int) else numbers.Real
+            if field.name != "dry_sequence_breakers" and not isinstance(value, kind):
+                wanted = "a whole number" if kind is numbers.Integral else "a number"
+                raise TypeError(f"{field.name}={value!r} must be {wanted}, such as its default {field.default}")
+            if kind is numbers.Integral and abs(value) >= 1 << 31:
+                raise ValueError(f"{field.name}={value} is out of range: it must be from -1 to {(1 << 31) - 1}")
 
     def breakers(self, llama: Llama) -> _core.SequenceBreakers | None:
         """The sequence breakers in a Llama's tokens; None if DRY is off.

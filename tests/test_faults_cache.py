@@ -234,7 +234,7 @@ def test_stdout_that_is_full(tiny_files: TinyFiles, name: str) -> None:
 
 def test_a_damaged_catalog_names_its_file(tmp_path: Path) -> None:
     path = tmp_path / "catalog.toml"
-    shipped = (Path(cli.__file__).parent.parent / "models" / "catalog.toml").read_bytes()
+    shipped = catalog.catalog_path().read_bytes()
     for content in (b"", shipped[:1000], b"\xff" + shipped, b"models = 3", b"models = []", bytes(1000)):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"catalog\.toml is not a valid catalog"):

@@ -256,3 +256,25 @@ def test_an_older_generation_does_not_disturb_a_newer_one(
     expected = itertools.islice(make_llama().generate(llm.tokenize(b"a dog"), temp=0.0), 15)
     assert first + rest == list(expected)
     assert_like_fresh(llm, make_llama, tiny_files)
+
+
+@pytest.mark.parametrize("num_held", range(-3, 4))
+def test_a_state_that_is_loaded_by_a_stopping_criterion(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles, num_held: int
+) -> None:
+    """Whatever length it has: a generation never goes on in another text's cache."""
+    prompt = llm.tokenize(PROMPT.encode())
+    other = prompt[::-1] * 3
+    llm.eval(other[: len(prompt) + 8 + num_held])
+    state = llm.save_state()
+
+    def criterion(tokens: Any, logits: Any) -> bool:
+        if len(tokens) == len(prompt) + 8:
+            llm.load_state(state)
+        return False
+
+    criteria = llama_cpp.StoppingCriteriaList([criterion])
+    with pytest.raises(RuntimeError, match="was changed during a generation"):
+        list(itertools.islice(llm.generate(prompt, stopping_criteria=criteria, temp=0.0), 30))
+    assert llm.n_tokens == state.n_tokens
+    assert_like_fresh(llm, make_llama, tiny_files)

@@ -123,6 +123,10 @@ def test_greedy_text_knows_dry_alone(drafted: specllama.Llama) -> None:
         ({"dynatemp_exponent": -1.0}, ValueError, "dynatemp_exponent=-1 .*0 or more"),
         ({"mirostat_mode": 2, "dry_multiplier": 0.8}, ValueError, "mirostat_mode=2 and dry_multiplier.*switch one"),
         ({"mirostat_mode": 1, "dynatemp_range": 0.8}, ValueError, "mirostat_mode=1 and dynatemp_range.*switch one"),
+        ({"dry_multiplier": None}, TypeError, "dry_multiplier=None must be a number"),
+        ({"dry_allowed_length": 1.5}, TypeError, "dry_allowed_length=1.5 must be a whole number"),
+        ({"top_n_sigma": "1"}, TypeError, "top_n_sigma='1' must be a number"),
+        ({"dry_penalty_last_n": 1 << 40}, ValueError, "is out of range: it must be from -1 to 2147483647"),
     ],
 )
 def test_bad_values(drafted: specllama.Llama, settings: dict[str, Any], error: type[Exception], message: str) -> None:
