@@ -13,7 +13,7 @@ import faults
 import pytest
 from fake_packages import NAME, files_below, make_model, write_wheel
 
-from specllama import catalog, cli
+from specllama import catalog
 from specllama.catalog import Model, PackageSource, models_dir
 from specllama.gguf_header import read_header
 

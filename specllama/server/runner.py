@@ -67,7 +67,7 @@ class _Server(uvicorn.Server):
         self.interrupted = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Without a second signal that uvicorn sends itself at the end: SIGTERM is no error here, nor is another one."""
+        """Without a second signal that uvicorn sends itself at the end: a SIGTERM is no error, nor is another."""
         self.interrupted = self.interrupted or sig == signal.SIGINT
         self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
         self.should_exit = True
