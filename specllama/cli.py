@@ -63,18 +63,14 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         code = int(arguments.run(arguments))
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        print("specllama: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except SystemExit as end:
-        if end.code != TERMINATED:
-            raise
-        print("specllama: terminated", file=sys.stderr)
-        return TERMINATED
+    except (KeyboardInterrupt, SystemExit) as end:
+        return _ended(end)
     except BrokenPipeError:
         _forget_stdout()  # whoever read it has seen enough
         return BROKEN_PIPE
     except Exception as error:
+        if (behind := _signal_behind(error)) is not None:
+            return _ended(behind)
         if os.environ.get("SPECLLAMA_DEBUG"):
             raise
         with contextlib.suppress(BrokenPipeError):
@@ -82,6 +78,24 @@ def _run(arguments: argparse.Namespace) -> int:
         _flush_or_forget_stdout()
         return WRONG_USAGE if isinstance(error, UsageError) else int(getattr(arguments, "error_code", 1))
     return code
+
+
+def _ended(end: KeyboardInterrupt | SystemExit) -> int:
+    if isinstance(end, KeyboardInterrupt):
+        print("specllama: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    if end.code != TERMINATED:
+        raise end
+    print("specllama: terminated", file=sys.stderr)
+    return TERMINATED
+
+
+def _signal_behind(error: BaseException) -> KeyboardInterrupt | SystemExit | None:
+    """What a signal raised while a module was imported: there some code makes an error of its own of it."""
+    cause = error.__cause__
+    while cause is not None and not isinstance(cause, (KeyboardInterrupt, SystemExit)):
+        cause = cause.__cause__
+    return cause
 
 
 @contextlib.contextmanager

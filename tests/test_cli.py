@@ -395,3 +395,20 @@ def test_quantize_uses_what_is_in_the_cache(cache: Path, capsys: pytest.CaptureF
     path.touch()
     assert cli.main(["quantize", "smollm2-135m", "f16"]) == 0
     assert capsys.readouterr().out == f"{path}\n"
+
+
+@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_a_signal_that_an_import_wraps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, code: int
+) -> None:
+    """As pybind11 does where a module is initialised, and Python where a class is made."""
+
+    def run(arguments: object) -> int:
+        try:
+            raise raised
+        except BaseException as error:
+            raise ImportError("initialization failed") from error
+
+    monkeypatch.setattr("specllama.commands.pull.run", run)
+    assert cli.main(["pull", "--list"]) == code
+    assert capsys.readouterr().err == f"specllama: {'interrupted' if code == 130 else 'terminated'}\n"
