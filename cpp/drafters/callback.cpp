@@ -32,8 +32,7 @@ void cut_behind_end(const DraftRequest & request, Proposal & out) {
     const auto end = std::find_if(out.tokens.begin(), out.tokens.end(),
                                   [&request](int32_t token) { return request.target.is_eog(token); });
     if (end != out.tokens.end()) {
-        out.tokens.erase(end + 1, out.tokens.end());
-        out.q.resize(out.tokens.size());
+        out.cut(static_cast<std::size_t>(end - out.tokens.begin()) + 1);
     }
 }
 
@@ -47,8 +46,8 @@ void CallbackDrafter::propose(const DraftRequest & request, Proposal & out) {
         out.clear();
         throw;
     }
-    cut_behind_end(request, out);
     out.sources.assign(out.tokens.size(), Source::function);
+    cut_behind_end(request, out);
 }
 
 }  // namespace specllama

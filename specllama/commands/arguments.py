@@ -160,28 +160,25 @@ def add_server_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dry-base", type=float, metavar="X")
     group.add_argument("--dry-allowed-length", type=int, metavar="N")
     group.add_argument("--dry-penalty-last-n", type=int, metavar="N", help="-1: prompt and text as a whole")
-    group.add_argument("--dry-sequence-breaker", action="append", metavar="TEXT", help="instead of the default ones")
+    group.add_argument(
+        "--dry-sequence-breaker",
+        dest="dry_sequence_breakers",
+        action="append",
+        metavar="TEXT",
+        help="instead of the default ones",
+    )
     group.add_argument("--xtc-probability", type=float, metavar="P", help="exclude top choices: 0 is off")
     group.add_argument("--xtc-threshold", type=float, metavar="P")
-    group.add_argument("--top-nsigma", type=float, metavar="N")
+    group.add_argument("--top-nsigma", dest="top_n_sigma", type=float, metavar="N")
     group.add_argument("--dynatemp-range", type=float, metavar="T", help="dynamic temperature: 0 is off")
-    group.add_argument("--dynatemp-exp", type=float, metavar="X")
+    group.add_argument("--dynatemp-exp", dest="dynatemp_exponent", type=float, metavar="X")
 
 
 def server_sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of a completion for llama-server's samplers."""
-    return _given(
-        dry_multiplier=arguments.dry_multiplier,
-        dry_base=arguments.dry_base,
-        dry_allowed_length=arguments.dry_allowed_length,
-        dry_penalty_last_n=arguments.dry_penalty_last_n,
-        dry_sequence_breakers=arguments.dry_sequence_breaker,
-        xtc_probability=arguments.xtc_probability,
-        xtc_threshold=arguments.xtc_threshold,
-        top_n_sigma=arguments.top_nsigma,
-        dynatemp_range=arguments.dynatemp_range,
-        dynatemp_exponent=arguments.dynatemp_exp,
-    )
+    from specllama.samplers import SAMPLERS
+
+    return _given(**{name: getattr(arguments, name) for name in SAMPLERS})
 
 
 def context_options(arguments: argparse.Namespace) -> dict[str, Any]:
