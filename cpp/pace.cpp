@@ -130,9 +130,17 @@ double Pace::catching_up_seconds(std::size_t missing) const {
     return static_cast<double>(whole_batches) * draft_.seconds(draft_batch_) + (rest > 0 ? draft_.seconds(rest) : 0.0);
 }
 
-double Pace::rate() const {
+// Tokens per second of the last rounds.
+double Pace::earned() const {
     const double plain = 1.0 / target_.seconds(1);
     return std::max(plain, (of_all_.tokens + prior_rounds) / (of_all_.seconds + prior_rounds / plain));
+}
+
+// What time is worth: as much as the last rounds earned, but no more than the next ones may well earn. A copy that has
+// ended says nothing of what comes behind it.
+double Pace::rate() const {
+    const double usual = missing_at_first_ > 0 ? usual_model_yield().rate() : 0.0;
+    return std::max(1.0 / target_.seconds(1), std::min(earned(), usual));
 }
 
 // How many rounds may draft before plain decoding is measured again: so many that it costs a small share of the time,
@@ -141,7 +149,7 @@ std::size_t Pace::plain_interval() const {
     if (of_all_.rounds < few_rounds) {
         return largest_interval;
     }
-    const double lost = target_.seconds(1) - 1.0 / rate();
+    const double lost = target_.seconds(1) - 1.0 / earned();
     const double rounds = lost * of_all_.rounds / (measuring_share * of_all_.seconds);
     return std::clamp(static_cast<std::size_t>(rounds), least_interval, largest_interval);
 }

@@ -75,6 +75,7 @@ public:
 
 private:
     double rate() const;
+    double earned() const;
     std::size_t plain_interval() const;
     double model_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing, std::size_t before,
                      double rho) const;
