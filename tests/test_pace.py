@@ -270,6 +270,18 @@ def test_the_model_goes_on_behind_a_lookup() -> None:
     assert sources[:3] == ["lookup", "lookup", "model"]
 
 
+def test_a_copy_that_has_ended_does_not_forbid_the_model() -> None:
+    """A copy earns more than the model ever will, which must not make the model's tokens look too dear behind it."""
+    driver = Driver(TARGETS["flat"], DRAFT)
+    for _ in range(8):
+        assert set(driver.draw(confidence=0.6)) == {"model"}
+        driver.end(1)
+    for _ in range(4):
+        assert set(driver.draw(looked_up(40))) == {"lookup"}
+        driver.end(len(driver.sources))
+    assert set(driver.draw(confidence=0.6)) == {"model"}
+
+
 def first_decision(driver: Driver) -> int:
     """How many tokens the first decision of a round takes from a lookup that promises a lot. Drafts them."""
     driver.pace.begin_round(MOST, 0)
