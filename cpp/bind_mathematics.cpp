@@ -84,18 +84,25 @@ void require_vector(const Logits & logits) {
     }
 }
 
-std::vector<int32_t> top_tokens(const Logits & logits, std::size_t k) {
+// The log-probability of a token, and those of the `num_top` most probable ones by id.
+py::tuple logprobs(const Logits & logits, std::size_t token, std::size_t num_top) {
     require_vector(logits);
+    const auto n = static_cast<std::size_t>(logits.size());
+    const float * values = logits.data();
+    if (token >= n) {
+        throw std::invalid_argument("token " + std::to_string(token) + " is none of " + std::to_string(n) + " logits");
+    }
     std::vector<Candidate> best;
-    if (k > 0) {
-        select_top_k(logits.data(), static_cast<std::size_t>(logits.size()), k, best);
+    if (num_top > 0) {
+        select_top_k(values, n, num_top, best);
     }
-    std::vector<int32_t> ids;
-    ids.reserve(best.size());
+    const float top = largest(values, n);
+    const double log_sum = top + std::log(sum_exp(values, n, top, 1.0F));
+    py::dict by_id;
     for (const Candidate & candidate : best) {
-        ids.push_back(candidate.id);
+        by_id[py::int_(candidate.id)] = candidate.logit - log_sum;
     }
-    return ids;
+    return py::make_tuple(values[token] - log_sum, by_id);
 }
 
 Distribution apply_chain(const Logits & logits, const SamplerParams & params, const std::vector<int32_t> & recent,
@@ -182,7 +189,7 @@ void bind_distributions(py::module_ & module) {
     const py::class_<Constraint, std::shared_ptr<Constraint>> constraint(module, "Constraint");
     py::class_<CallbackConstraint, Constraint, std::shared_ptr<CallbackConstraint>>(module, "CallbackConstraint")
         .def(py::init<CallbackConstraint::Allows>(), py::arg("allows"));
-    module.def("top_tokens", &top_tokens, py::arg("logits"), py::arg("k"));
+    module.def("logprobs", &logprobs, py::arg("logits"), py::arg("token"), py::arg("num_top"));
     module.def("distribution", &apply_chain, py::arg("logits"), py::arg("params"),
                py::arg("recent") = std::vector<int32_t>(), py::arg("constraint") = nullptr);
     module.def("overlap", &overlap, py::arg("p"), py::arg("q"));

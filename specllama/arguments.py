@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import llama_cpp
 
+from .limits import LARGEST_INT, MOST_THREADS
 from .samplers import Samplers
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -54,14 +55,12 @@ _COMPLETION = {
 }
 _signature = functools.cache(inspect.signature)  # of methods of the base class: making one takes longer than a token
 _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION}
-_MOST = 2**31 - 1  # of a C int
-_MOST_THREADS = 512  # GGML_MAX_N_THREADS
 _RANGES = {
-    "n_ctx": (0, _MOST),
-    "n_batch": (1, _MOST),
-    "n_ubatch": (1, _MOST),
-    "n_threads": (0, _MOST_THREADS),  # 0: llama_cpp's default
-    "n_threads_batch": (0, _MOST_THREADS),
+    "n_ctx": (0, LARGEST_INT),
+    "n_batch": (1, LARGEST_INT),
+    "n_ubatch": (1, LARGEST_INT),
+    "n_threads": (0, MOST_THREADS),  # 0: llama_cpp's default
+    "n_threads_batch": (0, MOST_THREADS),
 }
 
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 
 from .arguments import sampling_of, warn
-from .generation import Generation, Request
+from .generation import Generation
 from .logprobs import LogprobLog, prompt_logprobs
 from .options import Options
 from .prompt import prompt_tokens_of
+from .request import Request
 from .text import TextAssembler
 from .token import Origin, Token
 from .watch import watch_of_call

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
+import functools
 import itertools
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import llama_cpp
 import numpy as np
@@ -16,8 +16,8 @@ import numpy.typing as npt
 from . import _core
 from ._llama import grammar_of
 from .closed import is_open, require_open
+from .llama_cpp_sampler import LlamaCppSampler
 from .memory import note_held
-from .options import Options
 from .prompt import token_ids
 from .stats import Tally
 from .token import Origin
@@ -25,69 +25,7 @@ from .watch import watch_of_call
 
 if TYPE_CHECKING:
     from .llama import Llama
-
-_UNLIMITED = 2**31 - 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What to generate. Sampling parameters have llama_cpp's names and meanings."""
-
-    tokens: Sequence[int]
-    options: Options
-    seed: int
-    seed_given: bool
-    sampling: dict[str, Any]
-    logit_bias: dict[int, float] = dataclasses.field(default_factory=dict)
-    logits_processor: Any = None
-    grammar: Any = None
-    stopping_criteria: Any = None
-    max_tokens: int = _UNLIMITED
-    reset: bool = True
-
-    def fallback_reason(self) -> str | None:
-        """What of this cannot be applied exactly under speculation yet."""
-        if self.sampling["mirostat_mode"] in (1, 2) and self.sampling["temp"] > 0:
-            return "mirostat is applied by llama.cpp's sampler"
-        return None
-
-    def rule(self) -> str:
-        """The acceptance rule.
-
-        ``block`` asks for p behind drafts that are then rejected, which a logits processor that remembers its calls
-        would not survive: ``rejection`` takes its place.
-        """
-        rule = self.options.rule(self.seed_given)
-        return "rejection" if rule == "block" and self.logits_processor else rule
-
-    def native_sampler(
-        self, penalty_last_n: int, breakers: _core.SequenceBreakers | None = None
-    ) -> _core.SamplerParams:
-        """The parameters of the native sampler chain. `breakers`: what DRY needs of the vocabulary.
-
-        Raises:
-            ValueError: a value that has no meaning, such as NaN.
-        """
-        sampling = self.sampling
-        active = self.options.samplers.active()
-        if active and self.fallback_reason():
-            raise ValueError(
-                f"mirostat_mode={sampling['mirostat_mode']} and {active[0]} together: mirostat is a sampler of its "
-                "own, and would ignore it; switch one of them off"
-            )
-        return _core.SamplerParams(
-            temperature=sampling["temp"],
-            top_k=sampling["top_k"],
-            top_p=sampling["top_p"],
-            min_p=sampling["min_p"],
-            typical_p=sampling["typical_p"],
-            repeat_penalty=sampling["repeat_penalty"],
-            frequency_penalty=sampling["frequency_penalty"],
-            presence_penalty=sampling["presence_penalty"],
-            penalty_last_n=penalty_last_n,
-            logit_bias=self.logit_bias,
-            **self.options.samplers.native(breakers),
-        )
+    from .request import Request
 
 
 class Generation:
@@ -106,7 +44,7 @@ class Generation:
         self._sample_seconds = 0.0
         self._fallback_reason = request.fallback_reason()
         self._processors = llama_cpp.LogitsProcessorList(request.logits_processor or ())
-        self._next_round = self._speculate
+        self._next_round: Callable[[], Iterable[tuple[int, Origin]]] = self._speculate
         self._tally: Tally | None = None
         self._watch = watch_of_call()
         self._begun = False
@@ -216,7 +154,8 @@ class Generation:
         llama.input_ids[: len(tokens)] = tokens
         self._publish(None)
         if self._fallback_reason:
-            self._next_round = self._sampled_by(self._llama_cpp_sampler())
+            own_sampler = LlamaCppSampler(llama, request, self._processors)
+            self._next_round = functools.partial(self._plain_round, own_sampler)
             if llama.draft_model is not None and request.options.most_draft_tokens > 0:
                 llama._warn_once(f"{self._fallback_reason}: decoding plainly, without the draft")
 
@@ -299,35 +238,15 @@ class Generation:
         # A round that is open has come as far as its accepted tokens.
         return itertools.islice(zip(tokens, [*origins, last], strict=False), self._row + 1, None)
 
-    def _sampled_by(self, sampler: Any) -> Callable[[], Iterable[tuple[int, Origin]]]:
-        """Plain rounds whose tokens llama.cpp's own sampler chooses."""
-
-        def plain_round() -> Iterable[tuple[int, Origin]]:
-            self._engine.decode_pending()
-            # A logits processor reads the history from the Llama.
-            self._publish(self._position)
-            start = time.perf_counter()
-            token = sampler.sample(self._llama._ctx, -1)
-            self._sample_seconds += time.perf_counter() - start
-            self._engine.extend(np.array([token], dtype=np.int32))
-            return [(token, "plain")]
-
-        return plain_round
-
-    def _llama_cpp_sampler(self) -> Any:
-        llama, request = self._llama, self._request
-        processors = llama_cpp.LogitsProcessorList(self._processors)
-        if request.logit_bias:
-            processors.append(_bias_processor(request.logit_bias))
-        seed_before, llama._seed = llama._seed, request.seed & 0xFFFFFFFF
-        try:
-            return llama._init_sampler(
-                **request.sampling,
-                logits_processor=processors if processors else None,
-                grammar=request.grammar,
-            )
-        finally:
-            llama._seed = seed_before
+    def _plain_round(self, sampler: LlamaCppSampler) -> Iterable[tuple[int, Origin]]:
+        """A round whose token llama.cpp's own sampler chooses."""
+        self._engine.decode_pending()
+        self._publish(self._position)  # a logits processor reads the history from the Llama
+        start = time.perf_counter()
+        token = sampler.sample()
+        self._sample_seconds += time.perf_counter() - start
+        self._engine.extend(np.array([token], dtype=np.int32))
+        return [(token, "plain")]
 
     def _append(self, tokens: Sequence[int]) -> None:
         with self._llama._exclusive():
@@ -392,15 +311,3 @@ class Generation:
                 self._look_at_engine()  # a round that was interrupted has counted too
             self.supersede()
             llama._end_generation(self)
-
-
-def _bias_processor(logit_bias: dict[int, float]) -> Callable[..., npt.NDArray[np.single]]:
-    ids = np.fromiter(logit_bias, dtype=np.intp)
-    values = np.fromiter(logit_bias.values(), dtype=np.single)
-
-    def add_bias(input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]) -> npt.NDArray[np.single]:
-        biased = np.copy(scores)
-        biased[ids] += values
-        return biased
-
-    return add_bias

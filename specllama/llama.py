@@ -22,10 +22,11 @@ from .closed import close_for_good
 from .completion import Completion
 from .cost_memory import CostMemory
 from .draft import LOOKUP, Draft, opened, refuse
-from .generation import Generation, Request
+from .generation import Generation
 from .loading import explained
 from .memory import fitted, note_change, settle, tokens_held
 from .options import FallbackWarning, NumDraftTokens, Options, checked_seed
+from .request import Request
 from .samplers import taken_from
 from .snapshots import RoomForSnapshots
 from .stats import Stats, Tally

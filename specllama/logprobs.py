@@ -18,20 +18,6 @@ Entry = tuple[float, dict[int, float]]
 """A token's log-probability, and those of the most probable tokens by id."""
 
 
-def entry_of(logits: npt.NDArray[np.single], token: int, num_top: int) -> Entry:
-    """Log-probabilities of a token and of the `num_top` most probable ones.
-
-    Args:
-        logits: raw logits [n_vocab] of the token's position.
-        token: the token that stands there.
-        num_top: how many of the most probable tokens to give.
-    """
-    largest = logits.max()
-    log_sum = largest + np.log(np.exp(logits - largest).sum())
-    top = _core.top_tokens(logits, num_top)
-    return float(logits[token] - log_sum), dict(zip(top, (logits[top] - log_sum).tolist(), strict=True))
-
-
 def prompt_logprobs(llama: Llama, tokens: list[int], num_top: int | None) -> list[Entry | None]:
     """Entries of all prompt tokens; None for the first, which nothing precedes.
 
@@ -39,7 +25,7 @@ def prompt_logprobs(llama: Llama, tokens: list[int], num_top: int | None) -> lis
     """
     entries: list[Entry | None] = [None]
     for position, logits in llama._score(tokens, _CHUNK):
-        entries.append(entry_of(logits, tokens[position + 1], num_top or 0))
+        entries.append(_core.logprobs(logits, tokens[position + 1], num_top or 0))
     return entries
 
 
@@ -66,7 +52,7 @@ class LogprobLog:
 
     def add(self, token: int, logits: npt.NDArray[np.single]) -> None:
         """A generated token and the logits [n_vocab] it was sampled from."""
-        self._append(token, entry_of(logits, token, self._num_top))
+        self._append(token, _core.logprobs(logits, token, self._num_top))
 
     @property
     def last(self) -> float | None:

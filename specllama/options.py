@@ -8,12 +8,11 @@ from typing import Any, Literal, get_args
 
 import llama_cpp
 
+from .limits import MOST_DRAFT_TOKENS
 from .samplers import Samplers
 
 Verify = Literal["auto", "rejection", "block", "coupled"]
 NumDraftTokens = int | Literal["auto"]
-
-_MAX_DRAFT_TOKENS = 512
 
 
 class FallbackWarning(UserWarning):
@@ -39,8 +38,8 @@ def _checked_int(name: str, value: Any, least: int, what: str) -> int:
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name}={value!r} must be {what}") from None
-    if not least <= number <= _MAX_DRAFT_TOKENS:
-        raise ValueError(f"{name}={number} is out of range: it must be {what}, and at most {_MAX_DRAFT_TOKENS}")
+    if not least <= number <= MOST_DRAFT_TOKENS:
+        raise ValueError(f"{name}={number} is out of range: it must be {what}, and at most {MOST_DRAFT_TOKENS}")
     return number
 
 

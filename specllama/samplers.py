@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._llama import sequence_breakers_of
+from .limits import LARGEST_INT
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -43,8 +44,8 @@ class Samplers:
             if field.name != "dry_sequence_breakers" and not isinstance(value, kind):
                 wanted = "a whole number" if kind is numbers.Integral else "a number"
                 raise TypeError(f"{field.name}={value!r} must be {wanted}, such as its default {field.default}")
-            if kind is numbers.Integral and abs(value) >= 1 << 31:
-                raise ValueError(f"{field.name}={value} is out of range: it must be from -1 to {(1 << 31) - 1}")
+            if kind is numbers.Integral and abs(value) > LARGEST_INT:
+                raise ValueError(f"{field.name}={value} is out of range: it must be from -1 to {LARGEST_INT}")
 
     def breakers(self, llama: Llama) -> _core.SequenceBreakers | None:
         """The sequence breakers in a Llama's tokens; None if DRY is off.

@@ -76,3 +76,26 @@ def test_without_a_draft_nothing_warns(make_llama: MakeLlama, make_base: MakeBas
     for name in FALLBACKS:
         complete(pair, **fallback_settings(name))
         assert pair[0].stats.num_tokens > 0
+
+
+def test_what_a_processor_raises_reaches_the_caller(make_llama: MakeLlama) -> None:
+    """Through llama.cpp's sampler too, which is called by ctypes. The text so far is there, and so is the Llama."""
+    llm = make_llama()
+    settings = fallback_settings("mirostat 2")
+    expected = llm.create_completion(PROMPT, **settings)["choices"]
+    calls = 0
+
+    def impatient(ids: Any, scores: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise KeyboardInterrupt
+        return scores
+
+    processors = llama_cpp.LogitsProcessorList([impatient])
+    seen: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        seen.extend(token.text for token in llm.generate_tokens(PROMPT, logits_processor=processors, **settings))
+    assert len(seen) == 3
+    assert expected[0]["text"].startswith("".join(seen))
+    assert llm.create_completion(PROMPT, **settings)["choices"] == expected

@@ -7,14 +7,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from specllama.limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
+
 if TYPE_CHECKING:
     from specllama import Llama
 
 _SEED = "the same seed gives the same text, with any draft or none"
 VERIFY_RULES = ("auto", "rejection", "block", "coupled")
-_MOST = 2**31 - 1  # of a C int
-MOST_THREADS = 512  # ggml's GGML_MAX_N_THREADS
-_MOST_DRAFT_TOKENS = 512
 
 
 class UsageError(ValueError):
@@ -30,7 +29,7 @@ def usage_checked() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def whole(least: int, most: int = _MOST) -> Callable[[str], int]:
+def whole(least: int, most: int = LARGEST_INT) -> Callable[[str], int]:
     """The type of an argument that is a whole number from `least` to `most`."""
 
     def parse(text: str) -> int:
@@ -108,7 +107,7 @@ def add_num_draft_tokens(parser: argparse._ActionsContainer) -> None:
 
 
 def _num_draft_tokens(text: str) -> int | str:
-    return text if text == "auto" else whole(0, _MOST_DRAFT_TOKENS)(text)
+    return text if text == "auto" else whole(0, MOST_DRAFT_TOKENS)(text)
 
 
 def add_max_tokens(parser: argparse._ActionsContainer, default: int | None, least: int = 1, of: str = "") -> None:

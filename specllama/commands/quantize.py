@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specllama.catalog import FILE_TYPES
-from specllama.commands.arguments import MOST_THREADS, whole
+from specllama.commands.arguments import whole
+from specllama.limits import MOST_THREADS
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 
 from specllama.arguments import bound, sampling_of
-from specllama.generation import Generation, Request
+from specllama.generation import Generation
 from specllama.options import Options
+from specllama.request import Request
 
 if TYPE_CHECKING:
     from specllama.llama import Llama

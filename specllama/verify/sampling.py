@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specllama.chat import RenderedPrompt
-from specllama.generation import Request
+from specllama.request import Request
 
 from .exact import ExactPairs, PairScorer
 from .loop import request_for, take

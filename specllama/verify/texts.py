@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specllama.answer import Answer, answer, first_difference
 from specllama.chat import RenderedPrompt
-from specllama.generation import Request
+from specllama.request import Request
 
 from .loop import has_penalties, request_for, take
 from .result import Difference, Drafting, TextComparison

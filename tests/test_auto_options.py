@@ -1,0 +1,78 @@
+"""num_draft_tokens="auto" and max_draft_tokens as options: of a Llama, of one call, and of a copy."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import pytest
+from fresh import PROMPT, text_of
+from test_auto import auto
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama, TinyFiles
+
+
+def test_auto_for_one_call(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.good, num_draft_tokens=2)
+    for call in (llm.create_completion, llm.__call__):
+        call(PROMPT, max_tokens=20, num_draft_tokens="auto")
+        assert llm.stats.plain_seconds > 0.0
+    list(llm.generate_tokens(PROMPT, max_tokens=20, num_draft_tokens="auto"))
+    assert llm.stats.plain_seconds > 0.0
+    llm.create_chat_completion([{"role": "user", "content": "the cat"}], max_tokens=20, num_draft_tokens="auto")
+    assert llm.stats.plain_seconds > 0.0
+    llm.create_completion(PROMPT, max_tokens=20)
+    assert llm.stats.plain_seconds == 0.0
+    assert llm.num_draft_tokens == 2
+
+
+@pytest.mark.parametrize("value", ["AUTO", "4", 1.5, True, None, b"auto", ["auto"]])
+def test_other_values_than_auto_or_an_int(make_llama: MakeLlama, value: Any) -> None:
+    message = r"num_draft_tokens=.* must be an int, from 0 \(plain decoding\) up, or 'auto'"
+    with pytest.raises(TypeError, match=message) as caught:
+        make_llama(num_draft_tokens=value)
+    assert repr(value) in str(caught.value)
+    if value is not None:  # which means "not given" there
+        with pytest.raises(TypeError, match=message):
+            make_llama().create_completion(PROMPT, num_draft_tokens=value)
+
+
+@pytest.mark.parametrize("value", [0, -3, 513])
+def test_max_draft_tokens_out_of_range(make_llama: MakeLlama, value: int) -> None:
+    with pytest.raises(
+        ValueError, match=f"max_draft_tokens={value} is out of range: it must be .* from 1 up, and at m"
+    ):
+        make_llama(max_draft_tokens=value)
+
+
+@pytest.mark.parametrize("value", ["auto", 1.5, True, None])
+def test_max_draft_tokens_that_is_no_int(make_llama: MakeLlama, value: Any) -> None:
+    with pytest.raises(TypeError, match=r"max_draft_tokens=.* must be an int, from 1 up"):
+        make_llama(max_draft_tokens=value)
+
+
+def test_pickling(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = auto(make_llama, tiny_files, "good", max_draft_tokens=2)
+    copy = pickle.loads(pickle.dumps(llm))
+    assert copy.num_draft_tokens == "auto"
+    text_of(copy)
+    assert len(copy.stats.num_rounds_per_gamma) <= 3
+    assert text_of(copy) == text_of(llm)
+    assert pickle.loads(pickle.dumps(copy))._options == llm._options
+    copy.close()
+
+
+@pytest.mark.parametrize("draft", [None, "lookup", "good"])
+def test_pickling_after_the_draft_was_exchanged(
+    make_llama: MakeLlama, tiny_files: TinyFiles, draft: str | None
+) -> None:
+    """Arguments that were for the first draft do not stand in the way."""
+    for first, kwargs in (("lookup", {"lookup_corpus": "the cat"}), ("bad", {"draft_kwargs": {"n_ctx": 256}})):
+        llm = auto(make_llama, tiny_files, first, **kwargs)
+        llm.draft_model = str(tiny_files.good) if draft == "good" else draft
+        copy = pickle.loads(pickle.dumps(llm))
+        assert (copy.draft_model is None) == (draft is None)
+        assert isinstance(copy.draft_model, llama_cpp.Llama) == (draft == "good")
+        copy.close()
