@@ -47,6 +47,7 @@ void bind_pace(py::module_ & module) {
         .def(py::init<>())
         .def("begin_generation", &Pace::begin_generation)
         .def("set_draft_batch", &Pace::set_draft_batch, py::arg("n_batch"))
+        .def("probes", &Pace::probes)
         .def("prompt_pays", &Pace::prompt_pays, py::arg("missing"), py::arg("most"), py::arg("max_tokens"))
         .def("decoded", &Pace::decoded, py::arg("count"), py::arg("seconds"))
         .def("begin_round", &Pace::begin_round, py::arg("most"), py::arg("missing"), py::arg("may_drop") = false)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 
 namespace specllama {
 
@@ -54,21 +55,19 @@ void CostModel::observe(std::size_t n, double seconds) {
 }
 
 // A size that was held up when it was first seen looks too dear to be tried again. So now and then one of those that
-// were hardly seen, the one that lies highest above its neighbours, is unlearned.
+// were hardly seen, the one that lies highest above the next smaller and all larger ones, is unlearned.
 void CostModel::forget_worst_guess() {
     std::size_t worst = 0;
     double most = doubtful;
-    if (sizes_.size() < 3) {
-        return;
-    }
-    for (auto it = std::next(sizes_.begin()); it != sizes_.end() && std::next(it) != sizes_.end(); ++it) {
-        const double below = std::prev(it)->second.log_shape;
-        const double above = std::next(it)->second.log_shape;
+    double above = std::numeric_limits<double>::infinity();  // the least of the larger sizes
+    for (auto it = sizes_.rbegin(); it != sizes_.rend() && std::next(it) != sizes_.rend(); ++it) {
+        const double below = std::next(it)->second.log_shape;
         const double excess = it->second.log_shape - std::max(below, above);
         if (it->second.count < settled_ && excess > most) {
             worst = it->first;
             most = excess;
         }
+        above = std::min(above, it->second.log_shape);
     }
     sizes_.erase(worst);
 }

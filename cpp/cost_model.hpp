@@ -16,6 +16,9 @@ public:
     // until measured, and its level is taken from the first batches: the machine may be slower or faster today.
     void restore(const std::map<std::size_t, double> & seconds);
 
+    // What is known may be from a busier hour: its shape is believed, its level is taken from the next batches.
+    void distrust_level() { num_levels_ = 0; }
+
     // The best estimate of T(n) in seconds, n >= 1. Between sizes that are known it is interpolated. Beyond them it
     // grows by no more than is usual for memory-bound models, so that sizes which have not been tried look worth
     // trying.
@@ -46,7 +49,7 @@ private:
     // What has changed for all sizes alike since they were measured: a hotter processor, a longer history, a neighbour.
     double log_level_ = 0.0;
     std::size_t num_observed_ = 0;
-    std::size_t num_levels_ = settled_;  // batches seen since restore()
+    std::size_t num_levels_ = settled_;  // batches seen since it was distrusted
 };
 
 }  // namespace specllama

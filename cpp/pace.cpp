@@ -28,6 +28,7 @@ constexpr double largest_credit = 3.0;
 constexpr std::size_t most_padding = 3;
 constexpr double padding_gain = 0.97;  // a larger batch must be so much cheaper
 constexpr double hope = 0.5;  // standard errors of the acceptance: without its prompt a draft is never found to be good
+constexpr std::size_t probing_interval = 8;  // prompts that the draft is spared
 constexpr std::size_t usual_answer = 128;  // tokens; max_tokens is often far more than what comes
 
 }  // namespace
@@ -49,6 +50,15 @@ bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_to
             catching_up_seconds(missing) - draft_.seconds(1);
     counters_.prompt_skipped = !pays;
     return pays;
+}
+
+bool Pace::probes() {
+    const std::size_t turn = since_model_ % probing_interval;
+    since_model_ += 1;
+    if (turn == 0) {
+        draft_.distrust_level();
+    }
+    return turn < 2;  // the first decode of a process is a slow one
 }
 
 void Pace::begin_round(std::size_t most, std::size_t missing, bool may_drop) {
@@ -299,6 +309,7 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     of_all_.fade(fading);
     of_all_.add({1.0, expected, verify_seconds + draft_seconds});
     if (with_model_) {
+        since_model_ = 0;
         const double late = catching_up_seconds(missing_at_first_) - draft_.seconds(missing_at_first_ > 1 ? 2 : 1);
         of_model_.fade(model_fading);
         // What was expected is less noisy, what came cannot be wrong.

@@ -38,6 +38,10 @@ public:
     // drafts of at most `most` tokens: whether it is likely to save that time.
     bool prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens);
 
+    // Whether the draft, whose prompt does not pay, should decode one token of it to see whether that is still true: a
+    // draft that is not used is not measured.
+    bool probes();
+
     // most: at most so many drafted tokens. missing: tokens that the draft model has to decode before its next one
     // (1 if it is in step); 0 without a draft model. may_drop: see drop().
     void begin_round(std::size_t most, std::size_t missing, bool may_drop = false);
@@ -113,6 +117,7 @@ private:
     double credit_ = 0.0;  // what exploring may cost, in plain decodes
     PaceCounters counters_;
     std::size_t since_plain_ = 0;  // rounds
+    std::size_t since_model_ = 0;  // prompts that the draft was spared
     std::size_t window_ = 3;       // the most tokens that one decision takes from the lookup
 };
 

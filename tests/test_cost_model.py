@@ -153,6 +153,16 @@ def test_a_first_decode_that_was_held_up_is_unlearned() -> None:
     assert model.seconds(8) == pytest.approx(3.5)
 
 
+def test_two_sizes_that_were_held_up_are_unlearned() -> None:
+    """Side by side they hide each other, but not from the sizes above them."""
+    model = _core.CostModel()
+    model.restore({**STEPPED, 2: 3.4, 3: 3.1})
+    repeat(model, 1, 1.0, 256)
+    assert model.known().keys() == STEPPED.keys() - {2}
+    repeat(model, 1, 1.0, 256)
+    assert model.known().keys() == STEPPED.keys() - {2, 3}
+
+
 def test_steps_that_are_real_are_kept() -> None:
     """A size that was seen often enough, or costs hardly more than its neighbours, stays however dear it is."""
     model = model_of(STEPPED, times=3)

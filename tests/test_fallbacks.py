@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -80,9 +81,9 @@ def test_without_a_draft_nothing_warns(make_llama: MakeLlama, make_base: MakeBas
 
 def test_what_a_processor_raises_reaches_the_caller(make_llama: MakeLlama) -> None:
     """Through llama.cpp's sampler too, which is called by ctypes. The text so far is there, and so is the Llama."""
-    llm = make_llama()
-    settings = fallback_settings("mirostat 2")
-    expected = llm.create_completion(PROMPT, **settings)["choices"]
+    llm = make_llama(seed=3)
+    prompt = llm.tokenize(PROMPT.encode())
+    expected = list(itertools.islice(llm.generate(prompt, mirostat_mode=2), 15))
     calls = 0
 
     def impatient(ids: Any, scores: Any) -> Any:
@@ -93,9 +94,9 @@ def test_what_a_processor_raises_reaches_the_caller(make_llama: MakeLlama) -> No
         return scores
 
     processors = llama_cpp.LogitsProcessorList([impatient])
-    seen: list[str] = []
+    seen: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        seen.extend(token.text for token in llm.generate_tokens(PROMPT, logits_processor=processors, **settings))
-    assert len(seen) == 3
-    assert expected[0]["text"].startswith("".join(seen))
-    assert llm.create_completion(PROMPT, **settings)["choices"] == expected
+        seen.extend(llm.generate(prompt, mirostat_mode=2, logits_processor=processors))
+    assert seen == expected[:3]
+    assert list(llm.eval_tokens) == [*prompt, *seen[:-1]]
+    assert list(itertools.islice(llm.generate(prompt, mirostat_mode=2), 15)) == expected

@@ -28,15 +28,26 @@ std::size_t MixedDrafter::room(std::size_t history_size) const {
 void MixedDrafter::begin(const std::vector<int32_t> & history, const Task & task) {
     lookup_.begin(history, task);
     pace_.begin_generation();
-    prompt_pays_ = true;
+    task_ = task;
+    probes_ = false;
     if (model_) {
         model_->begin(history, task);
-        const std::size_t missing = model_->missing(history.size());
-        prompt_pays_ = !task.paced || missing <= 1 || pace_.prompt_pays(missing, task.gamma, task.max_tokens);
+        prompt_pays_ = prompt_pays(history);
+        probes_ = !prompt_pays_ && pace_.probes();
     }
 }
 
+bool MixedDrafter::prompt_pays(const std::vector<int32_t> & history) {
+    const std::size_t missing = model_->missing(history.size());
+    return !task_.paced || missing <= 1 || pace_.prompt_pays(missing, task_.gamma, task_.max_tokens);
+}
+
 std::size_t MixedDrafter::prefill(const std::vector<int32_t> & history) {
+    if (probes_) {
+        probes_ = false;
+        model_->prefill(history, 1);
+        prompt_pays_ = prompt_pays(history);
+    }
     return model_ && prompt_pays_ ? model_->prefill(history) : 0;
 }
 

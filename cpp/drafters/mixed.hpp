@@ -32,6 +32,7 @@ public:
     Pace * pace() override { return &pace_; }
 
 private:
+    bool prompt_pays(const std::vector<int32_t> & history);
     void mix(const DraftRequest & request, Proposal & out);
     void drop(Proposal & out);
     LookupDrafter::Found find(const DraftRequest & request, const Proposal & out) const;
@@ -41,7 +42,9 @@ private:
     std::unique_ptr<ModelDrafter> model_;
     LookupDrafter lookup_;
     Pace pace_;
+    Task task_{};
     bool prompt_pays_ = true;         // for the model to decode
+    bool probes_ = false;             // it decodes one token of it all the same
     bool paced_ = false;              // this round
     LookupDrafter::Found offered_;    // by the lookup at the beginning of the round
     bool used_ = false;               // whether it was taken

@@ -20,9 +20,9 @@ std::size_t ModelDrafter::room(std::size_t history_size) const {
     return context_->n_ctx() + 1 - std::min(context_->n_ctx() + 1, history_size);
 }
 
-std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) {
+std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history, std::size_t most) {
     const std::size_t left = tokens_to_prefill(*context_, history);
-    const std::size_t count = std::min(left, context_->n_batch());
+    const std::size_t count = std::min(left, most);
     if (count > 0) {
         decode(history.data() + context_->tokens().size(), count, count);
         if (count == left && history.size() == prompt_size_) {

@@ -18,7 +18,9 @@ public:
         prompt_size_ = history.size();
         context_->keep_common(history);
     }
-    std::size_t prefill(const std::vector<int32_t> & history) override;
+    std::size_t prefill(const std::vector<int32_t> & history) override { return prefill(history, n_batch()); }
+    // Decodes no more than `most` tokens of it.
+    std::size_t prefill(const std::vector<int32_t> & history, std::size_t most);
     void propose(const DraftRequest & request, Proposal & out) override;
     void commit(const std::vector<int32_t> & history) override { context_->keep_common(history); }
     void rewind(std::size_t) override {}  // commit() compares
