@@ -29,7 +29,7 @@ constexpr std::size_t most_padding = 3;
 constexpr double padding_gain = 0.97;  // a larger batch must be so much cheaper
 constexpr double hope = 0.5;  // standard errors of the acceptance: without its prompt a draft is never found to be good
 constexpr std::size_t probing_interval = 8;  // prompts that the draft is spared
-constexpr std::size_t usual_answer = 128;  // tokens; max_tokens is often far more than what comes
+constexpr std::size_t usual_answer = 128;    // tokens; max_tokens is often far more than what comes
 
 }  // namespace
 

@@ -34,7 +34,7 @@ class LlamaCppSampler:
 
     def sample(self) -> int:
         """A token behind what was decoded last. Raises what a logits processor raises."""
-        token = self._sampler.sample(self._context, -1)
+        token: int = self._sampler.sample(self._context, -1)
         raised, self._raised = self._raised, None
         if raised is not None:
             raise raised
