@@ -1,0 +1,57 @@
+"""JSON schemas that llama_cpp cannot make a grammar of: it says nothing, we do."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama, TinyFiles
+
+MESSAGES: Any = [{"role": "user", "content": "the cat"}]
+GOOD = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 3}}, "required": ["name"]}
+BAD = {
+    "no anchors": {"type": "string", "pattern": "a+"},
+    "a reference at the top": {
+        "$ref": "#/$defs/Node",
+        "$defs": {"Node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}},
+    },
+}
+
+
+def tool(name: str, schema: Any) -> Any:
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_schema_that_is_not_followed_is_named(make_llama: MakeLlama, tiny_files: TinyFiles, name: str) -> None:
+    llm = make_llama(draft=tiny_files.good)
+    response_format: Any = {"type": "json_object", "schema": BAD[name]}
+    with pytest.warns(UserWarning, match=r"the schema of response_format cannot be made into a grammar \(.+: .+\)"):
+        llm.create_chat_completion(MESSAGES, response_format=response_format, max_tokens=4)
+    with pytest.warns(UserWarning, match=r"the schema of the tool look cannot be made into a grammar") as caught:
+        llm.create_chat_completion(
+            MESSAGES,
+            tools=[tool("other", GOOD), tool("look", BAD[name])],
+            tool_choice={"type": "function", "function": {"name": "look"}},
+            max_tokens=4,
+        )
+    assert caught[0].filename == __file__
+
+
+def test_other_chats_are_not_warned_of(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.good)
+    options: list[dict[str, Any]] = [
+        {},
+        {"response_format": {"type": "text"}},
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_object", "schema": GOOD}},
+        {"tools": [tool("look", GOOD)], "tool_choice": {"type": "function", "function": {"name": "look"}}},
+        {"tools": [tool("look", BAD["no anchors"])]},  # it need not be called
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for each in options:
+            llm.create_chat_completion(MESSAGES, max_tokens=4, **each)
