@@ -29,7 +29,7 @@ void CostModel::observe(std::size_t n, double seconds) {
         return;
     }
     const double log_seconds = std::log(seconds);
-    if (num_levels_ < settled_ && n <= sizes_.rbegin()->first) {  // beyond, the shape is a guess
+    if (num_levels_ < settled_ && n >= sizes_.begin()->first && n <= sizes_.rbegin()->first) {  // else it is a guess
         // Of the first ones the least: whatever else happens on the machine makes a batch slower, never faster.
         const double level = log_seconds - log_shape(n);
         log_level_ = num_levels_ == 0 ? level : std::min(log_level_, level);
@@ -55,7 +55,7 @@ void CostModel::observe(std::size_t n, double seconds) {
 }
 
 // A size that was held up when it was first seen looks too dear to be tried again. So now and then one of those that
-// were hardly seen, the one that lies highest above the next smaller and all larger ones, is unlearned.
+// were hardly seen, the one that lies highest above the next smaller and the cheapest larger one, is unlearned.
 void CostModel::forget_worst_guess() {
     std::size_t worst = 0;
     double most = doubtful;
@@ -80,7 +80,7 @@ void CostModel::restore(const std::map<std::size_t, double> & seconds) {
         }
     }
     log_level_ = 0.0;
-    num_levels_ = sizes_.empty() ? settled_ : 0;
+    distrust_level();
 }
 
 double CostModel::seconds(std::size_t n) const { return sizes_.empty() ? 0.0 : std::exp(log_shape(n) + log_level_); }

@@ -17,7 +17,7 @@ public:
     void restore(const std::map<std::size_t, double> & seconds);
 
     // What is known may be from a busier hour: its shape is believed, its level is taken from the next batches.
-    void distrust_level() { num_levels_ = 0; }
+    void distrust_level() { num_levels_ = sizes_.empty() ? settled_ : 0; }
 
     // The best estimate of T(n) in seconds, n >= 1. Between sizes that are known it is interpolated. Beyond them it
     // grows by no more than is usual for memory-bound models, so that sizes which have not been tried look worth

@@ -53,12 +53,12 @@ bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_to
 }
 
 bool Pace::probes() {
-    const std::size_t turn = since_model_ % probing_interval;
-    since_model_ += 1;
-    if (turn == 0) {
+    const bool now = since_model_ == 0;
+    since_model_ = (since_model_ + 1) % probing_interval;
+    if (now) {
         draft_.distrust_level();
     }
-    return turn < 2;  // the first decode of a process is a slow one
+    return now;
 }
 
 void Pace::begin_round(std::size_t most, std::size_t missing, bool may_drop) {
@@ -309,7 +309,7 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     of_all_.fade(fading);
     of_all_.add({1.0, expected, verify_seconds + draft_seconds});
     if (with_model_) {
-        since_model_ = 0;
+        since_model_ = 1;
         const double late = catching_up_seconds(missing_at_first_) - draft_.seconds(missing_at_first_ > 1 ? 2 : 1);
         of_model_.fade(model_fading);
         // What was expected is less noisy, what came cannot be wrong.

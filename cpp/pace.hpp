@@ -3,7 +3,7 @@
 // A round earns tokens and costs time. What maximises tokens per second in the long run is to go on drafting as long as
 // what another token is expected to earn is worth more than its time at the rate rho that is earned anyway (the
 // renewal-reward argument: Dinkelbach 1967 for the ratio). rho is at least that of plain decoding, so a draft that does
-// not pay is not made.
+// not pay is not made, and at most what the next rounds may earn.
 //
 // Decisions are made before a token is drawn, from costs, earlier outcomes and the tokens drafted so far. So they
 // cannot change what is sampled (design section 8). Where not even the drafted tokens themselves can
@@ -38,8 +38,8 @@ public:
     // drafts of at most `most` tokens: whether it is likely to save that time.
     bool prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens);
 
-    // Whether the draft, whose prompt does not pay, should decode one token of it to see whether that is still true: a
-    // draft that is not used is not measured.
+    // The draft's prompt does not pay. Returns whether the draft is to be measured all the same, and forgets how fast
+    // it was then: a draft that is not used is not measured.
     bool probes();
 
     // most: at most so many drafted tokens. missing: tokens that the draft model has to decode before its next one
@@ -117,7 +117,7 @@ private:
     double credit_ = 0.0;  // what exploring may cost, in plain decodes
     PaceCounters counters_;
     std::size_t since_plain_ = 0;  // rounds
-    std::size_t since_model_ = 0;  // prompts that the draft was spared
+    std::size_t since_model_ = 0;  // prompts that the draft was spared, since it was used or measured
     std::size_t window_ = 3;       // the most tokens that one decision takes from the lookup
 };
 

@@ -28,7 +28,7 @@ from .memory import fitted, note_change, settle, tokens_held
 from .options import FallbackWarning, NumDraftTokens, Options, checked_seed
 from .request import Request
 from .samplers import taken_from
-from .schemas import warn_of_schemas
+from .schemas import warn_of_schema
 from .snapshots import RoomForSnapshots
 from .stats import Stats, Tally
 from .token import Token
@@ -299,7 +299,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        warn_of_schemas(kwargs)
+        warn_of_schema(kwargs)
         return call_with_options(self, super().create_chat_completion, num_draft_tokens, verify, args, kwargs)
 
     def generate_tokens(

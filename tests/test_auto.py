@@ -178,16 +178,18 @@ DEAR, CHEAP = {1: 0.5, 2: 0.51, 17: 0.52}, {1: 1e-7, 2: 1.1e-7, 17: 2e-7}
 
 
 def test_a_prompt_that_would_cost_the_draft_too_much(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    """It is left undecoded, but for one token that shows whether it does; the text is the same."""
+    """It is left undecoded, but for two tokens that show whether it does; the text is the same."""
     expected = tokens_of(make_llama(num_draft_tokens=0), temp=0.0)
     for target_costs, skipped in ((CHEAP, True), (DEAR, False)):
         llm = auto(make_llama, tiny_files, "good")
         llm._engine.restore_costs(target_costs, {1: 0.001, 2: 0.001, 600: 0.002})
-        assert tokens_of(llm, temp=0.0) == expected
+        assert tokens_of(llm, temp=0.0, length=1) == expected[:1]
+        assert llm.stats.num_draft_tokens_decoded == (2 if skipped else llm.stats.num_prompt_tokens - 1)
         assert llm.stats.num_draft_prompts_skipped == int(skipped)
         assert ("the draft's prompt was skipped" in str(llm.stats)) == skipped
+        assert tokens_of(llm, temp=0.0) == expected
         tokens_of(llm, num_draft_tokens=4, temp=0.0)
-        assert llm.stats.num_draft_tokens_decoded > 1, "a fixed number of tokens is what it says"
+        assert llm.stats.num_draft_tokens_decoded > 2, "a fixed number of tokens is what it says"
     assert llm.total_stats.num_draft_prompts_skipped == 0
 
 

@@ -154,7 +154,7 @@ def test_a_first_decode_that_was_held_up_is_unlearned() -> None:
 
 
 def test_two_sizes_that_were_held_up_are_unlearned() -> None:
-    """Side by side they hide each other, but not from the sizes above them."""
+    """Side by side they hide each other, but a larger batch that is cheaper gives them away."""
     model = _core.CostModel()
     model.restore({**STEPPED, 2: 3.4, 3: 3.1})
     repeat(model, 1, 1.0, 256)

@@ -203,7 +203,7 @@ def test_of_equal_logits_the_lowest_ids_are_kept() -> None:
 def test_logprobs(n_vocab: int) -> None:
     logits = (np.random.default_rng(0).integers(0, 3000, n_vocab) / 100).astype(np.float32)  # many are equal
     ranked = np.lexsort((np.arange(n_vocab), -logits))
-    expected = logits - np.logaddexp.reduce(logits.astype(np.float64))
+    expected = logits.astype(np.float64) - np.logaddexp.reduce(logits.astype(np.float64))
     for num_top in (0, 1, 10, n_vocab - 1, n_vocab, n_vocab + 1):
         token = (7 * num_top) % n_vocab
         logprob, by_id = _core.logprobs(logits, token, num_top)

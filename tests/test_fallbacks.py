@@ -90,6 +90,7 @@ def test_what_a_processor_raises_reaches_the_caller(make_llama: MakeLlama) -> No
         nonlocal calls
         calls += 1
         if calls == 4:
+            scores[:] = -np.inf
             raise KeyboardInterrupt
         return scores
 
@@ -100,3 +101,44 @@ def test_what_a_processor_raises_reaches_the_caller(make_llama: MakeLlama) -> No
     assert seen == expected[:3]
     assert list(llm.eval_tokens) == [*prompt, *seen[:-1]]
     assert list(itertools.islice(llm.generate(prompt, mirostat_mode=2), 15)) == expected
+
+
+def test_a_processor_that_raises_beside_a_grammar(make_llama: MakeLlama) -> None:
+    def broken(ids: Any, scores: Any) -> Any:
+        scores[:] = -np.inf
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        make_llama().create_completion(
+            PROMPT,
+            logits_processor=llama_cpp.LogitsProcessorList([broken]),
+            **fallback_settings("mirostat 2 with a grammar"),
+        )
+
+
+@pytest.mark.parametrize("given", [None, [1.0, 2.0], 3.0])
+@pytest.mark.parametrize("bias", [{}, {280: 1.0}])
+def test_a_processor_that_returns_no_scores(make_llama: MakeLlama, given: Any, bias: dict[int, float]) -> None:
+    processors = llama_cpp.LogitsProcessorList([lambda ids, scores: given])
+    with pytest.raises(ValueError, match=r"the logits processor returned a (NoneType|list|float) that is no array of"):
+        make_llama().create_completion(
+            PROMPT, logits_processor=processors, logit_bias=bias, **fallback_settings("mirostat 2")
+        )
+
+
+def test_processors_follow_one_another_and_may_return_whole_numbers(make_llama: MakeLlama) -> None:
+    seen = []
+
+    def whole(ids: Any, scores: Any) -> Any:
+        return np.where(np.arange(len(scores)) < 290, 0, -(10**9))
+
+    def look(ids: Any, scores: Any) -> Any:
+        seen.append((scores.dtype, float(scores[290])))
+        return scores
+
+    llm = make_llama()
+    processors = llama_cpp.LogitsProcessorList([whole, look])
+    settings = {**fallback_settings("mirostat 2"), "logit_bias": {280: -1e9}}
+    tokens = list(llm.generate_tokens(PROMPT, logits_processor=processors, **settings))
+    assert {token.id for token in tokens} <= set(range(290)) - {280}
+    assert set(seen) == {(np.dtype(np.single), -1e9)}

@@ -202,15 +202,15 @@ def test_a_draft_that_may_well_pay_gets_its_prompt() -> None:
 
 
 def test_a_draft_that_was_slow_is_looked_at_again() -> None:
-    """It was measured in a busy hour, and would not be used again. Two of eight prompts begin with one decode of it."""
-    pace = Driver(TARGETS["16-bit"], curve(1.5, {1: 1.0, 2: 1.1, 32: 8.0, 512: 100.0})).pace
+    """It was measured in a busy hour, and would not be used again: one of eight prompts begins with a look at it."""
+    pace = Driver(TARGETS["16-bit"], curve(1.5, {1: 1.0, 2: 1.1, 32: 8.0})).pace
     probed = []
-    for _ in range(20):
+    for _ in range(17):
         assert not pace.prompt_pays(60, MOST, 128)
         probed.append(pace.probes())
         if probed[-1]:
             pace.draft.observe(1, 1.5)
-    assert probed == [i % 8 < 2 for i in range(20)]
+    assert probed == [i % 8 == 0 for i in range(17)]
     while not pace.probes():
         pass
     for seconds, pays in ((0.9, False), (0.015, True)):  # slow at first, as at the beginning of a process
@@ -220,7 +220,11 @@ def test_a_draft_that_was_slow_is_looked_at_again() -> None:
     pace.begin_round(MOST, 1)
     pace.drafted(Expectation.of_model(0.9, pace.before()))
     pace.end_round(1, 0.1, 0.015)
-    assert [pace.probes() for _ in range(3)] == [True, True, False], "it was used"
+    assert [pace.probes() for _ in range(9)] == [i == 7 for i in range(9)], "it was used"
+    nothing_known = _core.Pace()
+    assert nothing_known.probes()
+    nothing_known.draft.observe(1, 0.1)
+    assert nothing_known.draft.known() == {1: pytest.approx(0.1)}
 
 
 def test_a_draft_as_slow_as_the_target_is_not_used_and_the_lookup_is() -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from specllama.schemas import warn_of_schema
+
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
@@ -31,7 +33,7 @@ def test_a_schema_that_is_not_followed_is_named(make_llama: MakeLlama, tiny_file
     response_format: Any = {"type": "json_object", "schema": BAD[name]}
     with pytest.warns(UserWarning, match=r"the schema of response_format cannot be made into a grammar \(.+: .+\)"):
         llm.create_chat_completion(MESSAGES, response_format=response_format, max_tokens=4)
-    with pytest.warns(UserWarning, match=r"the schema of the tool look cannot be made into a grammar") as caught:
+    with pytest.warns(UserWarning, match=r"the schema of the tool 'look' cannot be made into a grammar") as caught:
         llm.create_chat_completion(
             MESSAGES,
             tools=[tool("other", GOOD), tool("look", BAD[name])],
@@ -39,6 +41,43 @@ def test_a_schema_that_is_not_followed_is_named(make_llama: MakeLlama, tiny_file
             max_tokens=4,
         )
     assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"the schema of the tool 'look' cannot be made into a grammar"):
+        llm.create_chat_completion(
+            MESSAGES,
+            functions=[{"name": "look", "parameters": BAD[name]}],
+            function_call={"name": "look"},
+            response_format={"type": "json_object", "schema": GOOD},
+            max_tokens=4,
+        )
+
+
+def test_what_the_schema_says_is_cut_and_escaped(make_llama: MakeLlama) -> None:
+    """It comes from whoever asks a server."""
+    schema = {"type": "\x1b[31mred" + "d" * 10_000}
+    with pytest.warns(UserWarning, match="cannot be made into a grammar") as caught:
+        make_llama().create_chat_completion(
+            MESSAGES, response_format={"type": "json_object", "schema": schema}, max_tokens=2
+        )
+    message = str(caught[0].message)
+    assert "\x1b" not in message
+    assert len(message) < 400
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tool_choice": {"type": "any"}},
+        {"tool_choice": {"type": "function", "function": {"name": "look"}}, "tools": [{"type": "code_interpreter"}, 3]},
+        {"tool_choice": {"type": "function", "function": {"name": "look"}}, "tools": [{"function": {"name": "look"}}]},
+        {"response_format": {"type": "json_object", "schema": {1, 2}}},
+        {"response_format": 7},
+        {"function_call": {"name": "look"}, "functions": ["look"]},
+    ],
+)
+def test_what_is_malformed_is_left_to_llama_cpp(options: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_schema(options)
 
 
 def test_other_chats_are_not_warned_of(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:

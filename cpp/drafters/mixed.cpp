@@ -9,7 +9,8 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t most_forced = 4;  // tokens at a time: each has to be looked for
+constexpr std::size_t most_forced = 4;    // tokens at a time: each has to be looked for
+constexpr std::size_t least_probed = 16;  // tokens of an answer: behind fewer a probe would be felt
 
 }  // namespace
 
@@ -33,7 +34,7 @@ void MixedDrafter::begin(const std::vector<int32_t> & history, const Task & task
     if (model_) {
         model_->begin(history, task);
         prompt_pays_ = prompt_pays(history);
-        probes_ = !prompt_pays_ && pace_.probes();
+        probes_ = !prompt_pays_ && task.max_tokens >= least_probed && pace_.probes();
     }
 }
 
@@ -45,7 +46,7 @@ bool MixedDrafter::prompt_pays(const std::vector<int32_t> & history) {
 std::size_t MixedDrafter::prefill(const std::vector<int32_t> & history) {
     if (probes_) {
         probes_ = false;
-        model_->prefill(history, 1);
+        model_->probe(history);
         prompt_pays_ = prompt_pays(history);
     }
     return model_ && prompt_pays_ ? model_->prefill(history) : 0;

@@ -19,7 +19,8 @@ public:
 
     std::size_t room(std::size_t history_size) const override;
     void begin(const std::vector<int32_t> & history, const Task & task) override;
-    // The model's prompt, if that is likely to pay. Else it may catch up in a round in which it does.
+    // The model's prompt, if that is likely to pay, and now and then two tokens of it if it is not. Else it may catch
+    // up in a round in which it does.
     std::size_t prefill(const std::vector<int32_t> & history) override;
     // Paced: whatever promises most. Else gamma tokens of the model, or of the lookup if there is no model.
     void propose(const DraftRequest & request, Proposal & out) override;
@@ -44,7 +45,7 @@ private:
     Pace pace_;
     Task task_{};
     bool prompt_pays_ = true;         // for the model to decode
-    bool probes_ = false;             // it decodes one token of it all the same
+    bool probes_ = false;             // it decodes two tokens of it all the same
     bool paced_ = false;              // this round
     LookupDrafter::Found offered_;    // by the lookup at the beginning of the round
     bool used_ = false;               // whether it was taken

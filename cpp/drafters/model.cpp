@@ -20,9 +20,9 @@ std::size_t ModelDrafter::room(std::size_t history_size) const {
     return context_->n_ctx() + 1 - std::min(context_->n_ctx() + 1, history_size);
 }
 
-std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history, std::size_t most) {
+std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) {
     const std::size_t left = tokens_to_prefill(*context_, history);
-    const std::size_t count = std::min(left, most);
+    const std::size_t count = std::min(left, context_->n_batch());
     if (count > 0) {
         decode(history.data() + context_->tokens().size(), count, count);
         if (count == left && history.size() == prompt_size_) {
@@ -30,6 +30,13 @@ std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history, std::siz
         }
     }
     return left - count;
+}
+
+void ModelDrafter::probe(const std::vector<int32_t> & history) {
+    commit(history);
+    for (int i = 0; i < 2 && tokens_to_prefill(*context_, history) > 1; ++i) {
+        decode(history.data() + context_->tokens().size(), 1, 0);
+    }
 }
 
 void ModelDrafter::propose(const DraftRequest & request, Proposal & out) {

@@ -18,9 +18,7 @@ public:
         prompt_size_ = history.size();
         context_->keep_common(history);
     }
-    std::size_t prefill(const std::vector<int32_t> & history) override { return prefill(history, n_batch()); }
-    // Decodes no more than `most` tokens of it.
-    std::size_t prefill(const std::vector<int32_t> & history, std::size_t most);
+    std::size_t prefill(const std::vector<int32_t> & history) override;
     void propose(const DraftRequest & request, Proposal & out) override;
     void commit(const std::vector<int32_t> & history) override { context_->keep_common(history); }
     void rewind(std::size_t) override {}  // commit() compares
@@ -30,6 +28,9 @@ public:
     // One token behind history and proposal, which may have tokens that others drafted. Returns how sure the model was
     // of it: its probability, before the chain where that leaves only one token.
     double draw(const DraftRequest & request, Proposal & out);
+    // Decodes the next two tokens of the prompt as drafted ones are decoded, to see what that costs. The first decode
+    // of a process is a slow one.
+    void probe(const std::vector<int32_t> & history);
     // Tokens that have to be decoded before the next can be drawn, behind a sequence of this length.
     std::size_t missing(std::size_t sequence_size) const { return sequence_size - context_->tokens().size(); }
     std::size_t n_batch() const { return context_->n_batch(); }
