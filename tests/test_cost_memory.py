@@ -7,7 +7,7 @@ import logging
 import os
 import pickle
 import shutil
-import time
+import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -259,8 +259,8 @@ def test_only_a_change_is_written(make_llama: MakeLlama, monkeypatch: pytest.Mon
 
 def test_no_two_writes_within_a_second(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost_memory, "_PAUSE", 1.0)
-    times = iter((100.0, 100.9, 101.1, 101.2, 102.2))
-    monkeypatch.setattr(time, "monotonic", lambda: next(times))  # once a generation
+    times = iter((100.0, 100.9, 101.1, 101.2, 102.2))  # one for each generation; other threads have their own clock
+    monkeypatch.setattr(cost_memory, "time", types.SimpleNamespace(monotonic=lambda: next(times)))
     writes: list[Any] = []
     monkeypatch.setattr(cost_cache, "write", lambda key, costs: writes.append(costs))
     monkeypatch.setattr(cost_memory, "changed", lambda before, now: True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ pytest.importorskip("fastapi", reason="the server extra is not installed")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 from served import Served, serving  # noqa: E402  # needs the extra
+
+from specllama.generation import Generation  # noqa: E402
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -99,7 +102,18 @@ def test_the_next_message_has_the_first_ones_before_it(page: Any, served: Served
     assert page.locator("article").count() == 0
 
 
-def test_escape_stops_an_answer(page: Any, served: Served) -> None:
+def test_escape_stops_an_answer(page: Any, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    heed = Generation._heed_watch
+
+    def waiting_at_the_end(generation: Generation) -> None:
+        """A tiny model could be done with all tokens before the page shows the first ones."""
+        end = time.monotonic() + 60.0
+        while generation._position > 500 and time.monotonic() < end:
+            heed(generation)
+            time.sleep(0.005)
+        heed(generation)
+
+    monkeypatch.setattr(Generation, "_heed_watch", waiting_at_the_end)
     page.fill("#max_tokens", "900")
     page.fill("#message", "the cat")
     page.press("#message", "Enter")

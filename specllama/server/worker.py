@@ -76,8 +76,8 @@ class Worker:
         self._thread.shutdown()
 
     def _ended(self, job: Job) -> None:
+        self.outcomes[job.outcome] += 1  # first: once the model is free, it has been counted
         seconds = time.monotonic() - self._jobs.pop(job)
-        self.outcomes[job.outcome] += 1
         if job.outcome == "completed":
             self._mean_seconds = 0.8 * self._mean_seconds + 0.2 * seconds if self._mean_seconds else seconds
 
