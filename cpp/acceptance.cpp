@@ -11,6 +11,7 @@ namespace {
 constexpr double prior_weight = 6.0;
 constexpr double fading = 0.96;        // some 25 outcomes are remembered
 constexpr double kept_of_model = 0.1;  // of them for the next text, which can be of another kind
+constexpr double prior_step = 0.1;     // of what a text has shown, into what is expected of the next ones
 constexpr double shape_step = 0.04;    // in log odds, times the surprise
 constexpr double level_step = 0.12;
 constexpr double largest_level = 3.0;
@@ -33,6 +34,11 @@ double log_odds(double p) { return std::log(p / (1.0 - p)); }
 void Rate::observe(bool success) {
     successes_ = fading * successes_ + (success ? 1.0 : 0.0);
     trials_ = fading * trials_ + 1.0;
+}
+
+void Rate::new_text(double kept) {
+    prior_ += prior_step * (mean() - prior_);
+    fade(kept);
 }
 
 void Rate::fade(double factor) {
@@ -117,7 +123,7 @@ void Acceptance::new_text() {
     confidence_.new_text();
     next_.new_text();
     match_.new_text();
-    model_.fade(kept_of_model);
+    model_.new_text(kept_of_model);
 }
 
 }  // namespace specllama

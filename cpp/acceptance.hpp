@@ -27,12 +27,15 @@ struct Expectation {
     static Expectation of_padding() { return {Source::padding, 0, 0}; }
 };
 
-// A rate with a prior. Old outcomes fade: texts change their kind.
+// A rate with a prior. Old outcomes fade: texts change their kind. The prior follows them slowly: a draft that was of no
+// use in many texts is not tried as hopefully in the next one.
 class Rate {
 public:
     Rate() = default;
     explicit Rate(double prior) : prior_(prior) {}
     void observe(bool success);
+    // Another text: so much of what was observed is kept beside the prior.
+    void new_text(double kept);
     // Time has passed: what was observed counts for less.
     void fade(double factor);
     double mean() const;

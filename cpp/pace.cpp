@@ -34,7 +34,7 @@ constexpr std::size_t usual_answer = 128;    // tokens; max_tokens is often far 
 }  // namespace
 
 void Pace::begin_generation() {
-    credit_ = first_credit;
+    credit_ = first_credit + std::min(credit_, 0.0);  // what was lost beyond it is still owed
     of_all_ = Yield();
     of_model_.fade(kept);
     acceptance_.new_text();
@@ -68,7 +68,7 @@ void Pace::begin_round(std::size_t most, std::size_t missing, bool may_drop) {
     most_ = measuring ? 0 : most;
     missing_ = missing_at_first_ = missing;
     may_drop_ = may_drop;
-    exploring_ = with_model_ = false;
+    exploring_ = with_model_ = uses_model_ = false;
     survival_ = 1.0;
     tokens_.clear();
     if (most_ > 0 && missing_ > 0 && !model_pays()) {
@@ -282,6 +282,7 @@ void Pace::judge_dropped(bool right) { acceptance_.observe(dropped_, right); }
 
 void Pace::drafted(const Expectation & token) {
     with_model_ = with_model_ || (tokens_.empty() && token.source == Source::model);
+    uses_model_ = uses_model_ || token.source == Source::model;
     tokens_.push_back(token);
     survival_ *= acceptance_.of(token);
     if (missing_ > 0) {
@@ -329,7 +330,7 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     }
     counters_.plain_seconds = target_.seconds(1);
     const double in_plain = (verify_seconds + draft_seconds) / counters_.plain_seconds;
-    const double lost = exploring_ ? in_plain - static_cast<double>(num_accepted + 1) : 0.0;
+    const double lost = exploring_ && uses_model_ ? in_plain - static_cast<double>(num_accepted + 1) : 0.0;
     credit_ = std::min(credit_ + exploring_share * in_plain - lost, largest_credit);
     counters_.exploring_seconds += std::max(0.0, lost) * counters_.plain_seconds;
 }

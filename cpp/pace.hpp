@@ -104,8 +104,9 @@ private:
     std::size_t missing_ = 0;
     std::size_t missing_at_first_ = 0;
     bool may_drop_ = false;
-    bool exploring_ = false;       // the model drafts although it may not pay
+    bool exploring_ = false;       // the model may draft although it may not pay
     bool with_model_ = false;      // the first token was the model's, dropped or not
+    bool uses_model_ = false;      // any was
     Idle idle_ = Idle::measuring;  // if nothing is drafted
     double survival_ = 1.0;        // the probability that all drafted so far are accepted
     std::vector<Expectation> tokens_;

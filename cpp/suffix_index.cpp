@@ -48,7 +48,7 @@ SuffixIndex::Match SuffixIndex::longest_of(const Grams & grams) const {
     }
     uint32_t at = grams.previous[tokens_.size() - 1];
     for (std::size_t visited = 0; at != 0 && visited < max_visited; ++visited) {
-        const std::size_t length = common(at - 1);
+        const std::size_t length = tokens_[at] < 0 ? 0 : common(at - 1);
         if (length > best.length && length >= grams.length) {
             best = {at, length, 0, 0};
         }

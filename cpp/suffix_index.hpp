@@ -32,7 +32,8 @@ public:
     // Forgets all but the first `count` tokens.
     void truncate(std::size_t count);
 
-    // The longest earlier occurrence of the end of the text, the most recent of several.
+    // The longest earlier occurrence of the end of the text, the most recent of several. Those that a negative number
+    // follows, which is no token, are left out.
     Match longest() const;
 
     // Bytes of memory held.

@@ -20,6 +20,7 @@ Curve = Callable[[float], float]
 """Seconds for a batch of n tokens."""
 
 MOST = 16
+FIXED_DRAFTERS = ("model", "lookup", "lookup, else model")
 
 
 def curve(one: float, relative: Mapping[int, float]) -> Curve:
@@ -75,16 +76,15 @@ PROCESSES: dict[str, Callable[[int, np.random.Generator], Array]] = {
 """The probability that the model's token is right, at each of n positions."""
 
 
-def make_text(process: str, length: int, seed: int, repeats: bool = False) -> Text:
-    """A text of that length (and some more to draft behind it). With `repeats` stretches of it occurred before."""
-    rng = np.random.default_rng(seed)
-    n = length + 2 * MOST
-    acceptance = PROCESSES[process](n, rng)
-    right = rng.random(n) < acceptance
-    confidence = np.clip((0.95 if "sure" in process else acceptance) + rng.normal(0.0, 0.1, n), 0.02, 0.999)
-    match, lookup = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
+def _nothing(n: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], Flags]:
+    return np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
+
+
+def _copies(n: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], Flags]:
+    """Stretches of the text occurred before."""
+    match, lookup = _nothing(n, rng)
     at = 0
-    while repeats and at < n:
+    while at < n:
         if rng.random() < 0.05:
             end = min(n, at + int(rng.integers(3, 40)))
             match[at:end], lookup[at:end] = np.arange(end - at) + 2, True
@@ -92,7 +92,33 @@ def make_text(process: str, length: int, seed: int, repeats: bool = False) -> Te
                 match[end] = end - at + 2  # a match, but the text goes on in another way
             at = end
         at += 1
-    return Text(right, confidence, match, lookup)
+    return match, lookup
+
+
+def _misleading(n: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], Flags]:
+    """A few tokens occurred before at every other place, and were followed by something else nine times out of ten."""
+    return np.where(rng.random(n) < 0.5, rng.integers(2, 6, n), 0), rng.random(n) < 0.1
+
+
+LOOKUPS = {"nothing": _nothing, "copies": _copies, "misleading": _misleading}
+"""What there is to look up: `Text.match` and `Text.lookup` of n positions."""
+
+
+def make_text(process: str, length: int, seed: int, lookup: str = "nothing") -> Text:
+    """A text of that length (and some more to draft behind it).
+
+    Args:
+        process: of PROCESSES, for the model.
+        length: tokens.
+        seed: of everything random in it.
+        lookup: of LOOKUPS.
+    """
+    rng = np.random.default_rng(seed)
+    n = length + 2 * MOST
+    acceptance = PROCESSES[process](n, rng)
+    right = rng.random(n) < acceptance
+    confidence = np.clip((0.95 if "sure" in process else acceptance) + rng.normal(0.0, 0.1, n), 0.02, 0.999)
+    return Text(right, confidence, *LOOKUPS[lookup](n, rng))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,16 +173,23 @@ class Simulation:
         self._cached = -1  # the first position that the draft has not decoded: that of the prompt's last token
         self._draft_seconds = 0.0  # of this round
 
-    def fixed(self, gamma: int) -> list[Round]:
-        """Every round drafts gamma tokens with the model."""
+    def fixed(self, gamma: int, drafter: str) -> list[Round]:
+        """Every round drafts gamma tokens.
+
+        Args:
+            gamma: how many.
+            drafter: of FIXED_DRAFTERS. Where there is no match, "lookup" drafts nothing.
+        """
         rounds = []
         while self._position < self._length:
             self._draft_seconds = 0.0
-            count = min(gamma, self._most)
-            for i in range(count):
+            looks_up = "lookup" in drafter and self._text.match[self._position] > 0
+            count = min(gamma, self._most) if looks_up or "model" in drafter else 0
+            for i in range(0 if looks_up else count):
                 self._decode_draft(i)
-            right = self._text.model[self._position : self._position + count].tolist()
-            rounds.append(self._verified(["model"] * count, right)[0])
+            truth = self._text.lookup if looks_up else self._text.model
+            right = truth[self._position : self._position + count].tolist()
+            rounds.append(self._verified(["lookup" if looks_up else "model"] * count, right)[0])
         return rounds
 
     def paced(self, pace: _core.Pace) -> list[Round]:

@@ -430,6 +430,22 @@ def test_exploring_is_counted_and_bounded_by_its_credit() -> None:
     assert driver.pace.exploring_seconds == 0.0
 
 
+def test_only_rounds_with_the_model_are_exploring() -> None:
+    """A lookup is taken for what it earns: what it gains buys the model no more tries, what it loses is not theirs."""
+    driver = Driver(TARGETS["16-bit"], DRAFT)
+    for _ in range(100):  # the model is found to be bad
+        driver.draw(confidence=0.9)
+        driver.end(0)
+    lost = driver.pace.exploring_seconds
+    for right in (True, False):
+        for _ in range(60):
+            sources = driver.draw(looked_up(30), confidence=0.9)
+            driver.end(len(sources) if right else 0)
+            if "model" in sources:
+                lost = driver.pace.exploring_seconds
+            assert driver.pace.exploring_seconds == lost
+
+
 def test_a_draft_that_has_become_good_is_found_again() -> None:
     driver = Driver(TARGETS["16-bit"], DRAFT)
     for _ in range(100):

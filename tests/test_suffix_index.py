@@ -92,3 +92,10 @@ def test_memory() -> None:
 @pytest.mark.parametrize("text", [[], [1], [1, 1], [1, 2, 1]])
 def test_short_texts_match_nothing_or_what_they_repeat(text: list[int]) -> None:
     assert index_of(text).longest() == longest(text)
+
+
+def test_an_occurrence_that_no_token_follows_is_left_out() -> None:
+    """The end of a corpus, marked by a negative number: a shorter match in the text itself can be continued."""
+    corpus = [1, 2, 3, 4, 5, -1]
+    assert index_of([*corpus, 1, 2, 3, 4, 5]).longest() == (0, 0, 0, 0)
+    assert index_of([*corpus, 9, 4, 5, 6, 1, 2, 3, 4, 5]).longest() == (9, 2, 1, 0)
