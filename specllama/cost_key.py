@@ -10,6 +10,7 @@ import llama_cpp
 
 from .processor import cpu_name
 
+_MODEL = ("n_gpu_layers", "split_mode", "main_gpu")
 # Of the context, besides threads and batches. Not all releases of llama_cpp have all of them.
 _CONTEXT = ("offload_kqv", "op_offload", "flash_attn", "flash_attn_type", "type_k", "type_v")
 
@@ -28,12 +29,14 @@ def cost_key(llama: llama_cpp.Llama, role: str) -> dict[str, Any]:
         "role": role,
         "file": os.path.basename(llama.model_path),
         "size": _size(llama.model_path),
+        "lora": _lora(llama.lora_path),
         "file_type": llama.metadata.get("general.file_type"),
         "n_threads": llama.n_threads,
         "n_threads_batch": llama.n_threads_batch,
         "n_batch": llama.n_batch,
         "n_ubatch": context.n_ubatch,
-        "n_gpu_layers": model.n_gpu_layers,
+        **{name: getattr(model, name) for name in _MODEL},
+        "tensor_split": None if llama.tensor_split is None else [float(share) for share in llama.tensor_split],
         **{name: getattr(context, name) for name in _CONTEXT if hasattr(context, name)},
         **_machine(),
     }
@@ -45,6 +48,11 @@ def _size(path: str) -> int | None:
         return os.path.getsize(path)
     except OSError:
         return None
+
+
+def _lora(path: str | None) -> dict[str, Any] | None:
+    """The adapter, of which every layer computes more; None without one. Its scale costs nothing."""
+    return {"file": os.path.basename(path), "size": _size(path)} if path else None
 
 
 @functools.lru_cache(maxsize=1)

@@ -61,7 +61,9 @@ class CostMemory:
 
 
 def changed(before: Mapping[int, float], now: Mapping[int, float]) -> bool:
-    """Whether a curve says something that the one before did not: a new size, or one that costs another share.
+    """Whether a curve says another thing than the one before: of other sizes, or of one that costs another share.
+
+    A size is missing only if an engine has unlearned it: it knows all that was restored.
 
     A factor that is common to all sizes is left out. A hot processor or a neighbour changes it from hour to hour, and
     an engine takes it from its own first batches anyway: only the shape is worth keeping.
@@ -69,7 +71,7 @@ def changed(before: Mapping[int, float], now: Mapping[int, float]) -> bool:
     old, new = _seconds_per_token(before), _seconds_per_token(now)
     if not new:
         return False
-    if not new.keys() <= old.keys():
+    if new.keys() != old.keys():
         return True
     shifts = [math.log(new[number] / old[number]) for number in new]
     common = statistics.median(shifts)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from .prompt import token_ids
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -58,37 +60,45 @@ def opened(
     draft: Any,
     *,
     draft_kwargs: dict[str, Any] | None = None,
-    target_kwargs: dict[str, Any] | None = None,
     lookup_corpus: str | list[int] | None = None,
 ) -> Draft:
     """The draft that a user's ``draft_model`` means.
 
     Raises:
-        TypeError: nothing that can draft.
-        ValueError: another vocabulary (before the weights are loaded), a file that is no model, or an argument that
-            another kind of draft takes.
+        TypeError: nothing that can draft, or no corpus.
+        ValueError: another vocabulary (before the weights are loaded), a file that is no model, an argument that
+            another kind of draft takes, or a corpus of tokens that the vocabulary does not have.
     """
     from .draft_function import FunctionDraft
     from .draft_lookup import LookupDraft
     from .draft_model import ModelDraft
 
-    if isinstance(draft, str) and draft == LOOKUP:
-        refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
-        return LookupDraft(target, lookup_corpus)
     if FunctionDraft.takes(draft):
         refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
         refuse(lookup_corpus, "lookup_corpus", f"a draft model or draft_model={LOOKUP!r}")
         return FunctionDraft(target, draft)
-    return ModelDraft.opened(target, draft, draft_kwargs, target_kwargs or {}, lookup_corpus)
+    corpus = _corpus_tokens(target, lookup_corpus)
+    if isinstance(draft, str) and draft == LOOKUP:
+        refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
+        return LookupDraft(target, corpus)
+    return ModelDraft.opened(target, draft, draft_kwargs, corpus)
 
 
-def corpus_tokens(target: Llama, corpus: str | list[int] | None) -> npt.NDArray[np.int32]:
+def _corpus_tokens(target: Llama, corpus: object) -> npt.NDArray[np.int32]:
     """A text to look up, as tokens of the target."""
-    tokens = target.tokenize(corpus.encode(), add_bos=False) if isinstance(corpus, str) else corpus
-    return np.asarray(tokens or [], dtype=np.int32)
+    if isinstance(corpus, str):
+        corpus = target.tokenize(corpus.encode(), add_bos=False)
+    elif corpus is None:
+        corpus = []
+    if not isinstance(corpus, (Sequence, np.ndarray)) or isinstance(corpus, (bytes, bytearray, memoryview)):
+        raise TypeError(
+            f"lookup_corpus must be a text or a sequence of token ids, not of type {type(corpus).__name__}: read a "
+            "file's text first, decode bytes"
+        )
+    return token_ids(corpus, "lookup_corpus", target.n_vocab())
 
 
 def refuse(value: object, name: str, owner: str) -> None:
     """Raise a ValueError if an argument was given that only another draft takes."""
-    if value:
+    if value is not None and (not isinstance(value, Sized) or len(value)):
         raise ValueError(f"{name} is for {owner}: leave it out")

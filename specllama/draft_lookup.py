@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from . import _core
 from ._llama import why_no_rollback
-from .draft import LOOKUP, Draft, corpus_tokens
+from .draft import LOOKUP, Draft
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -15,9 +18,9 @@ if TYPE_CHECKING:
 class LookupDraft(Draft):
     """Drafts from prompt, output and a corpus (prompt lookup decoding; Saxena 2023). It costs no decoding."""
 
-    def __init__(self, target: Llama, corpus: str | list[int] | None) -> None:
+    def __init__(self, target: Llama, corpus: npt.NDArray[np.int32]) -> None:
         super().__init__(LOOKUP)
-        self._corpus = corpus_tokens(target, corpus)
+        self._corpus = corpus
         self.unusable = why_no_rollback(target, "target")
 
     def engine(self, target: _core.Context) -> _core.Speculator:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 import numpy as np
+import numpy.typing as npt
 
 from . import _core, catalog
 from ._llama import context_of, why_no_rollback
 from .arguments import check_constructor, warn
 from .closed import is_open
-from .draft import Draft, corpus_tokens
+from .draft import Draft
 from .loading import explained
 from .memory import tokens_held
 from .vocabulary import require_same_vocabulary, require_same_vocabulary_file
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from .llama import Llama
 
 # What a draft given by its path takes over from the target, unless draft_kwargs say otherwise.
-_INHERITED = ("n_gpu_layers", "split_mode", "main_gpu", "use_mmap", "use_mlock", "offload_kqv", "flash_attn", "numa")
+_INHERITED = (
+    *("n_gpu_layers", "split_mode", "main_gpu", "tensor_split", "offload_kqv", "op_offload", "flash_attn"),
+    *("use_mmap", "use_mlock", "numa"),
+)
 
 
 class ModelDraft(Draft):
@@ -32,9 +36,7 @@ class ModelDraft(Draft):
         owned: whether the target loaded it, and frees it.
     """
 
-    def __init__(
-        self, target: Llama, llama: llama_cpp.Llama, owned: bool, lookup_corpus: str | list[int] | None = None
-    ) -> None:
+    def __init__(self, target: Llama, llama: llama_cpp.Llama, owned: bool, corpus: npt.NDArray[np.int32]) -> None:
         super().__init__(llama)
         if llama is target:
             raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
@@ -44,20 +46,21 @@ class ModelDraft(Draft):
         self.context = context_of(llama, "draft")  # refuses a model that cannot generate
         self.llama = llama
         self.owned = owned
-        self._corpus = corpus_tokens(target, lookup_corpus)
+        self._corpus = corpus
         self.unusable = why_no_rollback(target, "target") or why_no_rollback(llama, "draft")
         _warn_if_larger(target, llama)
 
     @classmethod
     def opened(
-        cls,
-        target: Llama,
-        draft: Any,
-        draft_kwargs: dict[str, Any] | None,
-        target_kwargs: dict[str, Any],
-        lookup_corpus: str | list[int] | None = None,
+        cls, target: Llama, draft: Any, draft_kwargs: dict[str, Any] | None, corpus: npt.NDArray[np.int32]
     ) -> ModelDraft:
         """A draft from what the user gave: a path, a model name, or a Llama.
+
+        Args:
+            target: what it drafts for.
+            draft: the same.
+            draft_kwargs: arguments of a draft given by its path, which win over what it takes over from the target.
+            corpus: tokens [n] to look up besides.
 
         Raises:
             TypeError: something else.
@@ -66,7 +69,7 @@ class ModelDraft(Draft):
         if isinstance(draft, llama_cpp.Llama):
             if draft_kwargs:
                 raise ValueError("draft_kwargs are for a draft_model given by its path: this one is already loaded")
-            return cls(target, draft, False, lookup_corpus)
+            return cls(target, draft, False, corpus)
         if not isinstance(draft, (str, os.PathLike)):
             raise TypeError(
                 f"draft_model={draft!r} must be a path, a model name, a llama_cpp.Llama, 'lookup', "
@@ -79,7 +82,7 @@ class ModelDraft(Draft):
             # llama.cpp repacks 4-bit weights as it loads them. Mapped, the file would stay in memory beside the copy.
             "use_mmap": False,
             "verbose": target.verbose,
-            **{name: target_kwargs[name] for name in _INHERITED if name in target_kwargs},
+            **{name: target._kwargs[name] for name in _INHERITED if name in target._kwargs},
             "n_ctx": target.n_ctx(),
             "n_batch": target.n_batch,
             "n_threads": target.n_threads,
@@ -88,7 +91,7 @@ class ModelDraft(Draft):
         }
         with explained(path):
             llama = llama_cpp.Llama(path, **arguments)
-        return cls(target, llama, True, lookup_corpus)
+        return cls(target, llama, True, corpus)
 
     def engine(self, target: _core.Context) -> _core.Speculator:
         """See the base class."""

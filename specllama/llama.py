@@ -65,6 +65,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
 
     Raises:
         ValueError: not a loadable model, another vocabulary, or an option out of range.
+        TypeError: a draft or a corpus that is none, or an option of another type.
         ModelNotFoundError: no such file (a FileNotFoundError and a ValueError).
     """
 
@@ -97,6 +98,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         if isinstance(draft_model, (str, os.PathLike)) and draft_model != LOOKUP:
             draft_model = catalog.resolve(draft_model)  # before the target's weights are loaded
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
+        self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
         with explained(model_path):
             super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
@@ -106,15 +108,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
             context_of(self, "target")  # refuses a model that cannot generate
         if draft_model is not None:
-            self._set_draft(
-                opened(
-                    self,
-                    draft_model,
-                    draft_kwargs=draft_kwargs,
-                    target_kwargs=kwargs,
-                    lookup_corpus=lookup_corpus,
-                )
-            )
+            self._set_draft(opened(self, draft_model, draft_kwargs=draft_kwargs, lookup_corpus=lookup_corpus))
         else:
             refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
             refuse(lookup_corpus, "lookup_corpus", "a draft model or draft_model='lookup'")
@@ -398,7 +392,8 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
     def __getstate__(self) -> dict[str, Any]:
         draft = self._draft
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
-        state.pop("logits_all", None)
+        for name in {"logits_all", "use_mmap"} - self._kwargs.keys():  # use_mmap: a draft has a default of its own
+            state.pop(name, None)
         return {
             **state,
             "draft_model": None if draft is None else draft.pickled(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,22 +43,28 @@ def _suffix_tokens(llama: Llama, suffix: str) -> list[int]:
     return llama.tokenize(f"☺{suffix}".encode(), add_bos=False, special=False)[2:]
 
 
-def token_ids(given: Sequence[int], what: str, n_vocab: int) -> npt.NDArray[np.int32]:
-    """Tokens as the engine takes them, which looks whether they are in the vocabulary.
+def token_ids(given: Sequence[int] | npt.NDArray[Any], what: str, n_vocab: int) -> npt.NDArray[np.int32]:
+    """Tokens as the engine takes them.
 
     Args:
         given: the tokens.
         what: they are, for messages.
-        n_vocab: the same.
+        n_vocab: how many tokens the vocabulary has.
 
     Raises:
         TypeError: no sequence of integers.
-        ValueError: one that the engine's type does not hold.
+        ValueError: one that the vocabulary does not have.
     """
-    tokens = np.asarray(given)
+    try:
+        tokens = np.asarray(given)
+    except ValueError:  # lists of several lengths
+        raise TypeError(f"{what} must be a sequence of token ids, not of lists") from None
     if tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
         raise TypeError(f"{what} must be a sequence of token ids, not of {tokens.dtype} values")
-    out_of_range = tokens[(tokens > np.iinfo(np.int32).max) | (tokens < np.iinfo(np.int32).min)]
-    if out_of_range.size:
-        raise ValueError(f"token {out_of_range[0]} is out of range: the vocabulary has {n_vocab} tokens")
+    wrong = np.flatnonzero((tokens < 0) | (tokens >= n_vocab))
+    if wrong.size:
+        raise ValueError(
+            f"{what}: token {tokens[wrong[0]]} at index {wrong[0]} is out of range: the vocabulary has the tokens 0 to "
+            f"{n_vocab - 1}; take them from this model's tokenize()"
+        )
     return tokens.astype(np.int32)

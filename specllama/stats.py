@@ -86,9 +86,11 @@ class Stats:
     plain_seconds: float = 0.0
     """What decoding one token plainly takes, as ``"auto"`` measured it last; 0.0 without ``"auto"``."""
     predicted_speedup: float = 0.0
-    """What ``"auto"`` expected of its rounds when it verified them, against plain decoding; 0.0 without it."""
+    """What ``"auto"`` expected of its rounds when it verified them, against plain decoding; 0.0 without it. Of several
+    generations those under ``"auto"`` count, each with its own ``plain_seconds``."""
     realised_speedup: float = 0.0
-    """What they really gained: tokens times ``plain_seconds`` by the seconds of both models and of rolling back."""
+    """What they really gained: tokens times ``plain_seconds`` by the seconds of both models and of rolling back. Of
+    several generations the same ones count."""
     exploring_seconds: float = 0.0
     """Time that ``"auto"`` lost in rounds that drafted although it might not pay, to find out."""
     num_draft_tokens_per_pos: tuple[int, ...] = ()
@@ -189,7 +191,7 @@ class Tally:
     @classmethod
     def of(cls, counters: _core.Counters, **known: Any) -> Tally:
         """One generation: the native counters, and what only Python has seen."""
-        sums = {name: getattr(counters, name) for name in _SUMMED}
+        sums = {name: getattr(counters, name) for name in _COUNTED} | _gained(counters)
         tally = cls(
             sums=sums,
             drafted_per_pos=tuple(counters.num_draft_tokens_per_pos),
@@ -232,10 +234,9 @@ class Tally:
         """The statistics of these sums."""
         sums = {name: self.sums.get(name, 0) for name in _SUMMED}
         overlap, argmax_match = sums.pop("sum_overlap"), sums.pop("sum_argmax_match")
-        predicted_tokens, predicted_seconds = sums.pop("predicted_tokens"), sums.pop("predicted_seconds")
+        predicted = _ratio(sums.pop("predicted_plain_seconds"), sums.pop("predicted_seconds"))
+        realised = _ratio(sums.pop("realised_plain_seconds"), sums.pop("realised_seconds"))
         generating = self.total_seconds - sums["prompt_seconds"]
-        num_emitted = sums.pop("num_emitted_tokens")
-        spent = sums["draft_seconds"] + sums["verify_seconds"] + sums["rollback_seconds"]
         return Stats(
             **sums,  # type: ignore[arg-type]
             num_tokens=self.num_tokens,
@@ -247,8 +248,8 @@ class Tally:
             num_draft_prompts_skipped=self.prompts_skipped,
             num_dropped_tokens=self.dropped,
             plain_seconds=self.plain_seconds,
-            predicted_speedup=_ratio(predicted_tokens * self.plain_seconds, predicted_seconds),
-            realised_speedup=_ratio(num_emitted * self.plain_seconds, spent),
+            predicted_speedup=predicted,
+            realised_speedup=realised,
             acceptance_rate=_ratio(sums["num_accepted_tokens"], sums["num_draft_tokens"]),
             mean_acceptance_length=1.0 + _ratio(sums["num_accepted_tokens"], sums["num_drafts"]),
             expected_acceptance=_ratio(overlap, sums["num_reached_tokens"]),
@@ -261,13 +262,12 @@ class Tally:
         )
 
 
-_SUMMED = (
+_COUNTED = (
     "num_prompt_tokens",
     "num_prompt_tokens_reused",
     "num_drafts",
     "num_draft_tokens",
     "num_accepted_tokens",
-    "num_emitted_tokens",
     "num_reached_tokens",
     "sum_overlap",
     "sum_argmax_match",
@@ -279,9 +279,22 @@ _SUMMED = (
     "sample_seconds",
     "rollback_seconds",
     "exploring_seconds",
-    "predicted_tokens",
-    "predicted_seconds",
 )
+_GAINED = ("predicted_plain_seconds", "predicted_seconds", "realised_plain_seconds", "realised_seconds")
+_SUMMED = (*_COUNTED, *_GAINED)
+
+
+def _gained(counters: _core.Counters) -> dict[str, float]:
+    """What one generation under ``"auto"`` was expected to take and took, each beside what plain decoding would have.
+
+    Another generation measures nothing of plain decoding, so that none of its time counts.
+    """
+    plain = counters.plain_seconds
+    if not plain:
+        return dict.fromkeys(_GAINED, 0.0)
+    spent = counters.draft_seconds + counters.verify_seconds + counters.rollback_seconds
+    worth = (counters.predicted_tokens * plain, counters.predicted_seconds, counters.num_emitted_tokens * plain, spent)
+    return dict(zip(_GAINED, worth, strict=True))
 
 
 def _added(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

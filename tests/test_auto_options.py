@@ -28,6 +28,26 @@ def test_auto_for_one_call(make_llama: MakeLlama, tiny_files: TinyFiles) -> None
     assert llm.num_draft_tokens == 2
 
 
+def test_the_speedup_of_several_generations_is_that_of_auto(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = auto(make_llama, tiny_files, "good")
+    text_of(llm)
+    one = llm.stats
+    for num_draft_tokens in (0, 3):
+        text_of(llm, num_draft_tokens=num_draft_tokens)
+        assert llm.stats.realised_speedup == llm.stats.predicted_speedup == 0.0
+    total = llm.total_stats
+    assert total.verify_seconds > one.verify_seconds
+    assert (total.realised_speedup, total.predicted_speedup) == (one.realised_speedup, one.predicted_speedup)
+    assert f"speedup {one.realised_speedup:.2f} (predicted {one.predicted_speedup:.2f})" in str(total)
+    text_of(llm)
+    two = llm.stats
+    spent = [each.draft_seconds + each.verify_seconds + each.rollback_seconds for each in (one, two)]
+    gained = one.realised_speedup * spent[0] + two.realised_speedup * spent[1]
+    assert llm.total_stats.realised_speedup == pytest.approx(gained / sum(spent))
+    predicted = sorted((one.predicted_speedup, two.predicted_speedup))
+    assert predicted[0] * 0.999 <= llm.total_stats.predicted_speedup <= predicted[1] * 1.001
+
+
 @pytest.mark.parametrize("value", ["AUTO", "4", 1.5, True, None, b"auto", ["auto"]])
 def test_other_values_than_auto_or_an_int(make_llama: MakeLlama, value: Any) -> None:
     message = r"num_draft_tokens=.* must be an int, from 0 \(plain decoding\) up, or 'auto'"

@@ -11,6 +11,7 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import llama_cpp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from specllama.cost_key import cost_key
 from specllama.cost_memory import CostMemory, changed
 
 if TYPE_CHECKING:
-    import llama_cpp
     from conftest import MakeLlama, TinyFiles
 
 PROMPT = "the cat sat on the dog and the cat sat on the"
@@ -63,7 +63,12 @@ def test_new_sizes_are_a_change() -> None:
     assert changed({}, {1: 0.1})
     assert changed({1: 0.1}, {1: 0.1, 2: 0.1})
     assert not changed(CURVE, CURVE)
-    assert not changed(CURVE, {1: CURVE[1]})  # less is known: nothing to add
+    assert not changed(CURVE, {})  # nothing was restored yet
+
+
+def test_a_size_that_was_unlearned_is_a_change() -> None:
+    assert changed(CURVE, {n: seconds for n, seconds in CURVE.items() if n != 5})
+    assert not changed({1: 0.010, 33: 0.2, 38: 0.23}, {1: 0.010, 33: 0.2}), "the larger one stood for both"
 
 
 @pytest.mark.parametrize("n", [1, 5, 17])
@@ -84,9 +89,17 @@ def test_a_common_factor_is_none(curve: dict[int, float], factor: float) -> None
 @given(curves, curves)
 def test_what_was_kept_has_not_changed(before: dict[int, float], now: dict[int, float]) -> None:
     assert not changed(cost_cache.thinned(now), now)
-    if not changed(before, now):  # then no new class of sizes is in it
+    if not changed(before, now):
         classes = [{cost_cache.size_class(n) for n in cost_cache.thinned(curve)} for curve in (now, before)]
-        assert classes[0] <= classes[1]
+        assert classes[0] == classes[1]
+
+
+@given(curves)
+def test_what_was_restored_has_not_changed(curve: dict[int, float]) -> None:
+    """So that only a size that was unlearned can be missing."""
+    kept, model = cost_cache.thinned(curve), _core.CostModel()
+    model.restore(kept)
+    assert not changed(kept, model.known())
 
 
 def test_prompts_of_another_length_are_none() -> None:
@@ -111,14 +124,19 @@ def test_a_key_names_all_that_matters(make_llama: MakeLlama, tiny_files: TinyFil
         cost_key(make_llama(n_batch=64), "target"),
         cost_key(make_llama(n_ubatch=64), "target"),
         cost_key(make_llama(n_gpu_layers=1), "target"),
+        cost_key(make_llama(split_mode=llama_cpp.LLAMA_SPLIT_MODE_ROW), "target"),
+        cost_key(make_llama(main_gpu=1), "target"),
+        cost_key(make_llama(tensor_split=[3, 1]), "target"),
+        cost_key(make_llama(lora_path=str(tiny_files.lora)), "target"),
         cost_key(make_llama(flash_attn=True), "target"),
         cost_key(make_llama(type_k=0), "target"),  # F32
         cost_key(make_llama(type_v=0), "target"),
     ]
     assert all(keys.count(key) == 1 for key in keys)
-    assert keys[0] == json.loads(json.dumps(keys[0])) == cost_key(make_llama(n_ctx=1024), "target")
+    assert json.loads(json.dumps(keys)) == keys
+    assert keys[0] == cost_key(make_llama(n_ctx=1024), "target")
     assert (keys[0]["file"], keys[0]["size"]) == ("target.gguf", tiny_files.target.stat().st_size)
-    assert str(tiny_files.target.parent) not in json.dumps(keys[0])
+    assert str(tiny_files.target.parent) not in json.dumps(keys)
 
 
 def test_another_file_of_the_same_name(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
@@ -233,6 +251,20 @@ def test_a_wrong_curve_is_recovered_from(make_llama: MakeLlama, name: str) -> No
     CostMemory(other, llm, "lookup")  # type: ignore[arg-type]
     for curve in (engine.costs[0], other.costs[0]):
         assert {n: curve[n] for n in (1, 2, 4)} == pytest.approx({n: CURVE[n] for n in (1, 2, 4)}, rel=0.1)
+
+
+def test_what_one_process_unlearns_is_not_told_to_the_next(make_llama: MakeLlama) -> None:
+    """A size that was held up when it was measured, and is never tried again."""
+    llm = make_llama()
+    key = cost_key(llm, "target")
+    cost_cache.write(key, {**CURVE, 5: 4 * CURVE[5]})
+    engine = Rounds()
+    memory = CostMemory(engine, llm, "lookup")  # type: ignore[arg-type]
+    for _ in range(300):
+        engine.target.observe(1, CURVE[1])
+    assert 5 not in engine.target.known()
+    memory.keep()
+    assert cost_cache.read(key).keys() == CURVE.keys() - {5}
 
 
 def test_a_lie_that_forbids_drafting_is_not_kept(make_llama: MakeLlama) -> None:

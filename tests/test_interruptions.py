@@ -172,7 +172,7 @@ def test_generator_send_appends_the_callers_tokens(
     [
         ([270] * 600, ValueError, r"600 tokens behind \d+ do not fit into n_ctx=512"),
         ([270, -1], ValueError, "token -1 at index 1 is out of range"),
-        ([270, 2**40], ValueError, f"token {2**40} is out of range"),
+        ([270, 2**40], ValueError, f"token {2**40} at index 1 is out of range"),
         ([270.5], TypeError, "what is sent must be a sequence of token ids, not of float64 values"),
         ([[270]], TypeError, "what is sent must be a sequence of token ids"),
         (["fox"], TypeError, "what is sent must be a sequence of token ids"),

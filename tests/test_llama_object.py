@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import pickle
@@ -92,6 +93,57 @@ def test_pickling(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
         llm.create_completion(PROMPT, **settings)
     )
     copied.close()
+
+
+@pytest.fixture
+def opened_with(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Path and arguments of each llama_cpp.Llama that is opened."""
+    opened: list[tuple[str, dict[str, Any]]] = []
+    init = llama_cpp.Llama.__init__
+
+    @functools.wraps(init)
+    def spy(self: llama_cpp.Llama, model_path: str, **kwargs: Any) -> None:
+        opened.append((model_path, kwargs))
+        init(self, model_path, **kwargs)
+
+    monkeypatch.setattr(llama_cpp.Llama, "__init__", spy)
+    return opened
+
+
+GPU: dict[str, Any] = {
+    "n_gpu_layers": -1,
+    "split_mode": llama_cpp.LLAMA_SPLIT_MODE_ROW,
+    "main_gpu": 1,
+    "tensor_split": [1.0, 3.0],
+    "offload_kqv": False,
+    "op_offload": False,
+    "flash_attn": True,
+}
+
+
+def test_a_draft_takes_over_the_settings_of_the_gpu(
+    make_llama: MakeLlama, tiny_files: TinyFiles, opened_with: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """Whether it is given at once or assigned later, and in a copy."""
+    llm = make_llama(draft=tiny_files.good, n_ctx=256, **GPU)
+    llm.draft_model = str(tiny_files.bad)
+    copy = pickle.loads(pickle.dumps(llm))
+    copy.draft_model = str(tiny_files.identical)
+    drafts = [(path, kwargs) for path, kwargs in opened_with if path != str(tiny_files.target)]
+    assert [path for path, _ in drafts] == [str(tiny_files.good), *[str(tiny_files.bad)] * 2, str(tiny_files.identical)]
+    for _, kwargs in drafts:
+        assert {name: kwargs[name] for name in GPU} | {"n_gpu_layers": -1} == GPU
+        assert kwargs["n_gpu_layers"] in (-1, 0x7FFFFFFF)  # which is what llama_cpp makes of it
+        assert (kwargs["n_ctx"], kwargs["use_mmap"]) == (256, False)
+    copy.close()
+
+
+def test_a_draft_is_mapped_if_the_target_was_asked_to_be(
+    make_llama: MakeLlama, tiny_files: TinyFiles, opened_with: list[tuple[str, dict[str, Any]]]
+) -> None:
+    llm = make_llama(draft=tiny_files.good, use_mmap=True)
+    pickle.loads(pickle.dumps(llm)).close()
+    assert [kwargs["use_mmap"] for _, kwargs in opened_with] == [True] * 4
 
 
 def test_lora_of_the_target(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -100,6 +101,52 @@ def test_a_corpus_beside_a_draft_model(make_llama: MakeLlama, tiny_files: TinyFi
     copy.close()
 
 
+@pytest.mark.parametrize(
+    "corpus", [(280, 270), range(270, 280), np.array([280, 270]), np.array([], dtype=np.uint16), [], "", None]
+)
+def test_a_corpus_may_be_any_sequence(make_llama: MakeLlama, corpus: Any) -> None:
+    llm = make_llama(draft="lookup", lookup_corpus=corpus)
+    assert texts(llm, temperature=0.4) == texts(llm, temperature=0.4, num_draft_tokens=0)
+
+
+NO_CORPUS: list[tuple[Any, type[Exception], str]] = [
+    (5, TypeError, "must be a text or a sequence of token ids, not of type int: read a file's text first, decode by"),
+    (Path("story.txt"), TypeError, "not of type .*Path: read a file's text first"),
+    (b"the cat", TypeError, "not of type bytes"),
+    (bytearray(b"the cat"), TypeError, "not of type bytearray"),
+    ({270, 280}, TypeError, "not of type set"),
+    ({}, TypeError, "not of type dict"),
+    (iter([270]), TypeError, "not of type list_iterator"),
+    ([1.7], TypeError, "must be a sequence of token ids, not of float64 values"),
+    ([True], TypeError, "must be a sequence of token ids, not of bool values"),
+    (["the cat"], TypeError, "must be a sequence of token ids, not of <U7 values"),
+    ([[270]], TypeError, "must be a sequence of token ids"),
+    ([[270], [280, 281]], TypeError, "must be a sequence of token ids, not of lists"),
+    (np.array(270), TypeError, "must be a sequence of token ids"),
+    ([280, -5], ValueError, "token -5 at index 1 is out of range: the vocabulary has the tokens 0 to {last}; take"),
+    ([10**10], ValueError, "token 10000000000 at index 0 is out of range"),
+    ([280, 270, 10**6], ValueError, "token 1000000 at index 2 is out of range"),
+]
+
+
+@pytest.mark.parametrize(("corpus", "error", "message"), NO_CORPUS, ids=[repr(case[0])[:20] for case in NO_CORPUS])
+def test_what_is_no_corpus_is_refused(
+    make_llama: MakeLlama, tmp_path: Path, corpus: Any, error: type[Exception], message: str
+) -> None:
+    """Before a draft model is loaded, too."""
+    message = message.format(last=make_llama().n_vocab() - 1)
+    for draft in ("lookup", tmp_path / "missing.gguf"):
+        with pytest.raises(error, match=f"^lookup_corpus.*{message}"):
+            make_llama(draft=draft, lookup_corpus=corpus)
+
+
+def test_the_last_token_of_the_vocabulary_in_a_corpus(make_llama: MakeLlama) -> None:
+    last = make_llama().n_vocab() - 1
+    assert texts(make_llama(draft="lookup", lookup_corpus=[0, last]), temperature=0.4)
+    with pytest.raises(ValueError, match=f"token {last + 1} at index 0 is out of range"):
+        make_llama(draft="lookup", lookup_corpus=[last + 1])
+
+
 def test_the_text_before_a_reset_is_not_looked_up(make_llama: MakeLlama) -> None:
     llm = make_llama(draft="lookup", num_draft_tokens=6)
     settings: dict[str, Any] = {"max_tokens": 40, "temperature": 0.9, "seed": 2}
@@ -179,5 +226,7 @@ def test_arguments_of_another_kind_of_draft_are_refused(make_llama: MakeLlama, t
     with pytest.raises(ValueError, match="draft_kwargs is for a draft_model given by its path"):
         make_llama(draft="lookup", draft_kwargs={"n_ctx": 64})
     for draft in (None, lambda history: []):
-        with pytest.raises(ValueError, match="lookup_corpus is for a draft model or draft_model='lookup'"):
-            make_llama(draft=draft, lookup_corpus="the cat")
+        for corpus in ("the cat", [280], np.array([280, 270]), 5):
+            with pytest.raises(ValueError, match="lookup_corpus is for a draft model or draft_model='lookup'"):
+                make_llama(draft=draft, lookup_corpus=corpus)
+        make_llama(draft=draft, lookup_corpus="", draft_kwargs={})

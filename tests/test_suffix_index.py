@@ -82,11 +82,18 @@ def test_occurrences_that_disagree_are_counted() -> None:
     assert index_of([7, *phrase, 9, 6, *phrase, 8, 7, *phrase]).longest() == (5, 5, 1, 0), "the longest wins"
 
 
-def test_memory() -> None:
-    """Under 60 bytes a token."""
-    count = 100_000
-    index = index_of(np.random.default_rng(0).integers(0, 50_000, count).tolist())
+@pytest.mark.parametrize("count", [1_000, 1_025, 1_026, 4_098, 65_537, 65_538, 100_000])
+@pytest.mark.parametrize("vocabulary", [1, 50_000])
+def test_memory(count: int, vocabulary: int) -> None:
+    """Under 60 bytes a token, also just above a power of two, where everything has grown to twice the size."""
+    index = index_of(np.random.default_rng(0).integers(0, vocabulary, count).tolist())
     assert index.memory < 60 * count
+
+
+@pytest.mark.parametrize("count", [1_000, 100_000])
+def test_a_look_up_sees_a_bounded_part_of_a_long_text(count: int) -> None:
+    """Every token but the last ends an occurrence, as long as all that is before it."""
+    assert index_of([7] * count).longest() == (count - 1, MAX_MATCH, MAX_VISITED, 0)
 
 
 @pytest.mark.parametrize("text", [[], [1], [1, 1], [1, 2, 1]])

@@ -1,0 +1,112 @@
+"""Prints what the lookup drafter's index costs for each token: microseconds and bytes, by length and kind of text.
+
+Run it where specllama is installed: ``python scripts/lookup_cost.py``. Nothing else should use the machine.
+
+Columns: appending a text at once, everything that grows included; appending one more token and looking up what came
+behind it, time after time; the same in indexes that are no longer in the processor's caches, as behind a decode.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from specllama import _core
+
+Tokens = npt.NDArray[np.int32]
+
+LENGTHS = (1_000, 10_000, 100_000)
+STEPS = 500  # different ends of a text at which is looked up
+REPEATS = 15  # the least of so many times: whatever else the machine does makes it slower, never faster
+INDEXES = 200  # that are looked up once each, after the caches were filled with something else
+LARGEST_CACHE = 256 << 20  # bytes
+
+
+def random_text(count: int, rng: np.random.Generator) -> Tokens:
+    """Nothing occurs twice but by chance."""
+    return rng.integers(0, 150_000, count).astype(np.int32)
+
+
+def natural_text(count: int, rng: np.random.Generator) -> Tokens:
+    """Few tokens are frequent and many are rare, as in languages (Zipf's law)."""
+    weights = 1.0 / np.arange(1, 50_001)
+    return rng.choice(len(weights), count, p=weights / weights.sum()).astype(np.int32)
+
+
+def repetitive_text(count: int, rng: np.random.Generator) -> Tokens:
+    """One sentence again and again: all occurrences that are looked at agree as far as is compared."""
+    return np.resize(rng.integers(0, 150_000, 40), count).astype(np.int32)
+
+
+KINDS: dict[str, Callable[[int, np.random.Generator], Tokens]] = {
+    "random": random_text,
+    "natural": natural_text,
+    "repetitive": repetitive_text,
+}
+
+
+def built(text: Tokens) -> _core.SuffixIndex:
+    """An index of a text."""
+    index = _core.SuffixIndex()
+    index.append(text)
+    return index
+
+
+def follow(indexes: list[_core.SuffixIndex], pieces: list[Tokens]) -> None:
+    """Append its piece to each index, and look up what came behind it before."""
+    for index, piece in zip(indexes, pieces, strict=True):
+        index.append(piece)
+        index.longest()
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def appending(text: Tokens) -> float:
+    """Seconds a token to append them all."""
+    return min(seconds(functools.partial(built, text)) for _ in range(REPEATS)) / len(text)
+
+
+def looking_up(indexes: list[_core.SuffixIndex], pieces: list[Tokens], prepare: Callable[[], object]) -> float:
+    """Seconds to append a piece and look it up, less what the same calls take that do nothing."""
+    nothing, nowhere = [np.empty(0, dtype=np.int32)] * len(pieces), [_core.SuffixIndex()] * len(pieces)
+    lengths = [len(index) for index in indexes]
+    least, least_of_nothing = float("inf"), float("inf")
+    for _ in range(REPEATS):
+        prepare()
+        least_of_nothing = min(least_of_nothing, seconds(functools.partial(follow, nowhere, nothing)))
+        prepare()
+        least = min(least, seconds(functools.partial(follow, indexes, pieces)))
+        for index, length in zip(indexes, lengths, strict=True):
+            index.truncate(length)
+    return (least - least_of_nothing) / len(pieces)
+
+
+def main() -> None:
+    """Print the table."""
+    other = np.zeros(LARGEST_CACHE, dtype=np.uint8)
+    print("| text | tokens | append, µs | append and look up, µs | not in the cache, µs | bytes a token |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for kind, make in KINDS.items():
+        for count in LENGTHS:
+            text = make(count + STEPS, np.random.default_rng(0))
+            pieces = [text[i : i + 1] for i in range(count, count + STEPS)]
+            index = built(text[:count])
+            size = index.memory
+            warm = looking_up([index] * STEPS, pieces, lambda: None)
+            many = [built(text[: count + i]) for i in range(INDEXES)]
+            cold = looking_up(many, pieces[:INDEXES], functools.partial(np.add, other, 1, out=other))
+            times = " | ".join(f"{value * 1e6:.2f}" for value in (appending(text[:count]), warm, cold))
+            print(f"| {kind} | {count:,} | {times} | {size / count:.1f} |")
+
+
+if __name__ == "__main__":
+    main()
