@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -208,12 +209,13 @@ def resolve(name_or_path: str | os.PathLike[str]) -> str:
 
 def remedy(path: str) -> str:
     """What to do about a damaged model file."""
-    for model in catalog().models.values():
-        if os.path.abspath(path) == os.path.abspath(model.path):
-            return f"remove it, and get it again with `specllama pull {model.name}`"
-        for file_type in model.variants():
-            if os.path.abspath(path) == os.path.abspath(model.variant_path(file_type)):
-                return f"make it again with `specllama quantize --force {model.name} {file_type}`"
+    with contextlib.suppress(ValueError, OSError):  # a damaged catalog must not hide what is wrong with the model
+        for model in catalog().models.values():
+            if os.path.abspath(path) == os.path.abspath(model.path):
+                return f"remove it, and get it again with `specllama pull {model.name}`"
+            for file_type in model.variants():
+                if os.path.abspath(path) == os.path.abspath(model.variant_path(file_type)):
+                    return f"make it again with `specllama quantize --force {model.name} {file_type}`"
     return "get it again from where it came"
 
 
@@ -227,10 +229,11 @@ def load_catalog(path: Path) -> Catalog:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
         models = {name: _model(name, entry) for name, entry in document["models"].items()}
         result = Catalog(models, document["default"]["target"], document["default"]["draft"])
-    except (KeyError, TypeError, AttributeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a valid catalog: {type(error).__name__}: {error}") from error
-    for name in (result.default_target, result.default_draft):
-        result.find(name)
+        for name in (result.default_target, result.default_draft):
+            result.find(name)
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not a valid catalog: {why}; install specllama again") from error
     return result
 
 

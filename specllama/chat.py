@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import llama_cpp
 
 from .prompt import prompt_tokens_of
+from .schemas import warn_of_schema
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -49,6 +50,7 @@ def chat_call(llm: Llama, messages: Sequence[Message], **options: Any) -> ChatCa
     Raises:
         ValueError: the chat handler makes no prompt of tokens, or its template refuses the messages.
     """
+    warn_of_schema(options)
     try:
         llama_cpp.Llama.create_chat_completion(_Recorder(llm), list(messages), **options)  # type: ignore[arg-type]
     except _Recorded as recorded:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import llm
-from pydantic import Field
+from pydantic import Field, Json
+
+from .sampler_fields import SamplerFields
 
 if TYPE_CHECKING:
     from . import Conversation, Llama
-
-_OF_MODEL = ("target", "draft", "n_ctx", "n_threads", "n_gpu_layers")
 
 
 @llm.hookimpl
@@ -20,15 +20,23 @@ def register_models(register: Callable[[llm.Model], None]) -> None:
     register(SpecllamaModel())
 
 
-class SpecllamaOptions(llm.Options):
-    """What ``-o NAME VALUE`` sets for a prompt, and ``llm models options set specllama NAME VALUE`` for all."""
+class ModelOptions(llm.Options):
+    """Which model, and how it is opened. Another choice opens it again."""
 
     target: str | None = Field(None, description="the model: a GGUF file, or a name from `specllama pull --list`")
     draft: str | None = Field(None, description="its draft: the same, or lookup")
-    num_draft_tokens: int | Literal["auto"] | None = Field(None, description="tokens drafted in a round; 0: none")
+    max_draft_tokens: int | None = Field(None, description="the most tokens that auto drafts in a round, default 16")
     n_ctx: int | None = Field(None, description="size of the context, default 4096; 0: the model's own")
     n_threads: int | None = Field(None, description="threads, for prompts and generation alike")
     n_gpu_layers: int | None = Field(None, description="layers on the GPU; -1: all")
+
+
+class SpecllamaOptions(SamplerFields, ModelOptions):
+    """What ``-o NAME VALUE`` sets for a prompt, and ``llm models options set specllama NAME VALUE`` for all."""
+
+    dry_sequence_breakers: Json[list[str]] | list[str] | None = Field(None, description='a JSON list, such as ["."]')
+    num_draft_tokens: int | Literal["auto"] | None = Field(None, description="tokens drafted in a round; 0: none")
+    verify: str | None = Field(None, description="what accepts drafted tokens: auto, rejection, block or coupled")
     max_tokens: int | None = Field(None, description="the most tokens of an answer")
     temperature: float | None = Field(None, description="0 is greedy")
     top_k: int | None = Field(None, description="sample from the K likeliest tokens")
@@ -55,7 +63,7 @@ class SpecllamaModel(llm.Model):
     ) -> Iterator[str]:
         """Called by llm: yields the pieces of an answer, and leaves the statistics in the log."""
         options = prompt.options.model_dump(exclude_none=True)
-        own = self._conversation_of({name: options.pop(name) for name in _OF_MODEL if name in options})
+        own = self._conversation_of({name: options.pop(name) for name in ModelOptions.model_fields if name in options})
         if prompt.schema:
             options["response_format"] = {"type": "json_object", "schema": prompt.schema}
         *earlier, last = _messages(prompt)
@@ -83,7 +91,7 @@ class SpecllamaModel(llm.Model):
 
 
 def _opened(
-    target: str, draft: str | None = None, n_ctx: int = 4096, n_threads: int | None = None, n_gpu_layers: int = 0
+    target: str, draft: str | None = None, n_ctx: int = 4096, n_threads: int | None = None, **others: Any
 ) -> Llama:
     from . import Llama
 
@@ -93,8 +101,8 @@ def _opened(
         n_ctx=n_ctx,
         n_threads=n_threads,
         n_threads_batch=n_threads,
-        n_gpu_layers=n_gpu_layers,
         verbose=False,
+        **others,
     )
 
 

@@ -14,6 +14,7 @@ import platformdirs
 import pytest
 import tiny_models as tiny
 from fake_packages import model_in_parts, use_index
+from needed import MODELS, missing
 
 if TYPE_CHECKING:
     import llama_cpp
@@ -261,10 +262,7 @@ def in_parts(index: Path) -> Callable[[int], Model]:
 def _real_model(file: str) -> Path:
     path = REAL_CACHE / "models" / file
     if not path.is_file():
-        reason = f"real model {file} is not in the cache; `specllama demo` or `specllama pull` fetches it"
-        if os.environ.get("SPECLLAMA_REQUIRE_MODELS") == "1":
-            pytest.fail(f"{reason} (SPECLLAMA_REQUIRE_MODELS=1)")
-        pytest.skip(reason)
+        missing(f"real model {file} is not in the cache; `specllama demo` or `specllama pull` fetches it", MODELS)
     return path
 
 

@@ -11,10 +11,10 @@ import tarfile
 import tempfile
 from importlib import metadata
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from conftest import REAL_CACHE
+from needed import MODELS, missing
 
 from specllama import _core
 
@@ -30,13 +30,6 @@ def _lowest() -> str:
 
 # The newest is the installed one: a fresh environment gets the newest release of the supported range.
 VERSIONS = {"lowest": _lowest(), "newest": metadata.version("llama-cpp-python")}
-
-
-def _missing(reason: str) -> NoReturn:
-    """Skips, or fails where nothing may be missing."""
-    if os.environ.get("SPECLLAMA_REQUIRE_MODELS") == "1":
-        pytest.fail(f"{reason} (SPECLLAMA_REQUIRE_MODELS=1)")
-    pytest.skip(reason)
 
 
 def _installed_headers(version: str) -> Path | None:
@@ -68,7 +61,7 @@ def _headers(version: str) -> Path:
         archives = list(download.glob("*.tar.gz"))
         if result.returncode or len(archives) != 1:
             said = (result.stderr.strip() or "nothing").splitlines()[-1]
-            _missing(f"the source of llama-cpp-python {version} cannot be downloaded; pip says: {said}")
+            missing(f"the source of llama-cpp-python {version} cannot be downloaded; pip says: {said}", MODELS)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as unpacked:
             complete = Path(unpacked) / "headers"
@@ -92,7 +85,7 @@ def compiler() -> list[str]:
         command = name.split()
         if shutil.which(command[0]):
             return command
-    _missing(f"no C++ compiler to check the headers with (looked for {', '.join(names)})")
+    return missing(f"no C++ compiler to check the headers with (looked for {', '.join(names)})", MODELS)
 
 
 def _compile(compiler: list[str], headers: Path) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from needed import imported
 
 from specllama import cli
 from specllama.bench import runner
@@ -204,8 +205,8 @@ def test_ctrl_c(line: list[str]) -> None:
 
 
 def test_a_report_is_written(line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("jinja2")
+    imported("matplotlib")
+    imported("jinja2")
     assert cli.main([*line, "-o", "csv", "--report", str(tmp_path / "report")]) == 0
     err = capsys.readouterr().err
     assert "measuring what a batch costs the draft" in err

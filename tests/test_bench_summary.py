@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from needed import imported
 
 from specllama.bench import Row, Run
 from specllama.bench.summary import interval, summarise
@@ -143,7 +144,7 @@ def test_the_interval_is_the_same_each_time() -> None:
 
 
 def test_the_interval_is_the_one_of_scipy() -> None:
-    stats = pytest.importorskip("scipy.stats")
+    stats = imported("scipy.stats")
     values = np.random.default_rng(6).gamma(4.0, 0.4, 30)
     theirs = stats.bootstrap(
         (values,), np.mean, n_resamples=20000, method="percentile", random_state=np.random.default_rng(1)

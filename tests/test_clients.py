@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
+import pages
 import pytest
-from plugin_packages import imported
+from needed import imported
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
@@ -25,6 +28,27 @@ def animal_class() -> Any:
     """What JSON answers must be."""
     pydantic = imported("pydantic")
     return pydantic.create_model("Animal", kind=(Literal["cat", "dog"], ...), loud=(bool, ...))
+
+
+# --- README ----------------------------------------------------------------------------------------------------------
+
+README = [block for block in pages.blocks(pages.README) if block.heading == "In other packages"]
+QUOTE, BRACE = (3 + ord(character) for character in '"}')  # byte tokens
+
+
+@pytest.mark.filterwarnings("ignore:Chat template:UserWarning")
+@pytest.mark.parametrize("block", [block for block in README if block.language == "python"], ids=str)
+def test_what_readme_says(
+    make_llama: MakeLlama, tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], block: pages.Block
+) -> None:
+    for package in re.findall(r"^(?:from|import) (\w+)", block.code, re.M):
+        imported(package)
+    llm = make_llama(draft=tiny_files.good)
+    # Where JSON is due, a random model would go on until its tokens are used up.
+    ending = functools.partial(llm.create_chat_completion, logit_bias={QUOTE: 60.0, BRACE: 40.0})
+    llm.create_chat_completion = ending  # type: ignore[method-assign]
+    exec(compile(block.code, str(block), "exec", dont_inherit=True), {"llm": llm, "__name__": "__main__"})
+    assert capsys.readouterr().out.strip()
 
 
 # --- LangChain -------------------------------------------------------------------------------------------------------

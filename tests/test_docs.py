@@ -17,12 +17,13 @@ from typing import Any
 import pages
 import pytest
 from conftest import MakeLlama, TinyFiles
+from needed import imported
 
 import specllama
 from specllama.cli import build_parser
 
 ONLY_COMPILED = {
-    "In other packages": "tests/test_clients.py runs these, each with its package",
+    "In other packages": "tests/test_clients.py runs these, each where its package is installed",
     "See for yourself": "it takes minutes: docs/measuring.md has the same with smaller numbers",
 }
 """Sections whose Python is not run, and why."""
@@ -68,7 +69,8 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
                 continue
             code = block.code
             if SERVER in code:
-                pytest.importorskip("openai")
+                imported("openai")
+                imported("fastapi")
                 from served import serving
 
                 served = stack.enter_context(serving(make_llama(tiny_files.eos_happy, tiny_files.good)))
@@ -148,7 +150,7 @@ def test_every_statistic_is_explained() -> None:
 
 
 def test_the_reference_has_everything_public() -> None:
-    pytest.importorskip("fastapi", reason="the server extra is not installed")
+    imported("fastapi")
     text = (pages.ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     public = {f"specllama.{name}" for name in specllama.__all__} - {"specllama.__version__"}
     for module in ("bench", "compare", "eval", "prompts", "server", "tune", "verify"):

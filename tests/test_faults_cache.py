@@ -13,7 +13,7 @@ import faults
 import pytest
 from fake_packages import NAME, files_below, make_model, write_wheel
 
-from specllama import catalog
+from specllama import catalog, cli
 from specllama.catalog import Model, PackageSource, models_dir
 from specllama.gguf_header import read_header
 
@@ -232,10 +232,61 @@ def test_stdout_that_is_full(tiny_files: TinyFiles, name: str) -> None:
     assert "Exception ignored" not in done.stderr
 
 
-def test_a_damaged_catalog_names_its_file(tmp_path: Path) -> None:
+# --- the catalog -----------------------------------------------------------------------------------------------------
+
+SHIPPED = catalog.catalog_path().read_bytes()
+DAMAGED_CATALOGS = {
+    "empty": b"",
+    "cut": SHIPPED[:1000],
+    "binary": b"\xff" + SHIPPED,
+    "zeros": bytes(1000),
+    "brackets": b"models = " + b"[" * 100_000,
+    "a number": b"models = 3",
+    "a list": b"models = []",
+    "no models": SHIPPED[: SHIPPED.index(b"[models")],
+}
+
+
+@pytest.fixture
+def catalog_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Stands for the file that comes with the package, and is read once a process."""
     path = tmp_path / "catalog.toml"
-    shipped = catalog.catalog_path().read_bytes()
-    for content in (b"", shipped[:1000], b"\xff" + shipped, b"models = 3", b"models = []", bytes(1000)):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"catalog\.toml is not a valid catalog"):
-            catalog.load_catalog(path)
+    monkeypatch.setattr(catalog, "catalog_path", lambda: path)
+    catalog.catalog.cache_clear()
+    yield path
+    catalog.catalog.cache_clear()
+
+
+@pytest.mark.parametrize("damage", DAMAGED_CATALOGS)
+def test_a_damaged_catalog_is_named_and_a_whole_one_works_again(
+    cache: Path, catalog_file: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    catalog_file.write_bytes(DAMAGED_CATALOGS[damage])
+    name = "qwen2.5-coder-0.5b"
+    for line in ("pull --list", f"pull {name}", "demo", f"quantize {name} Q4_0", f"generate -m {name} -p x"):
+        assert cli.main(line.split()) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith(f"specllama: error: {catalog_file} is not a valid catalog: ")
+        assert err.endswith("; install specllama again\n")
+        assert err.count("\n") == 1
+    assert files_below(cache) == []
+    catalog_file.write_bytes(SHIPPED)
+    assert cli.main(["pull", "--list"]) == 0
+    assert name in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_a_model_given_by_its_path_needs_no_catalog(
+    tiny_files: TinyFiles, catalog_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    if how == "damaged":
+        catalog_file.write_bytes(DAMAGED_CATALOGS["cut"])
+    line = ["generate", "-p", "the cat", "-n", "4", "-t", "1", "-c", "64", "-m"]
+    assert cli.main([*line, str(tiny_files.target)]) == 0
+    assert capsys.readouterr().err.count("error") == 0
+    assert cli.main([*line, str(tiny_files.truncated)]) == 1
+    err = capsys.readouterr().err
+    assert "truncated.gguf" in err
+    assert "get it again from where it came" in err
+    assert "catalog" not in err

@@ -13,6 +13,7 @@ import faults
 import llama_cpp
 import pytest
 from fresh import text_of
+from needed import imported
 
 from specllama import catalog, cli, loading
 from specllama.bench.machine import describe_machine
@@ -86,7 +87,7 @@ def test_a_damaged_file_is_named_and_a_whole_one_works_again(
 @pytest.mark.parametrize("command", ["chat", "serve", "compare", "tune", "bench", "verify", "quantize"])
 def test_every_command_says_so(model: Path, tmp_path: Path, command: str, damage: str) -> None:
     if command == "serve":
-        pytest.importorskip("fastapi", reason="the server extra is not installed")
+        imported("fastapi")
     DAMAGES[damage][0](model)
     options = {
         "chat": [],

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_packages import imported
+from needed import imported
+
+from specllama.samplers import SAMPLERS
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -70,6 +72,34 @@ def test_a_schema(model: Any, options: dict[str, Any]) -> None:
     assert json.loads(response.text())["animal"] in ("cat", "dog")
 
 
+def test_a_schema_that_is_not_followed_is_named(model: Any, options: dict[str, Any]) -> None:
+    schema = {"type": "string", "pattern": "a+"}
+    with pytest.warns(UserWarning, match="the schema of response_format cannot be made into a grammar"):
+        model.prompt(MESSAGE, schema=schema, **options, max_tokens=4).text()
+
+
+def test_samplers_and_rule(model: Any, options: dict[str, Any], make_llama: MakeLlama) -> None:
+    """As strings, which is how the command gives them."""
+    assert set(SAMPLERS) <= set(model.Options.model_fields)
+    sampling: dict[str, Any] = {"max_tokens": 24, "seed": 5, "temperature": 1.0}
+    plain = model.prompt(MESSAGE, **options, **sampling).text()
+    dry = {"dry_multiplier": "3", "dry_allowed_length": "0", "dry_penalty_last_n": "100"}
+    for given in ({**dry, "dry_sequence_breakers": '["."]'}, {"xtc_probability": "0.9"}, {"top_n_sigma": "0.3"}):
+        response = model.prompt(MESSAGE, **options, **sampling, **given, verify="rejection")
+        meant = {name: json.loads(value) for name, value in given.items()}
+        expected = make_llama().create_chat_completion(
+            [{"role": "user", "content": MESSAGE}], **sampling, **meant, verify="coupled"
+        )
+        coupled = model.prompt(MESSAGE, **options, **sampling, **meant, verify="coupled").text()
+        assert coupled == expected["choices"][0]["message"]["content"] != plain
+        assert len(response.text()) > 0
+        assert response.response_json["stats"]["verify"] == "rejection"
+    model.prompt(MESSAGE, **options, max_draft_tokens=3, max_tokens=2).text()
+    assert model._conversation.llm._options.max_draft_tokens == 3
+    with pytest.raises(ValueError, match="unknown verify='exact': use one of"):
+        model.prompt(MESSAGE, **options, verify="exact").text()
+
+
 def test_the_model_is_kept_while_it_is_the_same(model: Any, options: dict[str, Any]) -> None:
     model.prompt(MESSAGE, **options, max_tokens=2).text()
     first = model._conversation.llm
@@ -100,7 +130,7 @@ def test_the_command(tiny_files: TinyFiles, tmp_path: Path) -> None:
     assert '"specllama"' in llm("plugins")
     for name, value in (("target", tiny_files.target), ("draft", tiny_files.good), ("n_threads", 1)):
         llm("models", "options", "set", "specllama", name, str(value))
-    answer = llm("-m", "specllama", "-o", "seed", "3", "-o", "max_tokens", "10", MESSAGE)
+    answer = llm("-m", "specllama", "-o", "seed", "3", "-o", "max_tokens", "10", "-o", "verify", "block", MESSAGE)
     assert len(answer) > 10
     assert len(llm("-c", "-o", "max_tokens", "10", "no fox")) > 5
     logged = json.loads(llm("logs", "list", "--json", "-n", "2"))

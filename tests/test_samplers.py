@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 import numpy as np
 import pytest
+from needed import imported
 from responses import PROMPT, joined
 
 import specllama
@@ -65,7 +66,7 @@ def test_every_method_takes_them(drafted: specllama.Llama, name: str) -> None:
 
 
 def test_openais_form_takes_them(drafted: specllama.Llama) -> None:
-    pytest.importorskip("openai", reason="create_chat_completion_openai_v1 needs openai")
+    imported("openai")
     settings = {**CALL, **SETTINGS["XTC"]}
     expected = drafted.create_chat_completion(MESSAGES, **settings)["choices"][0]["message"]["content"]
     found = drafted.create_chat_completion_openai_v1(MESSAGES, **settings)  # type: ignore[no-untyped-call]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from specllama import Conversation
 from specllama.schemas import warn_of_schema
 
 if TYPE_CHECKING:
@@ -49,6 +50,13 @@ def test_a_schema_that_is_not_followed_is_named(make_llama: MakeLlama, tiny_file
             response_format={"type": "json_object", "schema": GOOD},
             max_tokens=4,
         )
+
+
+def test_a_conversation_names_it_too(make_llama: MakeLlama) -> None:
+    talk = Conversation(make_llama(), response_format={"type": "json_object", "schema": BAD["no anchors"]})
+    with pytest.warns(UserWarning, match="the schema of response_format cannot be made into a grammar") as caught:
+        list(talk.say("the cat", max_tokens=4))
+    assert caught[0].filename == __file__
 
 
 def test_what_the_schema_says_is_cut_and_escaped(make_llama: MakeLlama) -> None:

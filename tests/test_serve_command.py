@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from needed import imported
 
-pytest.importorskip("fastapi", reason="the server extra is not installed")
+imported("fastapi")
 
 import httpx  # comes with the extras of the tests
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from needed import imported
 
 import specllama
 from specllama.samplers import SAMPLERS
 
-pytest.importorskip("fastapi", reason="the server extra is not installed")
+imported("fastapi")
 
 from served import Served, serving  # needs the extra
 

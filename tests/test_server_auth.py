@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from needed import imported
 
-pytest.importorskip("fastapi", reason="the server extra is not installed")
+imported("fastapi")
 
 from served import Served, serving  # needs the extra
 

@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from needed import imported
 
-pytest.importorskip("fastapi", reason="the server extra is not installed")
+imported("fastapi")
 
 from served import Served, serving  # needs the extra
 

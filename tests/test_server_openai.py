@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from needed import imported
 
-pytest.importorskip("fastapi", reason="the server extra is not installed")
-openai = pytest.importorskip("openai")
+imported("fastapi")
+openai = imported("openai")
 
-from pydantic import BaseModel  # noqa: E402  # comes with the extras
-from served import serving  # noqa: E402
+from pydantic import BaseModel  # comes with the extras
+from served import serving
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import time
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from needed import CHROMIUM, imported, missing
 
-pytest.importorskip("fastapi", reason="the server extra is not installed")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+imported("fastapi")
+playwright = imported("playwright.sync_api")
 
-from served import Served, serving  # noqa: E402  # needs the extra
+from served import Served, serving  # needs the extra
 
-from specllama.generation import Generation  # noqa: E402
+from specllama.generation import Generation
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH")
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 @pytest.fixture
@@ -34,10 +34,12 @@ def served(make_llama: MakeLlama, tiny_files: TinyFiles) -> Iterator[Served]:
 @pytest.fixture
 def page(served: Served) -> Iterator[Any]:
     """The page, loaded. Whatever it asks of others, and every error in its script, fails the test."""
+    if BROWSER is None:
+        missing("there is no Chromium on PATH (Debian: apt-get install chromium)", CHROMIUM)
     wrong: list[str] = []
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+            executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         )
         page = browser.new_page(viewport={"width": 1100, "height": 720})
         page.on("request", lambda asked: asked.url.startswith((served.url, "data:")) or wrong.append(asked.url))
@@ -58,6 +60,41 @@ def photograph(page: Any, name: str) -> None:
 
 def wait_until_answered(page: Any) -> None:
     page.locator("#send:enabled").wait_for()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Until it is set, or they are stopped, answers wait behind about 480 tokens.
+
+    A tiny model could be done with all of them before the page shows the first ones.
+    """
+    heed, opened = Generation._heed_watch, threading.Event()
+
+    def waiting(generation: Generation) -> None:
+        heed(generation)
+        while generation._position > 500 and not opened.wait(0.005):
+            heed(generation)
+
+    monkeypatch.setattr(Generation, "_heed_watch", waiting)
+    yield opened
+    opened.set()
+
+
+def begin_long_answer(page: Any, num_draft_tokens: str = "4") -> None:
+    """Returns when the page shows that it has come as far as the gate."""
+    page.fill("#num_draft_tokens", num_draft_tokens)
+    page.fill("#max_tokens", "900")
+    page.fill("#message", "the cat")
+    page.press("#message", "Enter")
+    page.locator("#tokens", has_text=re.compile(r"^[4-9]\d\d$")).wait_for()
+    assert page.locator("#send:disabled").count() == 1
+
+
+FIGURES = ("speed", "accepted", "length", "tokens", "rule")
+
+
+def figures(page: Any) -> dict[str, str]:
+    return {name: page.inner_text(f"#{name}") for name in FIGURES}
 
 
 def test_a_chat_by_keyboard_alone(page: Any, served: Served) -> None:
@@ -102,25 +139,42 @@ def test_the_next_message_has_the_first_ones_before_it(page: Any, served: Served
     assert page.locator("article").count() == 0
 
 
-def test_escape_stops_an_answer(page: Any, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    heed = Generation._heed_watch
-
-    def waiting_at_the_end(generation: Generation) -> None:
-        """A tiny model could be done with all tokens before the page shows the first ones."""
-        end = time.monotonic() + 60.0
-        while generation._position > 500 and time.monotonic() < end:
-            heed(generation)
-            time.sleep(0.005)
-        heed(generation)
-
-    monkeypatch.setattr(Generation, "_heed_watch", waiting_at_the_end)
-    page.fill("#max_tokens", "900")
-    page.fill("#message", "the cat")
-    page.press("#message", "Enter")
-    page.locator("article [data-origin]").nth(20).wait_for()
+def test_escape_stops_an_answer(page: Any, served: Served, gate: threading.Event) -> None:
+    begin_long_answer(page)
     page.keyboard.press("Escape")
     wait_until_answered(page)
     assert page.locator("article p").inner_text() == "stopped"
+    served.wait_until_idle()
+    assert served.app.state.worker.outcomes["stopped"] == 1
+
+
+def test_figures_while_an_answer_is_under_way(page: Any, gate: threading.Event) -> None:
+    begin_long_answer(page)
+    early = figures(page)
+    assert float(early["speed"]) > 0
+    assert early["accepted"].endswith("%")
+    assert float(early["length"]) >= 1
+    assert early["rule"] == "block"
+    assert page.locator("#positions span").count() == 4
+    assert page.locator("article [data-origin]").count() > 100
+    gate.set()
+    wait_until_answered(page)
+    assert int(page.inner_text("#tokens")) == 900
+
+
+def test_plain_decodings_speed_while_an_answer_is_under_way(page: Any, gate: threading.Event) -> None:
+    begin_long_answer(page, "auto")
+    assert float(page.inner_text("#plain")) > 0
+    assert float(page.inner_text("#speed")) > 0
+
+
+def test_clear_in_the_middle_of_an_answer(page: Any, served: Served, gate: threading.Event) -> None:
+    begin_long_answer(page)
+    page.click("#clear")
+    wait_until_answered(page)
+    assert figures(page) == dict.fromkeys(FIGURES, "–")
+    assert page.locator("#positions span").count() == 0
+    assert page.locator("article").count() == 0
     served.wait_until_idle()
     assert served.app.state.worker.outcomes["stopped"] == 1
 

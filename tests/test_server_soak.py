@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from needed import imported
 
-pytest.importorskip("fastapi", reason="the server extra is not installed")
+imported("fastapi")
 
 import httpx
 from served import Served, serving  # needs the extra

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,6 +125,29 @@ def test_logprobs_are_plain_decodings(tiny_files: TinyFiles, make_llama: MakeLla
     echoed = list(llm.generate_tokens(PROMPT, logprobs=0, echo=True, **settings))
     assert [token.logprob for token in echoed] == pytest.approx(logprobs, abs=2e-3)
     assert {token.logprob for token in llm.generate_tokens(PROMPT, **settings)} == {None}
+
+
+def test_logprobs_are_computed_only_when_asked_for(
+    tiny_files: TinyFiles, make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = make_llama(draft=tiny_files.good)
+    messages: Any = [{"role": "user", "content": PROMPT}]
+
+    def refused(*arguments: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(_core, "logprobs", refused)
+    ways: list[tuple[Callable[..., object], dict[str, Any]]] = [
+        (lambda **options: list(llm.generate_tokens(PROMPT, **options)), {"logprobs": 0}),
+        (lambda **options: llm.create_completion(PROMPT, **options), {"logprobs": 2}),
+        (lambda **options: list(llm.create_completion(PROMPT, stream=True, **options)), {"logprobs": 0}),
+        (lambda **options: llm.create_completion(PROMPT, echo=True, **options), {"logprobs": 0}),
+        (lambda **options: llm.create_chat_completion(messages, **options), {"logprobs": True, "top_logprobs": 1}),
+    ]
+    for generate, asking in ways:
+        assert generate(max_tokens=6)
+        with pytest.raises(ZeroDivisionError):
+            generate(max_tokens=6, **asking)
 
 
 def test_what_llama_cpp_samples_is_plain(tiny_files: TinyFiles, make_llama: MakeLlama) -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from specllama import Llama
 from specllama.options import Verify
+from specllama.sampler_fields import SamplerFields
 
 _OURS = {"timings_per_token", "return_origins", "stream_options"}
 _THEIRS = {"n", "best_of", "user", "logit_bias_type", "min_tokens"}  # theirs that no method of Llama takes
@@ -20,21 +21,6 @@ class StreamOptions(BaseModel):
     """OpenAI's options of a stream."""
 
     include_usage: bool = False
-
-
-class SamplerFields(BaseModel):
-    """llama-server's samplers, under its names. Defaults: `specllama.samplers.Samplers`."""
-
-    dry_multiplier: float | None = Field(None, description="DRY, against repetitions; 0 is off.")
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = Field(None, description="Tokens that DRY sees; -1: prompt and text as a whole.")
-    dry_sequence_breakers: list[str] | None = None
-    xtc_probability: float | None = Field(None, description="Exclude top choices; 0 is off.")
-    xtc_threshold: float | None = None
-    top_n_sigma: float | None = Field(None, description="Standard deviations below the largest logit; 0 is off.")
-    dynatemp_range: float | None = Field(None, description="Dynamic temperature; 0 is off.")
-    dynatemp_exponent: float | None = None
 
 
 class Additions(SamplerFields):
