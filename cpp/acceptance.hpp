@@ -27,8 +27,8 @@ struct Expectation {
     static Expectation of_padding() { return {Source::padding, 0, 0}; }
 };
 
-// A rate with a prior. Old outcomes fade: texts change their kind. The prior follows them slowly: a draft that was of no
-// use in many texts is not tried as hopefully in the next one.
+// A rate with a prior. Old outcomes fade: texts change their kind. The prior follows them slowly: a draft that was of
+// no use in many texts is not tried as hopefully in the next one.
 class Rate {
 public:
     Rate() = default;

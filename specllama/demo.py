@@ -75,13 +75,6 @@ def available_memory() -> int | None:
         return None
 
 
-def default_threads() -> int:
-    """A number of threads for both models and for batches of every size, so that the comparison is fair."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    # Two logical cores are often one physical core, and half of them compute as fast as all.
-    return cores if cores <= 4 else max(4, cores // 2)
-
-
 @contextlib.contextmanager
 def loaded_pair(target: str, draft: str, pair: Pair, threads: int) -> Iterator[Llama]:
     """Load both models, and close them afterwards."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import random
 import secrets
@@ -12,7 +13,6 @@ from typing import Any, Union
 
 import llama_cpp
 import numpy as np
-import numpy.typing as npt
 
 from . import _core, catalog
 from ._llama import context_of
@@ -25,14 +25,13 @@ from .draft import LOOKUP, Draft, opened, refuse
 from .generation import Generation
 from .loading import explained
 from .memory import fitted, note_change, settle, tokens_held
-from .options import FallbackWarning, NumDraftTokens, Options, checked_seed
+from .options import FallbackWarning, NumDraftTokens, Options, checked_max_draft_tokens, checked_seed
 from .request import Request
 from .samplers import taken_from
 from .schemas import warn_of_schema
 from .snapshots import RoomForSnapshots
 from .stats import Stats, Tally
 from .token import Token
-from .watch import heed_watch
 
 DraftModel = Union[str, "os.PathLike[str]", llama_cpp.Llama, Callable[..., Any]]
 
@@ -95,6 +94,9 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         self._draft_kwargs = draft_kwargs
         self._lookup_corpus = lookup_corpus
         self._num_snapshots = 0 if draft_model is None else self._options.most_draft_tokens
+        if draft_model is None:
+            refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
+            refuse(lookup_corpus, "lookup_corpus", "a draft model or draft_model='lookup'")
         if isinstance(draft_model, (str, os.PathLike)) and draft_model != LOOKUP:
             draft_model = catalog.resolve(draft_model)  # before the target's weights are loaded
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
@@ -109,9 +111,6 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
             context_of(self, "target")  # refuses a model that cannot generate
         if draft_model is not None:
             self._set_draft(opened(self, draft_model, draft_kwargs=draft_kwargs, lookup_corpus=lookup_corpus))
-        else:
-            refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
-            refuse(lookup_corpus, "lookup_corpus", "a draft model or draft_model='lookup'")
 
     # The draft
 
@@ -208,6 +207,15 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
     @num_draft_tokens.setter
     def num_draft_tokens(self, value: NumDraftTokens) -> None:
         self._options = self._options.overridden(value, None)
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """The most that "auto" drafts in a round."""
+        return self._options.max_draft_tokens
+
+    @max_draft_tokens.setter
+    def max_draft_tokens(self, value: int) -> None:
+        self._options = dataclasses.replace(self._options, max_draft_tokens=checked_max_draft_tokens(value))
 
     @property
     def verify(self) -> str:
@@ -325,25 +333,6 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         arguments = bound(llama_cpp.Llama._create_completion, (prompt,), kwargs)
         return Completion(self, options, arguments).tokens()
 
-    def _score(self, tokens: Sequence[int], chunk: int) -> Iterator[tuple[int, npt.NDArray[np.single]]]:
-        """Decode a prompt from its beginning, and yield (position, raw logits [n_vocab]) of all tokens but the last.
-
-        Holds logits for `chunk` positions at a time.
-        """
-        context = self._target_context
-        for start in range(0, len(tokens) - 1, chunk):
-            heed_watch()
-            part = tokens[start : min(start + chunk, len(tokens) - 1)]
-            with self._exclusive():
-                context.assume(np.asarray(tokens[:start], dtype=np.int32))
-                context.keep(start)
-                context.decode(np.asarray(part, dtype=np.int32), 0)
-                self.input_ids[start : start + len(part)] = part
-                self.n_tokens = context.num_tokens
-                note_change(self)
-                rows = [context.logits(i) for i in range(len(part))]
-            yield from enumerate(rows, start)
-
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         arguments = bound(llama_cpp.Llama._create_completion, args, kwargs)
         return Completion(self, options_of_call(self), arguments).run()
@@ -400,7 +389,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
             "draft_kwargs": self._draft_kwargs,
             "lookup_corpus": self._lookup_corpus,
             "num_draft_tokens": self.num_draft_tokens,
-            "max_draft_tokens": self._options.max_draft_tokens,
+            "max_draft_tokens": self.max_draft_tokens,
             "verify": self.verify,
         }
 

@@ -94,7 +94,9 @@ def _opened(
     target: str, draft: str | None = None, n_ctx: int = 4096, n_threads: int | None = None, **others: Any
 ) -> Llama:
     from . import Llama
+    from .processor import default_threads
 
+    n_threads = n_threads or default_threads()
     return Llama(
         target,
         draft_model=draft,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from .memory import note_change
+from .watch import heed_watch
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -24,9 +27,26 @@ def prompt_logprobs(llama: Llama, tokens: list[int], num_top: int | None) -> lis
     Decodes the prompt anew, in small chunks, because the KV cache keeps no logits.
     """
     entries: list[Entry | None] = [None]
-    for position, logits in llama._score(tokens, _CHUNK):
+    for position, logits in scored(llama, tokens):
         entries.append(_core.logprobs(logits, tokens[position + 1], num_top or 0))
     return entries
+
+
+def scored(llama: Llama, tokens: list[int]) -> Iterator[tuple[int, npt.NDArray[np.single]]]:
+    """Decode a prompt from its beginning, and yield (position, raw logits [n_vocab]) of all tokens but the last."""
+    context = llama._target_context
+    for start in range(0, len(tokens) - 1, _CHUNK):
+        heed_watch()
+        part = tokens[start : min(start + _CHUNK, len(tokens) - 1)]
+        with llama._exclusive():
+            context.assume(np.asarray(tokens[:start], dtype=np.int32))
+            context.keep(start)
+            context.decode(np.asarray(part, dtype=np.int32), 0)
+            llama.input_ids[start : start + len(part)] = part
+            llama.n_tokens = context.num_tokens
+            note_change(llama)
+            rows = [context.logits(i) for i in range(len(part))]
+        yield from enumerate(rows, start)
 
 
 class LogprobLog:

@@ -31,6 +31,16 @@ def checked_num_draft_tokens(value: Any) -> NumDraftTokens:
     return _checked_int("num_draft_tokens", value, 0, "an int, from 0 (plain decoding) up, or 'auto'")
 
 
+def checked_max_draft_tokens(value: Any) -> int:
+    """An int from 1 to 512.
+
+    Raises:
+        TypeError: no int.
+        ValueError: out of range.
+    """
+    return _checked_int("max_draft_tokens", value, 1, "an int, from 1 up")
+
+
 def _checked_int(name: str, value: Any, least: int, what: str) -> int:
     try:
         if isinstance(value, bool):
@@ -85,7 +95,7 @@ class Options:
         return cls(
             checked_num_draft_tokens(num_draft_tokens),
             checked_verify(verify),
-            _checked_int("max_draft_tokens", max_draft_tokens, 1, "an int, from 1 up"),
+            checked_max_draft_tokens(max_draft_tokens),
         )
 
     def overridden(

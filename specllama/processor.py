@@ -1,8 +1,9 @@
-"""What processor this machine has."""
+"""What processor this machine has, and how many threads suit it."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import subprocess
 import sys
@@ -21,6 +22,17 @@ def cpu_name() -> str:
         else:
             found = _cpu_name_linux(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
     return " ".join(found.split()) or platform.processor() or platform.machine()
+
+
+def default_threads() -> int:
+    """A number of threads for a target and its draft, and for batches of every size.
+
+    llama_cpp takes half the cores for one token and all of them for several, which would credit speculation with the
+    other half.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # Two logical cores are often one physical core, and half of them compute as fast as all.
+    return cores if cores <= 4 else max(4, cores // 2)
 
 
 def _cpu_name_linux(cpuinfo: str) -> str:

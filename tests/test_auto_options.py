@@ -6,6 +6,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
+import numpy as np
 import pytest
 from fresh import PROMPT, text_of
 from test_auto import auto
@@ -71,6 +72,30 @@ def test_max_draft_tokens_out_of_range(make_llama: MakeLlama, value: int) -> Non
 def test_max_draft_tokens_that_is_no_int(make_llama: MakeLlama, value: Any) -> None:
     with pytest.raises(TypeError, match=r"max_draft_tokens=.* must be an int, from 1 up"):
         make_llama(max_draft_tokens=value)
+
+
+@pytest.mark.parametrize("memory", ["target", "recurrent", "hybrid"])
+def test_max_draft_tokens_can_be_changed(make_llama: MakeLlama, tiny_files: TinyFiles, memory: str) -> None:
+    """Also to more than a recurrent memory was opened with snapshots for."""
+    path = getattr(tiny_files, memory)
+    expected = text_of(make_llama(path))
+    llm = make_llama(path, lambda history: np.full(40, history[-1]), num_draft_tokens="auto", max_draft_tokens=1)
+    for most in (1, 3, 16, 2):
+        llm.max_draft_tokens = most
+        assert llm.max_draft_tokens == most
+        assert text_of(llm) == expected
+        assert len(llm.stats.num_draft_tokens_per_pos) == most
+    copy = pickle.loads(pickle.dumps(make_llama(max_draft_tokens=3)))
+    assert copy.max_draft_tokens == 3
+    copy.close()
+
+
+def test_max_draft_tokens_that_cannot_be_assigned(make_llama: MakeLlama) -> None:
+    llm = make_llama(max_draft_tokens=4)
+    for value, error in ((0, ValueError), (513, ValueError), (None, TypeError), ("auto", TypeError)):
+        with pytest.raises(error, match=f"max_draft_tokens={value!r}"):
+            llm.max_draft_tokens = value
+    assert llm.max_draft_tokens == 4
 
 
 def test_pickling(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:

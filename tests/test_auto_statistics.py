@@ -66,7 +66,7 @@ class PacedEngine(Engine):
         return tokens[:LENGTH]
 
 
-# Batches that cost no more than one token, and a draft that costs nearly nothing: so that the model is used on any machine.
+# Batches that cost no more than one token, and a draft that costs nearly nothing: the model is used on any machine.
 CHEAP = dict.fromkeys(range(1, 18), 1e-3), dict.fromkeys(range(1, 18), 1e-5)
 
 # What followed pairs of tokens before: every pair occurs, so that there is always something to look up.

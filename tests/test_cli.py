@@ -18,6 +18,7 @@ import pytest
 import specllama
 from specllama import catalog, cli
 from specllama.commands.terminal import harmless
+from specllama.processor import default_threads
 from specllama.samplers import SAMPLERS
 
 if TYPE_CHECKING:
@@ -149,18 +150,26 @@ def test_generate_streams_and_reports(fake: type[FakeLlama], capsys: pytest.Capt
     assert out == "Hello world!\n"
     assert err == "4 tokens, fake\n"
     assert fake.last.closed
-    assert fake.last.options == {"model": "target", "draft_model": "draft", "n_ctx": 4096, "verbose": False}
+    threads = {"n_threads": default_threads(), "n_threads_batch": default_threads()}
+    assert fake.last.options == {"model": "target", "draft_model": "draft", "n_ctx": 4096, "verbose": False, **threads}
     assert fake.last.call == {"prompt": "Hi", "max_tokens": 128}
 
 
-def test_generate_passes_every_option(fake: type[FakeLlama], capsys: pytest.CaptureFixture[str]) -> None:
+def test_generate_passes_every_option(
+    fake: type[FakeLlama], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     line = "generate --model a --draft-model b --num-draft-tokens 0 --prompt c --max-tokens 7 --temp 0 --top-p 0.5"
     line += " --min-p 0 --top-k 3 --seed 0 --verify coupled --ctx-size 99 --threads 3 --n-gpu-layers -1"
-    assert cli.main([*line.split(), "--repeat-penalty", "1.1"]) == 0
+    line += " --repeat-penalty 1.1 --max-draft-tokens 9"
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\ufeffThe cät.\n", encoding="utf-8")
+    assert cli.main([*line.split(), "--lookup-corpus", str(corpus)]) == 0
     assert fake.last.options == {
         "model": "a",
         "draft_model": "b",
+        "lookup_corpus": "The cät.\n",
         "num_draft_tokens": 0,
+        "max_draft_tokens": 9,
         "verify": "coupled",
         "n_ctx": 99,
         "n_threads": 3,

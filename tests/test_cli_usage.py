@@ -16,7 +16,8 @@ def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 NUMBERS = {
-    "generate -m x -p y": "-n=0 -n=2147483648 -c=-1 -t=-3 -t=0 -t=5000000000 -ngl=-2 --top-k=-2 --num-draft-tokens=-1",
+    "generate -m x -p y": "-n=0 -n=2147483648 -c=-1 -t=-3 -t=0 -t=5000000000 -ngl=-2 --top-k=-2 --num-draft-tokens=-1 "
+    "-tb=0 --max-draft-tokens=0 --max-draft-tokens=513",
     "chat -m x": "-n=0 -t=0",
     "serve -m x": "--port=-1 --port=65536 --max-waiting=-1",
     "demo": "-n=0 -t=0 --num-draft-tokens=513",

@@ -21,6 +21,7 @@ from needed import imported
 
 import specllama
 from specllama.cli import build_parser
+from specllama.samplers import SAMPLERS
 
 ONLY_COMPILED = {
     "In other packages": "tests/test_clients.py runs these, each where its package is installed",
@@ -156,4 +157,10 @@ def test_the_reference_has_everything_public() -> None:
     for module in ("bench", "compare", "eval", "prompts", "server", "tune", "verify"):
         names = getattr(importlib.import_module(f"specllama.{module}"), "__all__", ["run"])
         public |= {f"specllama.{module}.{name}" for name in names}
+    public |= {"specllama.samplers.Samplers"}  # which Llama's documentation points to
     assert public - set(re.findall(r"^::: (\S+)", text, re.M)) == set()
+
+
+def test_the_reference_has_every_option_of_a_call() -> None:
+    text = (pages.ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert [name for name in ("num_draft_tokens", "verify", *SAMPLERS) if f"`{name}`" not in text] == []

@@ -19,6 +19,7 @@ from test_engine_statistics import LENGTH, LEVEL, Scorer, chi_square, sequence_p
 from test_engine_statistics import PROMPT as LETTERS_PROMPT
 
 import specllama
+from specllama.logprobs import scored
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
@@ -111,7 +112,7 @@ def test_it_is_called_as_without_a_draft(make_llama: MakeLlama, tiny_files: Tiny
     text = [*prompt, *tokens]
     assert [ids for ids, _ in seen] == [text[:end] for end in range(len(prompt), len(text))]
     llm.reset()
-    for position, logits in llm._score(text, 8):
+    for position, logits in scored(llm, text):
         if position >= len(prompt) - 1:
             assert np.allclose(seen[position - len(prompt) + 1][1], logits, atol=1e-4)
 

@@ -84,7 +84,7 @@ def test_a_lookup_without_a_model(target: str) -> None:
 @pytest.mark.parametrize("process", ["pair", "never"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_lookup_that_misleads(target: str, process: str) -> None:
-    """Half of all places have a match of two to five tokens, and one in ten of these is right: that is learned first."""
+    """Half of all places have a match of two to five tokens, and one in ten of them is right: that is learned first."""
     assert against_best_fixed(Machine(TARGETS[target]), process, "misleading") > 0.85
     assert against_best_fixed(Machine(TARGETS[target], draft=None), process, "misleading") > 0.9
 

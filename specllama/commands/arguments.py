@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specllama.limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
@@ -87,12 +88,19 @@ def add_model_arguments(parser: argparse.ArgumentParser, pair: bool = False) -> 
     """Add the target, the draft, and how they are loaded. A `pair` needs both."""
     group = add_models(parser, draft_required=pair)
     add_num_draft_tokens(group)
+    add_max_draft_tokens(group)
     group.add_argument("--verify", choices=VERIFY_RULES, help="the rule that accepts drafted tokens")
-    add_context_arguments(parser, threads_batch=pair)
+    group.add_argument(
+        "--lookup-corpus",
+        type=Path,
+        metavar="FILE",
+        help="a text to look up besides prompt and answer (with a draft model: by auto)",
+    )
+    add_context_arguments(parser)
 
 
 def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add a target and its draft for a comparison, which needs both, with the same threads for batches of any size."""
+    """Add a target and its draft for a comparison, which needs both."""
     add_model_arguments(parser, pair=True)
 
 
@@ -103,6 +111,16 @@ def add_num_draft_tokens(parser: argparse._ActionsContainer) -> None:
         type=_num_draft_tokens,
         metavar="N",
         help="tokens drafted in a round (0: plain decoding); default auto, as many as measurements say that pay",
+    )
+
+
+def add_max_draft_tokens(parser: argparse._ActionsContainer) -> None:
+    """Add the most that auto drafts."""
+    parser.add_argument(
+        "--max-draft-tokens",
+        type=whole(1, MOST_DRAFT_TOKENS),
+        metavar="N",
+        help="the most that auto drafts in a round, default 16",
     )
 
 
@@ -123,21 +141,20 @@ def add_threads(parser: argparse._ActionsContainer, purpose: str) -> None:
     parser.add_argument("--threads", "-t", type=whole(1, MOST_THREADS), metavar="N", help=purpose)
 
 
-def add_context_arguments(parser: argparse.ArgumentParser, threads_batch: bool = False) -> None:
+def add_context_arguments(parser: argparse.ArgumentParser) -> None:
     """Add context size, threads and GPU layers."""
     group = parser.add_argument_group("context")
     group.add_argument(
         "--ctx-size", "-c", type=whole(0), default=4096, metavar="N", help="default 4096; 0: the model's own"
     )
-    add_threads(group, "for prompts and generation alike")
-    if threads_batch:
-        group.add_argument(
-            "--threads-batch",
-            "-tb",
-            type=whole(1, MOST_THREADS),
-            metavar="N",
-            help="for batches of several tokens, if another number",
-        )
+    add_threads(group, "for prompts and generation alike, default: what suits this machine")
+    group.add_argument(
+        "--threads-batch",
+        "-tb",
+        type=whole(1, MOST_THREADS),
+        metavar="N",
+        help="for batches of several tokens, if another number",
+    )
     group.add_argument("--n-gpu-layers", "-ngl", type=whole(-1), metavar="N", help="layers on the GPU (-1: all)")
 
 
@@ -181,11 +198,14 @@ def server_sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def context_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments of `specllama.Llama` for the context."""
+    """Keyword arguments of `specllama.Llama` for the context. The threads are those that `tune` measures with."""
+    from specllama.processor import default_threads
+
+    threads = arguments.threads or default_threads()
     return _given(
         n_ctx=arguments.ctx_size,
-        n_threads=arguments.threads,
-        n_threads_batch=getattr(arguments, "threads_batch", None) or arguments.threads,
+        n_threads=threads,
+        n_threads_batch=arguments.threads_batch or threads,
         n_gpu_layers=arguments.n_gpu_layers,
     )
 
@@ -203,26 +223,23 @@ def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def load_pair(arguments: argparse.Namespace) -> Llama:
-    """Load what `add_pair_arguments` describes.
-
-    llama_cpp's defaults are half the cores for one token and all of them for several, which would credit speculation
-    with the other half: here both are equal unless asked otherwise.
-    """
-    from specllama.demo import default_threads
-
+    """Load what `add_pair_arguments` describes."""
     if arguments.num_draft_tokens == 0:
         raise UsageError("--num-draft-tokens 0 is plain decoding, which would be compared with itself")
-    arguments.threads = arguments.threads or default_threads()
     return load_llama(arguments)
 
 
 def load_llama(arguments: argparse.Namespace) -> Llama:
     """Load what `add_model_arguments` describes."""
     from specllama import Llama
+    from specllama.prompts.reading import read_text
 
+    corpus = arguments.lookup_corpus
     options = _given(
         draft_model=arguments.draft_model,
+        lookup_corpus=None if corpus is None else read_text(corpus, "a lookup corpus"),
         num_draft_tokens=arguments.num_draft_tokens,
+        max_draft_tokens=arguments.max_draft_tokens,
         verify=arguments.verify,
     )
     return Llama(arguments.model, verbose=False, **options, **context_options(arguments))

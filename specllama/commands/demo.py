@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     from specllama.chat import render_chat
     from specllama.commands.compare import report, show
     from specllama.commands.generate import read_prompt
+    from specllama.processor import default_threads
 
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     target = catalog().find(catalog().default_target)
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     say(err, pair.reason)
     target_path = variant(target, pair.target_type, err)
     draft_path = variant(draft, pair.draft_type, err)
-    threads = arguments.threads or demo.default_threads()
+    threads = arguments.threads or default_threads()
     prompt = demo.PROMPT if arguments.prompt is None else read_prompt(arguments.prompt)
     say(err, f"loading {target.title} and its draft {draft.title}, {threads} threads each for prompts and generation")
 

@@ -26,9 +26,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "with the threads and GPU layers with which you generate, and while nothing else runs. Takes some minutes.",
     )
     parser.add_argument("--output", "-o", choices=("md", "json"), default="md", help="default md; json has all samples")
-    common.add_models(parser)
-    common.add_context_arguments(parser, threads_batch=True)
-    parser.set_defaults(num_draft_tokens=None, verify=None)
+    common.add_max_draft_tokens(common.add_models(parser))
+    common.add_context_arguments(parser)
+    parser.set_defaults(lookup_corpus=None, num_draft_tokens=None, verify=None)
     return parser
 
 

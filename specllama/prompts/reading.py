@@ -44,7 +44,7 @@ def read_prompts(path: Path) -> tuple[list[Prompt], list[str]]:
         OSError: the file cannot be read.
         ValueError: it is not UTF-8, or holds no prompt.
     """
-    text = _read(path)
+    text = read_text(path, "prompts")
     if path.suffix.lower() in _JSON_LINES:
         prompts, problems = _read_lines(str(path), text)
     else:
@@ -73,14 +73,20 @@ def limited(prompts: Iterable[Prompt], limit: int) -> list[Prompt]:
     return kept
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path, what: str) -> str:
+    """Read a file of text, of which errors say `what` it was to hold.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not UTF-8.
+    """
     try:
         return path.read_text(encoding="utf-8-sig")  # Windows editors write a byte order mark
     except OSError as error:
-        raise OSError(f"cannot read prompts from {path}: {error.strerror or error}") from error
+        raise OSError(f"cannot read {what} from {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"cannot read prompts from {path}: byte {error.start} is not UTF-8; save the file as UTF-8 text"
+            f"cannot read {what} from {path}: byte {error.start} is not UTF-8; save the file as UTF-8 text"
         ) from error
 
 

@@ -1,0 +1,71 @@
+"""specllama/_core.pyi says what the extension has: names, and the names, order and kinds of arguments."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from specllama import _core
+
+STUB = Path(_core.__file__).with_name("_core.pyi")
+SPECIAL = {"__init__", "__len__"}
+
+Signature = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+"""Names of positional arguments, of keyword-only ones, and of those that may be left out."""
+Members = dict[str, Any]
+"""By their path: a class's bases, "property", or the set of a function's signatures."""
+
+
+def test_the_stub_has_what_the_extension_has() -> None:
+    found = of_extension(vars(_core))
+    assert len(found) > 100
+    assert of_stub(ast.parse(STUB.read_text(encoding="utf-8")).body) == found
+
+
+def of_extension(names: Mapping[str, Any], owner: str = "") -> Members:
+    found: Members = {}
+    for name, member in names.items():
+        path = owner + name
+        if name.startswith("_") and name not in SPECIAL:
+            continue
+        if isinstance(member, type):
+            found[path] = [base.__name__ for base in member.__bases__ if base.__name__ != "pybind11_object"]
+            found |= of_extension(vars(member), path + ".")
+        elif isinstance(member, property):
+            found[path] = "property"
+        elif signatures := documented(getattr(member, "__func__", member).__doc__):
+            found[path] = signatures
+    return found
+
+
+def documented(documentation: str) -> set[Signature]:
+    """The signatures that pybind11 writes into a function's documentation, a line for each overload."""
+    lines = re.findall(r"^(?:\d+\. )?(\w+\(.*\) -> .*)$", documentation, re.M)
+    texts = (re.sub(r"<[^<>]*>", "...", line) for line in lines)  # a default that has no literal
+    return {signature(ast.parse(f"def {text}: ...").body[0]) for text in texts}
+
+
+def of_stub(body: list[ast.stmt], owner: str = "") -> Members:
+    found: Members = {}
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            found[owner + node.name] = [ast.unparse(base) for base in node.bases]
+            found |= of_stub(node.body, f"{owner}{node.name}.")
+        elif isinstance(node, ast.FunctionDef):
+            if "property" in map(ast.unparse, node.decorator_list):
+                found[owner + node.name] = "property"
+            else:
+                found.setdefault(owner + node.name, set()).add(signature(node))
+    return found
+
+
+def signature(node: ast.stmt) -> Signature:
+    assert isinstance(node, ast.FunctionDef)
+    positional = [argument.arg for argument in node.args.args]
+    keyword_only = [argument.arg for argument in node.args.kwonlyargs]
+    optional = positional[len(positional) - len(node.args.defaults) :]
+    optional += [name for name, default in zip(keyword_only, node.args.kw_defaults, strict=True) if default]
+    return tuple(positional), tuple(keyword_only), tuple(optional)
