@@ -32,12 +32,16 @@ _TIMES = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
 @functools.lru_cache(maxsize=16)
-def check_gbnf(text: str) -> None:
+def check_gbnf(text: str, loops: bool = True) -> None:
     """Raise a ValueError for a grammar on which llama.cpp would crash, hang or take all memory.
 
     Others pass, those that are wrong too. No limit is set to how a grammar's ambiguity may grow with the text.
+
+    Args:
+        text: the grammar.
+        loops: whether this llama.cpp notices that it has been where it is, without any text in between.
     """
-    check_left_corners(_Reader().rules_of(text))
+    check_left_corners(_Reader().rules_of(text), loops)
 
 
 class _Reader:
@@ -118,9 +122,20 @@ class _Reader:
         copies = max(1, least + 1 if most is None else most)
         name = self._rules[self._open[-1]].name
         self._count(copies * (self._size + 3 + len(name) // _ELEMENT_BYTES))
-        alternatives = [[sequence.pop()], *([[]] if least == 0 else [])]
-        sequence.append(self._new(Rule(name, alternatives, times=copies, again=most is None or most > 1)))
+        sequence.append(self._repeated(sequence.pop(), least, most))
         self._size = least * self._size + 1
+
+    def _repeated(self, item: int, least: int, most: int | None) -> int:
+        name = self._rules[self._open[-1]].name
+        if most is not None:
+            alternatives = [[item], *([[]] if least == 0 else [])]
+            return self._new(Rule(name, alternatives, times=max(1, most), again=most > 1))
+        endless = self._new(Rule(name))
+        self._rules[endless].alternatives = [[item, endless], []]
+        if least == 0:
+            return endless
+        first = item if least == 1 else self._repeated(item, least, least)
+        return self._new(Rule(name, [[first, endless]]))
 
 
 def _times(braces: str) -> tuple[int, int | None]:

@@ -25,11 +25,16 @@ class Rule:
     times: int = 1
     """How many rules llama.cpp makes of it, each of which ends with the next."""
     again: bool = False
-    """Whether it may come once more behind itself."""
+    """Whether what it repeats may come once more behind itself."""
 
 
-def check_left_corners(rules: list[Rule]) -> None:
-    """Raise a ValueError for rules that llama.cpp would follow for ever, for too long, or too deep."""
+def check_left_corners(rules: list[Rule], loops: bool = True) -> None:
+    """Raise a ValueError for rules that llama.cpp would follow for ever, for too long, or too deep.
+
+    Args:
+        rules: all of a grammar.
+        loops: whether llama.cpp survives a rule that begins with itself and goes on to nothing else.
+    """
     empty = _may_be_empty(rules)
     corners = [list(_corners(rule, empty)) for rule in rules]
     ways, depths = [0] * len(rules), [0] * len(rules)
@@ -45,11 +50,8 @@ def check_left_corners(rules: list[Rule]) -> None:
                 elif target not in members:
                     beginnings += ways[target]
                     deepest = max(deepest, depths[target])
-                elif followed:
-                    raise ValueError(
-                        f"the grammar's rule {name!r:.100} may begin with itself and go on behind it (left recursion), "
-                        "which llama.cpp would follow for ever: let it begin with something else"
-                    )
+                elif followed or not loops:
+                    raise _begins_with_itself(name, followed)
                 else:
                     branches += 1
             turns = min(turns * max(1, branches), _MOST_WAYS)
@@ -68,6 +70,18 @@ def check_left_corners(rules: list[Rule]) -> None:
             )
         for one in members:
             ways[one], depths[one] = num_ways, depth
+
+
+def _begins_with_itself(name: str, followed: bool) -> ValueError:
+    if followed:
+        return ValueError(
+            f"the grammar's rule {name!r:.100} may begin with itself and go on behind it (left recursion), which "
+            "llama.cpp would follow for ever: let it begin with something else"
+        )
+    return ValueError(
+        f"the grammar's rule {name!r:.100} may begin with itself, or repeats what may be empty, which this release of "
+        "llama-cpp-python would follow for ever: install a later one, or write it so that each turn needs some text"
+    )
 
 
 def _may_be_empty(rules: list[Rule]) -> list[bool]:
