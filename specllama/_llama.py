@@ -7,6 +7,7 @@ Python touches addresses.
 from __future__ import annotations
 
 import ctypes
+import re
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -16,9 +17,12 @@ from llama_cpp import _internals
 from llama_cpp.llama_grammar import LlamaGrammar
 
 from . import _core
+from .gbnf import check_gbnf
 
 _SUPPORTED = "llama-cpp-python >= 0.3.16, < 0.4"
 _REMEDY = f"specllama works with {_SUPPORTED}: pip install --upgrade 'llama-cpp-python>=0.3.16,<0.4' specllama"
+# Since llama.cpp's pull request 18604. This release has it for sure, some before it may.
+_FOLLOWS_LOOPS = tuple(map(int, re.findall(r"\d+", llama_cpp.__version__)[:3])) >= (0, 3, 26)
 
 
 def load_api(library: types.ModuleType | Any = llama_cpp) -> _core.LlamaApi:
@@ -102,13 +106,14 @@ def grammar_of(llama: llama_cpp.Llama, grammar: LlamaGrammar) -> _core.Grammar:
     """The grammar over the tokens of an open Llama, at its beginning.
 
     Raises:
-        ValueError: llama.cpp cannot parse it.
+        ValueError: llama.cpp cannot parse it, or would not survive it.
         TypeError: not a LlamaGrammar.
     """
     if not isinstance(grammar, LlamaGrammar):
         raise TypeError(f"grammar={grammar!r} must be a llama_cpp.LlamaGrammar: make one by LlamaGrammar.from_string")
     if "\0" in grammar._grammar:  # where C would take it to end
         raise ValueError("the grammar has a null character in it: take it out")
+    check_gbnf(grammar._grammar, _FOLLOWS_LOOPS)
     vocab = _vocab(llama._model)
     first_bytes: _core.FirstBytes | None = llama.__dict__.get("_specllama_first_bytes")
     if first_bytes is None:

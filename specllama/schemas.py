@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llama_cpp.llama_grammar import json_schema_to_gbnf
-
 from .arguments import warn
+from .schema_converter import TooLargeError, grammar_of_schema
 
 _LONGEST_REASON = 200  # characters: the converter quotes the schema
 
@@ -19,24 +18,24 @@ def warn_of_schema(options: Mapping[str, Any]) -> None:
 
     Args:
         options: the keyword arguments of ``create_chat_completion``. What is malformed is left to it.
+
+    Raises:
+        ValueError: a schema that is nested too deeply, or whose grammar would take all memory.
     """
+    reasons = [(what, _why_not(what, schema)) for what, schema in _schemas(options) if schema is not None]
+    if reasons and reasons[0][1] is not None:
+        what, reason = reasons[0]  # its grammar takes precedence
+        warn(f"{what} cannot be made into a grammar ({reason}), so the answer may be any JSON: simplify the schema")
+
+
+def _schemas(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What llama_cpp makes grammars of. The first one is followed."""
     chosen = _chosen_tool(options)
     if chosen is not None:
-        what, schema = f"the schema of the tool {chosen['name']!r:.100}", chosen.get("parameters")
-    else:
-        answer = options.get("response_format")
-        if not isinstance(answer, dict) or answer.get("type") != "json_object":
-            return
-        what, schema = "the schema of response_format", answer.get("schema")
-    if schema is None:
-        return
-    try:
-        text = json.dumps(schema)
-    except (TypeError, ValueError):
-        return
-    reason = _why_not(text)
-    if reason is not None:
-        warn(f"{what} cannot be made into a grammar ({reason}), so the answer may be any JSON: simplify the schema")
+        yield f"the schema of the tool {chosen['name']!r:.100}", chosen.get("parameters")
+    answer = options.get("response_format")
+    if isinstance(answer, dict) and answer.get("type") == "json_object":
+        yield "the schema of response_format", answer.get("schema")
 
 
 def _chosen_tool(options: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -54,10 +53,22 @@ def _chosen_tool(options: Mapping[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-@functools.lru_cache(maxsize=16)
-def _why_not(schema: str) -> str | None:
+def _why_not(what: str, schema: Any) -> str | None:
     try:
-        json_schema_to_gbnf(schema)
+        text = json.dumps(schema)
+    except (TypeError, ValueError):
+        return None
+    except RecursionError as error:
+        raise ValueError(f"{what} is nested too deeply for Python: give inner parts names in $defs") from error
+    return _why_not_text(text)
+
+
+@functools.lru_cache(maxsize=16)
+def _why_not_text(schema: str) -> str | None:
+    try:
+        grammar_of_schema(schema)
+    except TooLargeError:
+        raise
     except Exception as error:  # llama_cpp, too, takes whatever its converter raises
         return f"{type(error).__name__}: {ascii(str(error))[:_LONGEST_REASON]}"
     return None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from specllama import Conversation
+from specllama.schema_converter import grammar_of_schema
 from specllama.schemas import warn_of_schema
 
 if TYPE_CHECKING:
@@ -57,6 +60,64 @@ def test_a_conversation_names_it_too(make_llama: MakeLlama) -> None:
     with pytest.warns(UserWarning, match="the schema of response_format cannot be made into a grammar") as caught:
         list(talk.say("the cat", max_tokens=4))
     assert caught[0].filename == __file__
+
+
+ARRAY: Any = {"type": "array", "items": {"type": "null"}}
+TOO_LARGE: dict[str, Any] = {
+    "minItems": {**ARRAY, "minItems": 10**9},
+    "maxItems": {"type": "object", "properties": {"list": {**ARRAY, "maxItems": 10**9}}},
+    "maxLength": {"type": "string", "maxLength": 10**4000},
+    "a pattern": {"type": "string", "pattern": "^[a-z]{2} *{0 , 1_000_000_000}$"},
+    "a long name": {
+        "type": "object",
+        "properties": {"x": {**ARRAY, "items": {"$ref": "#/$defs/" + "y" * 10_000}, "maxItems": 9000}},
+        "$defs": {"y" * 10_000: {"type": "null"}},
+    },
+    "definitions of definitions": {
+        "type": "object",
+        "properties": {"x": {"$ref": "#/$defs/d_0"}},
+        "$defs": {
+            **{f"d_{i}": {"anyOf": [{"$ref": f"#/$defs/d_{i + 1}"}] * 2} for i in range(40)},
+            "d_40": {"type": "null"},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_a_schema_that_would_take_all_memory(make_llama: MakeLlama, name: str) -> None:
+    llm = make_llama()
+    asked: list[dict[str, Any]] = [
+        {"response_format": {"type": "json_object", "schema": TOO_LARGE[name]}},
+        {
+            "tools": [tool("look", TOO_LARGE[name])],
+            "tool_choice": {"type": "function", "function": {"name": "look"}},
+        },
+        {  # llama_cpp converts both
+            "functions": [{"name": "look", "parameters": GOOD}],
+            "function_call": {"name": "look"},
+            "response_format": {"type": "json_object", "schema": TOO_LARGE[name]},
+        },
+    ]
+    for options in asked:
+        with pytest.raises(ValueError, match="makes a grammar of more than 20000000 characters") as caught:
+            llm.create_chat_completion(MESSAGES, max_tokens=2, **options)
+        assert len(str(caught.value)) < 300
+
+
+def test_many_optional_properties_are_not_too_large() -> None:
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(600)}}
+    assert grammar_of_schema(json.dumps(schema)) == json_schema_to_gbnf(json.dumps(schema))
+
+
+def test_a_schema_that_is_nested_too_deeply(make_llama: MakeLlama) -> None:
+    schema: Any = {"type": "null"}
+    for _ in range(5000):
+        schema = {"type": "object", "properties": {"a": schema}}
+    with pytest.raises(ValueError, match="the schema of response_format is nested too deeply"):
+        make_llama().create_chat_completion(
+            MESSAGES, response_format={"type": "json_object", "schema": schema}, max_tokens=2
+        )
 
 
 def test_what_the_schema_says_is_cut_and_escaped(make_llama: MakeLlama) -> None:

@@ -200,6 +200,25 @@ def test_messages_of_newer_clients(served: Served) -> None:
     assert served.post("/v1/chat/completions", messages=[*plain, called, answered], **options).status_code == 200
 
 
+def test_a_tool_may_have_no_parameters(served: Served) -> None:
+    tool = {"type": "function", "function": {"name": "pick"}}
+    body: dict[str, Any] = {"messages": MESSAGES, "tools": [tool], "max_tokens": 20, "temperature": 0.0, "seed": 1}
+    called = served.post("/v1/chat/completions", **body, tool_choice="required")
+    assert called.status_code == 200, called.text
+    function = called.json()["choices"][0]["message"]["tool_calls"][0]["function"]
+    assert function["name"] == "pick" and json.loads(function["arguments"]) == {}
+    assert served.post("/v1/chat/completions", **body).status_code == 200
+
+
+def test_a_choice_that_is_left_to_the_model_is_text(served: Served) -> None:
+    """llama_cpp calls only a tool that is named: what the docs say."""
+    body: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 20, "temperature": 0.0}
+    without = served.post("/v1/chat/completions", **body).json()["choices"]
+    for choice in ({}, {"tool_choice": "auto"}, {"tool_choice": "none"}):
+        answered = served.post("/v1/chat/completions", **body, tools=[TOOL], **choice).json()["choices"]
+        assert answered == without  # the template has no tools
+
+
 def test_logprobs_of_a_chat(served: Served) -> None:
     for top, wanted in ((None, 1), (3, 3)):
         body: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 5, "temperature": 0.0, "logprobs": True}

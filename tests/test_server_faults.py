@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from needed import imported
 
 imported("fastapi")
@@ -190,7 +191,11 @@ GARBAGE: list[tuple[str, bytes]] = (
             b'{"prompt": "a", "grammar": "no grammar"}',
             b'{"prompt": "a", "grammar": "root ::= root"}',
             b'{"prompt": "a", "grammar": "root ::= \\u0000"}',
+            b'{"prompt": "a", "grammar": "root ::= ' + b"(" * 100_000 + b'"}',
+            b'{"prompt": "a", "grammar": "root ::= \\"a\\"{1,1000000000}"}',
+            b'{"prompt": "a", "grammar": "root ::= \\"a\\"{2,1}"}',
             b'{"prompt": "a", "logprobs": -1}',
+            b'{"prompt": "a", "logprobs": 200000}',
             b'{"prompt": "a", "stop": 7}',
             b'{"prompt": "a", "stop": ["\\ud800"]}',
             b'{"prompt": "a", "mirostat_mode": 9}',
@@ -215,7 +220,14 @@ GARBAGE: list[tuple[str, bytes]] = (
             b'{"name": "g"}}, "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}',
             b'{"messages": [{"role": "user", "content": "hi"}], "response_format": {"type": "json_schema"}}',
             b'{"messages": [{"role": "user", "content": "hi"}], "response_format": {"type": "poem"}}',
+            b'{"messages": [{"role": "user", "content": "hi"}], "response_format": {"type": "json_object", "schema": '
+            b'{"type": "array", "items": {"type": "null"}, "minItems": 1000000000}}}',
+            b'{"messages": [{"role": "user", "content": "hi"}], "response_format": {"type": "json_object", "schema": '
+            b'{"type": "string", "maxLength": 5000}}}',
             b'{"messages": [{"role": "user", "content": "hi"}], "top_logprobs": -1}',
+            b'{"messages": [{"role": "user", "content": "hi"}], "logprobs": true, "top_logprobs": 21}',
+            b'{"messages": [{"role": "user", "content": "hi", "tool_calls": 5}]}',
+            b'{"messages": [{"role": "user", "content": "hi", "tool_calls": ["f"]}]}',
             b'{"messages": [{"role": "user", "content": "\\udfff"}]}',
         )
     ]
@@ -236,6 +248,42 @@ def test_garbage_is_answered_by_what_is_wrong_with_it(served: Served) -> None:
         assert len(reply.json()["error"]["message"]) < 1000
     assert served.complete()["choices"] == expected
     assert served.app.state.worker.outcomes["stopped"] == 0
+
+
+TEMPLATE = """{% for m in messages %}{{ m.role }}: {{ m.content }}
+{% for part in m.parts %}{{ part.size + 1 }}{% endfor %}{% endfor %}"""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("parts", "status", "why"),
+    [
+        ([{"size": 3}], 200, ""),
+        (5, 400, "not iterable"),
+        ([{"size": "x"}], 400, "can only concatenate"),
+        ([{}], 400, "has no attribute"),
+    ],
+)
+def test_messages_that_the_chat_template_cannot_render(
+    served: Served, llm: specllama.Llama, stream: bool, parts: Any, status: int, why: str
+) -> None:
+    render = Jinja2ChatFormatter(TEMPLATE, eos_token="</s>", bos_token="<s>")
+    llm.chat_handler = render.to_chat_handler()
+    message = {"role": "user", "content": "hi", "parts": parts}
+    reply = served.post("/v1/chat/completions", messages=[message], max_tokens=2, stream=stream)
+    assert reply.status_code == status
+    if status == 400:
+        error = reply.json()["error"]
+        assert error["type"] == "invalid_request_error"
+        assert "the model's chat template cannot render these messages: " in error["message"]
+        assert why in error["message"]
+
+
+def test_the_limit_of_logprobs_is_said(served: Served) -> None:
+    for path, name in (("/v1/completions", "logprobs"), ("/v1/chat/completions", "top_logprobs")):
+        body = {"prompt": "a", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "logprobs": 1}
+        assert served.post(path, **{**body, name: 20}).status_code == 200
+        assert f"{name}: Input should be less than or equal to 20" in served.post(path, **{**body, name: 21}).text
 
 
 def test_what_is_no_request_at_all(served: Served) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import json
 import os
 import random
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +21,13 @@ imported("fastapi")
 
 import httpx
 from served import Served, serving  # needs the extra
-from test_server_faults import GARBAGE
+from test_server_faults import GARBAGE, send
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
+
+    from specllama.server.job import Item, Work
+    from specllama.watch import Watch
 
 NUM_REQUESTS = 200
 NUM_CLIENTS = 8
@@ -48,22 +53,80 @@ def a_request(number: int) -> tuple[str, dict[str, Any]]:
     return "/v1/chat/completions", {**body, "messages": messages}
 
 
-def text_of(client: httpx.Client, number: int, leave: bool = False) -> str | None:
-    """The answer's text; None if the client leaves in the middle."""
+def text_of(client: httpx.Client, number: int) -> str:
+    """The answer's text."""
     path, body = a_request(number)
-    if not leave:
-        response = client.post(path, json=body)
-        assert response.status_code == 200, response.text
-        if not body["stream"]:
-            choice = response.json()["choices"][0]
-            return str(choice["text"] if "text" in choice else choice["message"]["content"])
-        events = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
-        assert events.pop() == "[DONE]"
-        choices = [json.loads(event)["choices"][0] for event in events]
-        return "".join(choice.get("text", "") or choice.get("delta", {}).get("content", "") for choice in choices)
-    with client.stream("POST", path, json={**body, "stream": True, "max_tokens": 200}) as response:
-        next(response.iter_lines())
-    return None
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    if not body["stream"]:
+        choice = response.json()["choices"][0]
+        return str(choice["text"] if "text" in choice else choice["message"]["content"])
+    events = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    assert events.pop() == "[DONE]"
+    choices = [json.loads(event)["choices"][0] for event in events]
+    return "".join(choice.get("text", "") or choice.get("delta", {}).get("content", "") for choice in choices)
+
+
+class Leaver:
+    """A client that leaves before it has its answer, and what the model does for it.
+
+    With an even number the model waits, in the middle of its answer, until the client has left. The others leave when
+    they like: before their turn, or when the answer is all but there.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.path, body = a_request(number)
+        # Nothing ends it early.
+        self.body = {**body, "max_tokens": 200, "stop": None, "logit_bias": {"2": -100}}
+        self.waited_for = number % 2 == 0
+        self._in_the_middle = threading.Event()
+
+    def ask(self, served: Served, client: httpx.Client) -> None:
+        """Send the request, and leave."""
+        self._in_the_middle.clear()
+        if self.body["stream"]:
+            with client.stream("POST", self.path, json=self.body) as response:
+                next(response.iter_lines())
+        else:
+            connection = send(served, self.path, json.dumps(self.body).encode())
+            assert not self.waited_for or self._in_the_middle.wait(60)
+            connection.close()
+
+    def slowed(self, work: Work) -> Work:
+        """The work, which waits for the client to leave."""
+
+        def wait_in_the_middle(watch: Watch) -> Generator[Item, None, None]:
+            heed, sent = watch.heed, not self.body["stream"]
+
+            def heed_later() -> None:
+                if sent and watch.stats().num_tokens > 0:
+                    self._in_the_middle.set()
+                    deadline = time.monotonic() + 60
+                    while not watch._stopped and time.monotonic() < deadline:
+                        time.sleep(0.001)
+                heed()
+
+            watch.heed = heed_later  # type: ignore[method-assign]
+            for item in work(watch):
+                yield item
+                sent = True
+
+        return wait_in_the_middle if self.waited_for else work
+
+
+def followed(served: Served, leavers: dict[int, Leaver]) -> collections.Counter[str]:
+    """Counts the work that reaches the model: that of requests, and of garbage, which has no seed."""
+    worker, started = served.app.state.worker, collections.Counter[str]()
+    start = worker.start
+
+    def start_and_count(work: Any) -> Any:
+        seed = work._request.seed
+        job = start(leavers[seed].slowed(work) if seed in leavers else work)
+        started["garbage" if seed is None else "requests"] += 1
+        return job
+
+    worker.start = start_and_count
+    return started
 
 
 def resident_megabytes() -> float | None:
@@ -81,14 +144,20 @@ def garbage(client: httpx.Client, done: threading.Event) -> Iterator[int]:
             yield client.post(path, content=body, headers={"Content-Type": "application/json"}).status_code
 
 
-def storm(served: Served, numbers: range, leaving: set[int]) -> tuple[dict[int, str | None], list[int]]:
+def storm(served: Served, numbers: range, leavers: dict[int, Leaver]) -> tuple[dict[int, str], list[int]]:
     """All requests from eight clients at once, beside the one that sends garbage."""
     done = threading.Event()
     with httpx.Client(base_url=served.url, timeout=120) as client, ThreadPoolExecutor(NUM_CLIENTS + 1) as clients:
         statuses = clients.submit(lambda: list(garbage(client, done)))
-        answers = {number: clients.submit(text_of, client, number, number in leaving) for number in numbers}
+        answers: dict[int, Any] = {
+            number: clients.submit(leavers[number].ask, served, client)
+            if number in leavers
+            else clients.submit(text_of, client, number)
+            for number in numbers
+        }
         try:
-            texts = {number: answer.result() for number, answer in answers.items()}
+            texts = {number: answer.result() for number, answer in answers.items() if number not in leavers}
+            assert [answers[number].result() for number in leavers] == [None] * len(leavers)
         finally:
             done.set()
         return texts, statuses.result()
@@ -98,23 +167,30 @@ def storm(served: Served, numbers: range, leaving: set[int]) -> tuple[dict[int, 
 @pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
 def test_everybody_gets_the_answer_that_the_model_gives_alone(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     numbers = range(NUM_REQUESTS)
-    leaving = set(random.Random(0).sample(numbers, int(CUT_OFF * NUM_REQUESTS)))
+    leavers = {number: Leaver(number) for number in random.Random(0).sample(numbers, int(CUT_OFF * NUM_REQUESTS))}
     llm = make_llama(draft=tiny_files.good, num_draft_tokens="auto")
-    with serving(llm) as served:
-        alone = {number: text_of(served.client, number) for number in numbers if number not in leaving}
+    with serving(llm, max_waiting=NUM_REQUESTS) as served:
+        started = followed(served, leavers)
+        alone = {number: text_of(served.client, number) for number in numbers if number not in leavers}
         storms, resident = [], []
         for _ in range(2):  # what is allocated once is there after the first
-            storms.append(storm(served, numbers, leaving))
+            storms.append(storm(served, numbers, leavers))
             served.wait_until_idle()
             resident.append(resident_megabytes())
-        outcomes = served.app.state.worker.outcomes
         again = text_of(served.client, min(alone))
+        outcomes = served.app.state.worker.outcomes
     for texts, statuses in storms:
-        assert {number: text for number, text in texts.items() if number not in leaving} == alone
+        assert texts == alone
         assert len(statuses) >= len(GARBAGE)
         assert all(400 <= status < 500 for status in statuses)
     assert again == alone[min(alone)]
-    assert outcomes["stopped"] > 0
+    # Everybody is counted once, and whoever left in the middle for sure has stopped the model.
+    assert outcomes["failed"] == started["garbage"] > 0
+    assert outcomes["completed"] + outcomes["stopped"] == started["requests"]
+    assert outcomes["completed"] >= 3 * len(alone) + 1
+    waited_for = [leaver.body["stream"] for leaver in leavers.values() if leaver.waited_for]
+    assert outcomes["stopped"] >= 2 * len(waited_for)
+    assert set(waited_for) == {True, False}
     assert outcomes["refused"] == 0
     first, second = resident
     assert first is None or second is None or second - first < MOST_GROWTH, f"{first:.1f} MB, then {second:.1f}"

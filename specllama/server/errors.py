@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 
-import jinja2
 from starlette.exceptions import HTTPException
 
 import specllama
@@ -45,7 +44,7 @@ def status_of(error: Exception) -> int:
         return 503
     if isinstance(error, Stopped):
         return _CLIENT_LEFT
-    return 400 if isinstance(error, (ValueError, jinja2.TemplateError)) else 500
+    return 400 if isinstance(error, ValueError) else 500
 
 
 def error_body(error: Exception) -> dict[str, dict[str, str | None]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import traceback
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import llama_cpp
@@ -15,6 +18,8 @@ from specllama.sampler_fields import SamplerFields
 
 _OURS = {"timings_per_token", "return_origins", "stream_options"}
 _THEIRS = {"n", "best_of", "user", "logit_bias_type", "min_tokens"}  # theirs that no method of Llama takes
+_MOST_LOGPROBS = 20  # OpenAI's limit in chats; that in completions, 5, is too low for some clients of other servers
+_NO_PARAMETERS = {"type": "object", "properties": {}}  # what OpenAI takes a function without them to have
 
 
 class StreamOptions(BaseModel):
@@ -47,6 +52,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
     """The body of /v1/completions."""
 
     prompt: str | list[str] | list[int] = Field("", description="A text, or token ids.")  # type: ignore[assignment]
+    logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS, description="How many alternatives to each token.")
 
     @field_validator("prompt")
     @classmethod
@@ -70,6 +76,7 @@ class Message(BaseModel):
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"] = "user"
     content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
 
     @field_validator("content")
     @classmethod
@@ -93,13 +100,19 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
 
     messages: list[Message] = Field(min_length=1)  # type: ignore[assignment]
     max_completion_tokens: int | None = Field(None, ge=1, description="OpenAI's newer name of max_tokens.")
+    top_logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS, description="How many alternatives to each token.")
 
     @model_validator(mode="before")
     @classmethod
     def _as_llama_cpp_has_it(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        return {**body, "response_format": _response_format(body), "tool_choice": _tool_choice(body)}
+        return {
+            **body,
+            "response_format": _response_format(body),
+            "tools": _with_parameters(body.get("tools")),
+            "tool_choice": _tool_choice(body),
+        }
 
     def begin(self, llm: Llama) -> Any:
         """A response, or the chunks of a stream."""
@@ -108,7 +121,19 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         arguments["messages"] = [message.template_fields() for message in self.messages]
         if self.logprobs and self.top_logprobs is None:
             arguments["top_logprobs"] = 0  # llama_cpp would give no logprobs at all
-        return llm.create_chat_completion(**{**arguments, "max_tokens": max_tokens})
+        with _template_errors():
+            return llm.create_chat_completion(**{**arguments, "max_tokens": max_tokens})
+
+
+@contextlib.contextmanager
+def _template_errors() -> Iterator[None]:
+    """Whatever the chat template raises is due to messages that it was not written for."""
+    try:
+        yield
+    except Exception as error:
+        if any(frame.f_code.co_filename == "<template>" for frame, _ in traceback.walk_tb(error.__traceback__)):
+            raise ValueError(f"the model's chat template cannot render these messages: {error}") from error
+        raise
 
 
 def _response_format(body: dict[str, Any]) -> Any:
@@ -120,6 +145,18 @@ def _response_format(body: dict[str, Any]) -> Any:
     if not isinstance(schema, dict) or not isinstance(schema.get("schema"), dict):
         raise ValueError("response_format of type json_schema needs json_schema.schema, an object")
     return {"type": "json_object", "schema": schema["schema"]}
+
+
+def _with_parameters(tools: Any) -> Any:
+    """Tools of which each has the parameters that llama_cpp asks for. What is malformed is left to the types."""
+    if not isinstance(tools, list):
+        return tools
+    return [
+        {**tool, "function": {"parameters": _NO_PARAMETERS, **tool["function"]}}
+        if isinstance(tool, dict) and isinstance(tool.get("function"), dict)
+        else tool
+        for tool in tools
+    ]
 
 
 def _tool_choice(body: dict[str, Any]) -> Any:

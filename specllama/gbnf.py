@@ -1,0 +1,149 @@
+"""GBNF that llama.cpp would not survive: its parser and its engine recurse, repeat and branch without a limit.
+
+What is read here is a little more than GBNF: llama.cpp says what is wrong with the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from .left_corners import TERMINAL, Rule, check_left_corners
+
+# llama_cpp nests 1000 parentheses for a schema's maxLength=1000, and llama.cpp has a limit there, too. They take half a
+# megabyte of stack.
+_MOST_NESTED = 1000
+_MOST_ELEMENTS = 2_000_000  # characters and names, repetitions written out: 8 bytes each, in half a dozen copies
+_ELEMENT_BYTES = 8
+_MOST_DIGITS = 18  # Python refuses to read thousands of them
+
+# What is not closed goes to the end: to look for the end again from each character behind it would take forever.
+_TOKEN = re.compile(
+    r"""\#[^\r\n]* | \s+
+    | (?P<rule>[a-zA-Z0-9-]+)[ \t]*::=
+    | (?P<name>[a-zA-Z0-9-]+)
+    | (?P<characters>"(?:[^"\\]+|\\.)*"? | \[(?:[^\]\\]+|\\.)*\]? | !?<[^>]*>? | \.)
+    | (?P<repeat>[*+?] | \{(?:[^}\#]+|\#[^\r\n]*)*\}?)
+    | (?P<other>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_NOTHING = ('""', "[]", "[^]")
+_TIMES = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+
+
+@functools.lru_cache(maxsize=16)
+def check_gbnf(text: str, loops: bool = True) -> None:
+    """Raise a ValueError for a grammar on which llama.cpp would crash, hang or take all memory.
+
+    Others pass, those that are wrong too. No limit is set to how a grammar's ambiguity may grow with the text.
+
+    Args:
+        text: the grammar.
+        loops: whether this llama.cpp notices that it has been where it is, without any text in between.
+    """
+    check_left_corners(_Reader().rules_of(text), loops)
+
+
+class _Reader:
+    """Makes rules of a grammar's text. As in llama.cpp a group and a repetition are rules of their own."""
+
+    def __init__(self) -> None:
+        self._rules = [Rule("", [[]])]  # for what stands before the first one
+        self._names: dict[str, int] = {}
+        self._open = [0]  # the rule that is read, and the groups in it
+        self._size = 0  # elements of the last item
+        self._num_elements = 0
+
+    def rules_of(self, text: str) -> list[Rule]:
+        for token in _TOKEN.finditer(text):
+            kind, found = token.lastgroup, token[0]
+            if kind == "rule":
+                self._begin(token["rule"])
+            elif kind == "name":
+                self._add(self._named(found), 1)
+            elif kind == "characters" and found not in _NOTHING:
+                self._add(TERMINAL, len(found))
+            elif kind == "repeat":
+                self._repeat(found)
+            elif found == "(":
+                self._begin_group()
+            elif found == ")" and len(self._open) > 1:
+                self._open.pop()
+                self._size = 1
+            elif found == "|":
+                self._rules[self._open[-1]].alternatives.append([])
+        return self._rules
+
+    def _named(self, name: str) -> int:
+        if name not in self._names:
+            self._names[name] = self._new(Rule(name))
+        return self._names[name]
+
+    def _new(self, rule: Rule) -> int:
+        self._rules.append(rule)
+        return len(self._rules) - 1
+
+    def _begin(self, name: str) -> None:
+        number = self._named(name)
+        self._rules[number].alternatives = [[]]
+        self._open = [number]
+
+    def _begin_group(self) -> None:
+        if len(self._open) > _MOST_NESTED:
+            raise ValueError(
+                f"the grammar nests more than {_MOST_NESTED} parentheses, for which llama.cpp's stack may not suffice: "
+                "give inner groups names as rules of their own; of a JSON schema, lower maxLength and maxItems"
+            )
+        name = self._rules[self._open[-1]].name
+        group = self._new(Rule(name, [[]]))
+        self._add(group, 1 + len(name) // _ELEMENT_BYTES)  # llama.cpp makes a name of it
+        self._open.append(group)
+
+    def _add(self, item: int, size: int) -> None:
+        self._rules[self._open[-1]].alternatives[-1].append(item)
+        self._count(size)
+        self._size = size
+
+    def _count(self, num_elements: int) -> None:
+        self._num_elements += num_elements
+        if self._num_elements > _MOST_ELEMENTS:
+            raise ValueError(
+                f"the grammar has more than {_MOST_ELEMENTS} elements, each repetition written out as llama.cpp does: "
+                "repeat less, or without a limit (*, +)"
+            )
+
+    def _repeat(self, operator: str) -> None:
+        sequence = self._rules[self._open[-1]].alternatives[-1]
+        if not sequence:
+            return
+        least, most = _TIMES.get(operator) or _times(operator)
+        if most is not None and most < least:
+            raise ValueError(f"the grammar repeats something at least {least} and at most {most} times: swap the two")
+        copies = max(1, least + 1 if most is None else most)
+        name = self._rules[self._open[-1]].name
+        self._count(copies * (self._size + 3 + len(name) // _ELEMENT_BYTES))
+        sequence.append(self._repeated(sequence.pop(), least, most))
+        self._size = least * self._size + 1
+
+    def _repeated(self, item: int, least: int, most: int | None) -> int:
+        name = self._rules[self._open[-1]].name
+        if most is not None:
+            alternatives = [[item], *([[]] if least == 0 else [])]
+            return self._new(Rule(name, alternatives, times=max(1, most), again=most > 1))
+        endless = self._new(Rule(name))
+        self._rules[endless].alternatives = [[item, endless], []]
+        if least == 0:
+            return endless
+        first = item if least == 1 else self._repeated(item, least, least)
+        return self._new(Rule(name, [[first, endless]]))
+
+
+def _times(braces: str) -> tuple[int, int | None]:
+    """Of ``{m}``, ``{m,}`` or ``{m,n}``."""
+    least, comma, most = re.sub(r"#[^\r\n]*", "", braces).partition(",")
+    return _number(least), (_number(most) if re.search(r"\d", most) else None) if comma else _number(least)
+
+
+def _number(text: str) -> int:
+    digits = "".join(re.findall(r"\d", text, re.ASCII)).lstrip("0")
+    return int(digits[:_MOST_DIGITS] or 0)

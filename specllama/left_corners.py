@@ -1,0 +1,156 @@
+"""What the rules of a grammar begin with: llama.cpp follows all of it at once, before any text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+TERMINAL = -1
+_MOST_DEEP = 3000  # rules that begin with one another: llama.cpp calls itself for each
+_MOST_WAYS = 100_000  # of beginning: llama.cpp compares each with all others, which takes a minute
+_MOST_STEPS = 100_000_000  # of llama.cpp's search for left recursion, which forgets where it has been
+
+_Corner = tuple[int, bool]
+"""What a rule may begin with, a rule's number or TERMINAL, and whether something follows it."""
+
+
+@dataclasses.dataclass
+class Rule:
+    """A rule, a group or a repetition."""
+
+    name: str
+    """Of the rule that it is in."""
+    alternatives: list[list[int]] = dataclasses.field(default_factory=list)
+    """The numbers of rules, and TERMINAL for characters."""
+    times: int = 1
+    """How many rules llama.cpp makes of it, each of which ends with the next."""
+    again: bool = False
+    """Whether what it repeats may come once more behind itself."""
+
+
+def check_left_corners(rules: list[Rule], loops: bool = True) -> None:
+    """Raise a ValueError for rules that llama.cpp would follow for ever, for too long, or too deep.
+
+    Args:
+        rules: all of a grammar.
+        loops: whether llama.cpp survives a rule that begins with itself and goes on to nothing else.
+    """
+    empty = _may_be_empty(rules)
+    corners = [list(_corners(rule, empty)) for rule in rules]
+    ways, depths = [0] * len(rules), [0] * len(rules)
+    steps = 0
+    for members in _components(corners):  # nearly always one rule alone
+        name = rules[min(members)].name
+        beginnings, turns, deepest = 0, 1, 0
+        for one in members:
+            branches = 0
+            for target, followed in corners[one]:
+                if target == TERMINAL:
+                    beginnings += 1
+                elif target not in members:
+                    beginnings += ways[target]
+                    deepest = max(deepest, depths[target])
+                elif followed or not loops:
+                    raise _begins_with_itself(name, followed)
+                else:
+                    branches += 1
+            turns = min(turns * max(1, branches), _MOST_WAYS)
+        times = max(_times(rules[one], empty) for one in members)
+        num_ways, depth = times * turns * (beginnings + len(members)), times + len(members) - 1 + deepest
+        steps += num_ways * times
+        if num_ways > _MOST_WAYS or steps > _MOST_STEPS:
+            raise ValueError(
+                f"the grammar's rule {name!r:.100} may begin in more than {_MOST_WAYS} ways, and llama.cpp follows all "
+                "at once: write a beginning that alternatives share only once, before them"
+            )
+        if depth > _MOST_DEEP:
+            raise ValueError(
+                f"the grammar's rule {name!r:.100} begins with a rule that begins with a rule, and so on more than "
+                f"{_MOST_DEEP} times, for which llama.cpp's stack may not suffice: put them into fewer rules"
+            )
+        for one in members:
+            ways[one], depths[one] = num_ways, depth
+
+
+def _begins_with_itself(name: str, followed: bool) -> ValueError:
+    if followed:
+        return ValueError(
+            f"the grammar's rule {name!r:.100} may begin with itself and go on behind it (left recursion), which "
+            "llama.cpp would follow for ever: let it begin with something else"
+        )
+    return ValueError(
+        f"the grammar's rule {name!r:.100} may begin with itself, or repeats what may be empty, which this release of "
+        "llama-cpp-python would follow for ever: install a later one, or write it so that each turn needs some text"
+    )
+
+
+def _may_be_empty(rules: list[Rule]) -> list[bool]:
+    empty = [False] * len(rules)
+    users: list[list[list[int]]] = [[] for _ in rules]  # for each rule [owner, items left] of alternatives with it
+    found = []
+    for owner, rule in enumerate(rules):
+        for alternative in rule.alternatives:
+            if not alternative:
+                found.append(owner)
+            elif TERMINAL not in alternative:
+                use = [owner, len(alternative)]
+                for target in alternative:
+                    users[target].append(use)
+    while found:
+        one = found.pop()
+        if empty[one]:
+            continue
+        empty[one] = True
+        for use in users[one]:
+            use[1] -= 1
+            if use[1] == 0:
+                found.append(use[0])
+    return empty
+
+
+def _corners(rule: Rule, empty: list[bool]) -> Iterator[_Corner]:
+    for alternative in rule.alternatives:
+        for place, target in enumerate(alternative):
+            yield target, rule.again or place + 1 < len(alternative)
+            if target == TERMINAL or not empty[target]:
+                break
+
+
+def _times(rule: Rule, empty: list[bool]) -> int:
+    """How many rules of a repetition begin with one another: all, if what is repeated may be empty."""
+    repeated = rule.alternatives[0][0] if rule.times > 1 else TERMINAL
+    return rule.times if repeated != TERMINAL and empty[repeated] else 1
+
+
+def _components(corners: list[list[_Corner]]) -> Iterator[set[int]]:
+    """The strongly connected components, each behind those that it leads to (Tarjan 1972, without recursion)."""
+    order: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    path: list[int] = []  # of which the component is not known yet
+    done = {TERMINAL}
+    for root in range(len(corners)):
+        if root in order:
+            continue
+        order[root] = lowest[root] = len(order)
+        path.append(root)
+        calls = [(root, iter(corners[root]))]
+        while calls:
+            one, rest = calls[-1]
+            for target, _ in rest:
+                if target not in order and target != TERMINAL:
+                    order[target] = lowest[target] = len(order)
+                    path.append(target)
+                    calls.append((target, iter(corners[target])))
+                    break
+                if target not in done:
+                    lowest[one] = min(lowest[one], order[target])
+            else:
+                calls.pop()
+                if calls:
+                    lowest[calls[-1][0]] = min(lowest[calls[-1][0]], lowest[one])
+                if lowest[one] == order[one]:
+                    members = {path.pop()}
+                    while one not in members:
+                        members.add(path.pop())
+                    done |= members
+                    yield members
