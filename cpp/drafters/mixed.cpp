@@ -72,7 +72,18 @@ void MixedDrafter::propose(const DraftRequest & request, Proposal & out) {
     } else if (model_) {
         model_->propose(request, out);
     } else {
-        lookup_.propose(request, out);
+        guess(request, out);
+    }
+}
+
+void MixedDrafter::guess(const DraftRequest & request, Proposal & out) {
+    LookupDrafter::Found found = find(request, out);
+    while (!found.tokens.empty()) {
+        for (std::size_t i = 0; i < found.tokens.size(); ++i) {
+            out.append_guess(found.tokens[i], found.expectations[i].source);
+            lookup_.push(found.tokens[i]);
+        }
+        found = request.target.is_eog(out.tokens.back()) ? LookupDrafter::Found() : find(request, out);
     }
 }
 
