@@ -18,7 +18,7 @@ from test_engine_statistics import LENGTH, LEVEL, OFF, VOCAB, Scorer, chi_square
 from specllama import _core
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama, TinyFiles
+    from conftest import MakeLlama
 
 # --- A vocabulary in which two tokens spell what is forced -----------------------------------------------------------
 
@@ -95,7 +95,7 @@ def test_guesses_of_a_split_leave_the_distribution(
         return tokens
 
     assert chi_square(count_sequences(generate, 1500), probabilities) > LEVEL
-    assert 0 < accepted < drafted, "some guesses of the split are right, and some wrong"
+    assert 0 < accepted < drafted
     engine.close()
 
 
@@ -141,9 +141,15 @@ def test_a_lookup_drafts_what_the_grammar_allows_and_forces(
 @pytest.mark.parametrize("verify", ["rejection", "block", "coupled"])
 def test_forced_text_is_accepted_without_a_model(make_llama: MakeLlama, verify: str) -> None:
     llm = make_llama(draft="lookup", verify=verify)
-    gbnf = 'root ::= (" the cat sat on" (" a" | " the") " dog and")+'
-    guide = llama_cpp.LlamaGrammar.from_string(gbnf, verbose=False)
-    tokens = list(itertools.islice(llm.generate(llm.tokenize(b"the"), temp=0.0, grammar=guide), 40))
-    assert tokens == list(
-        itertools.islice(llm.generate(llm.tokenize(b"the"), temp=0.0, grammar=guide, num_draft_tokens=0), 40)
+    guide = llama_cpp.LlamaGrammar.from_string(
+        'root ::= (" the cat sat on" (" a" | " the") " dog and")+', verbose=False
     )
+
+    def text(num_draft_tokens: int) -> list[int]:
+        settings: dict[str, Any] = {"temp": 0.0, "grammar": guide, "num_draft_tokens": num_draft_tokens}
+        return list(itertools.islice(llm.generate(llm.tokenize(b"the"), **settings), 40))
+
+    plain = text(0)
+    for gamma in (1, 4, 8):
+        assert text(gamma) == plain
+        assert llm.stats.per_drafter["grammar"].num_accepted_tokens > 0

@@ -77,13 +77,15 @@ void MixedDrafter::propose(const DraftRequest & request, Proposal & out) {
 }
 
 void MixedDrafter::guess(const DraftRequest & request, Proposal & out) {
-    LookupDrafter::Found found = find(request, out);
-    while (!found.tokens.empty()) {
+    while (out.tokens.size() < request.gamma) {
+        const LookupDrafter::Found found = find(request, out);
         for (std::size_t i = 0; i < found.tokens.size(); ++i) {
             out.append_guess(found.tokens[i], found.expectations[i].source);
             lookup_.push(found.tokens[i]);
         }
-        found = request.target.is_eog(out.tokens.back()) ? LookupDrafter::Found() : find(request, out);
+        if (found.tokens.empty() || request.target.is_eog(out.tokens.back())) {
+            return;
+        }
     }
 }
 
