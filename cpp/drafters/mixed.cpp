@@ -72,7 +72,20 @@ void MixedDrafter::propose(const DraftRequest & request, Proposal & out) {
     } else if (model_) {
         model_->propose(request, out);
     } else {
-        lookup_.propose(request, out);
+        guess(request, out);
+    }
+}
+
+void MixedDrafter::guess(const DraftRequest & request, Proposal & out) {
+    while (out.tokens.size() < request.gamma) {
+        const LookupDrafter::Found found = find(request, out);
+        for (std::size_t i = 0; i < found.tokens.size(); ++i) {
+            out.append_guess(found.tokens[i], found.expectations[i].source);
+            lookup_.push(found.tokens[i]);
+        }
+        if (found.tokens.empty() || request.target.is_eog(out.tokens.back())) {
+            return;
+        }
     }
 }
 

@@ -22,7 +22,7 @@ public:
     // The model's prompt, if that is likely to pay, and now and then two tokens of it if it is not. Else it may catch
     // up in a round in which it does.
     std::size_t prefill(const std::vector<int32_t> & history) override;
-    // Paced: whatever promises most. Else gamma tokens of the model, or of the lookup if there is no model.
+    // Paced: whatever promises most. Else gamma tokens of the model, or all guesses there are if there is no model.
     void propose(const DraftRequest & request, Proposal & out) override;
     void commit(const std::vector<int32_t> & history) override;
     void rewind(std::size_t count) override;
@@ -35,6 +35,7 @@ public:
 private:
     bool prompt_pays(const std::vector<int32_t> & history);
     void mix(const DraftRequest & request, Proposal & out);
+    void guess(const DraftRequest & request, Proposal & out);
     void drop(Proposal & out);
     LookupDrafter::Found find(const DraftRequest & request, const Proposal & out) const;
     void take(const DraftRequest & request, const Pace::Decision & decision, const LookupDrafter::Found & found,
