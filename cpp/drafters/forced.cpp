@@ -23,8 +23,8 @@ std::optional<Constraint::Forced> forced_token(const DraftRequest & request, con
     return request.chain.constraint()->forced(recent.data(), recent.size());
 }
 
-LookupDrafter::Found forced_tokens(const DraftRequest & request, const Proposal & proposal, std::size_t most) {
-    LookupDrafter::Found found;
+Lookup::Found forced_tokens(const DraftRequest & request, const Proposal & proposal, std::size_t most) {
+    Lookup::Found found;
     if (request.chain.constraint() == nullptr) {
         return found;
     }
@@ -41,7 +41,7 @@ LookupDrafter::Found forced_tokens(const DraftRequest & request, const Proposal 
     return found;
 }
 
-void drop_forbidden(const DraftRequest & request, const Proposal & proposal, LookupDrafter::Found & guesses) {
+void drop_forbidden(const DraftRequest & request, const Proposal & proposal, Lookup::Found & guesses) {
     if (request.chain.constraint() == nullptr) {
         return;
     }

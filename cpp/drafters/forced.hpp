@@ -12,9 +12,9 @@ namespace specllama {
 std::optional<Constraint::Forced> forced_token(const DraftRequest & request, const Proposal & proposal);
 
 // All that it forces there one after another: at most `most` tokens, a function of history and proposal alone.
-LookupDrafter::Found forced_tokens(const DraftRequest & request, const Proposal & proposal, std::size_t most);
+Lookup::Found forced_tokens(const DraftRequest & request, const Proposal & proposal, std::size_t most);
 
 // Drops guesses from the first one on that the constraint does not allow behind history and proposal.
-void drop_forbidden(const DraftRequest & request, const Proposal & proposal, LookupDrafter::Found & guesses);
+void drop_forbidden(const DraftRequest & request, const Proposal & proposal, Lookup::Found & guesses);
 
 }  // namespace specllama

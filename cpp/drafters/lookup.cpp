@@ -11,7 +11,7 @@ constexpr int32_t separator = -1;  // no token: no match reaches over it
 
 }  // namespace
 
-LookupDrafter::LookupDrafter(const std::vector<int32_t> & corpus) {
+Lookup::Lookup(const std::vector<int32_t> & corpus) {
     for (const int32_t token : corpus) {
         index_.append(token);
     }
@@ -21,7 +21,7 @@ LookupDrafter::LookupDrafter(const std::vector<int32_t> & corpus) {
     start_ = index_.size();
 }
 
-void LookupDrafter::begin(const std::vector<int32_t> & history, const Task &) {
+void Lookup::begin(const std::vector<int32_t> & history) {
     std::size_t same = 0;
     while (same < std::min(known_, history.size()) && index_[start_ + same] == history[same]) {
         ++same;
@@ -30,19 +30,19 @@ void LookupDrafter::begin(const std::vector<int32_t> & history, const Task &) {
     commit(history);
 }
 
-void LookupDrafter::rewind(std::size_t count) {
+void Lookup::rewind(std::size_t count) {
     known_ = std::min(known_, count);
     index_.truncate(start_ + known_);
 }
 
-void LookupDrafter::commit(const std::vector<int32_t> & history) {
+void Lookup::commit(const std::vector<int32_t> & history) {
     index_.truncate(start_ + known_);
     for (; known_ < history.size(); ++known_) {
         index_.append(history[known_]);
     }
 }
 
-LookupDrafter::Found LookupDrafter::look_up(std::size_t most, const Context & target) const {
+Lookup::Found Lookup::look_up(std::size_t most, const Context & target) const {
     Found found;
     const SuffixIndex::Match match = index_.longest();
     for (std::size_t i = 0; match.length > 0 && i < most; ++i) {
@@ -59,13 +59,6 @@ LookupDrafter::Found LookupDrafter::look_up(std::size_t most, const Context & ta
         }
     }
     return found;
-}
-
-void LookupDrafter::propose(const DraftRequest & request, Proposal & out) {
-    commit(request.history);
-    for (const int32_t token : look_up(request.gamma, request.target).tokens) {
-        out.append_guess(token, Source::lookup);
-    }
 }
 
 }  // namespace specllama

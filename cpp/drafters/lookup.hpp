@@ -3,12 +3,13 @@
 
 #include <vector>
 
-#include "../drafter.hpp"
+#include "../acceptance.hpp"
+#include "../context.hpp"
 #include "../suffix_index.hpp"
 
 namespace specllama {
 
-class LookupDrafter final : public Drafter {
+class Lookup {
 public:
     // What followed an earlier occurrence: a function of corpus, history and drafted tokens alone.
     struct Found {
@@ -17,16 +18,14 @@ public:
     };
 
     // corpus: a text that is looked up besides prompt and output, such as a document that is being edited.
-    explicit LookupDrafter(const std::vector<int32_t> & corpus = {});
+    explicit Lookup(const std::vector<int32_t> & corpus = {});
 
-    std::size_t room(std::size_t) const override { return static_cast<std::size_t>(-1); }
-    void begin(const std::vector<int32_t> & history, const Task & task) override;
-    std::size_t prefill(const std::vector<int32_t> &) override { return 0; }
-    void propose(const DraftRequest & request, Proposal & out) override;
-    void commit(const std::vector<int32_t> & history) override;
-    void rewind(std::size_t count) override;
-    double decode_seconds() const override { return 0.0; }
-    std::size_t num_decoded() const override { return 0; }
+    // A new text: what it shares with the last one is kept.
+    void begin(const std::vector<int32_t> & history);
+    // The history has grown: what was pushed behind it is forgotten.
+    void commit(const std::vector<int32_t> & history);
+    // All but the first `count` tokens of history are no longer part of it.
+    void rewind(std::size_t count);
 
     // At most `most` tokens of the target's that may follow history and what was pushed behind it.
     Found look_up(std::size_t most, const Context & target) const;

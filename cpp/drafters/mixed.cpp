@@ -23,11 +23,11 @@ MixedDrafter::MixedDrafter(std::unique_ptr<ModelDrafter> model, const std::vecto
 }
 
 std::size_t MixedDrafter::room(std::size_t history_size) const {
-    return model_ ? model_->room(history_size) : lookup_.room(history_size);
+    return model_ ? model_->room(history_size) : static_cast<std::size_t>(-1);
 }
 
 void MixedDrafter::begin(const std::vector<int32_t> & history, const Task & task) {
-    lookup_.begin(history, task);
+    lookup_.begin(history);
     pace_.begin_generation();
     task_ = task;
     probes_ = false;
@@ -78,7 +78,7 @@ void MixedDrafter::propose(const DraftRequest & request, Proposal & out) {
 
 void MixedDrafter::guess(const DraftRequest & request, Proposal & out) {
     while (out.tokens.size() < request.gamma) {
-        const LookupDrafter::Found found = find(request, out);
+        const Lookup::Found found = find(request, out);
         for (std::size_t i = 0; i < found.tokens.size(); ++i) {
             out.append_guess(found.tokens[i], found.expectations[i].source);
             lookup_.push(found.tokens[i]);
@@ -92,7 +92,7 @@ void MixedDrafter::guess(const DraftRequest & request, Proposal & out) {
 void MixedDrafter::mix(const DraftRequest & request, Proposal & out) {
     pace_.begin_round(request.gamma, model_ ? model_->missing(request.history.size()) : 0, request.may_drop);
     while (out.tokens.size() < request.gamma) {
-        const LookupDrafter::Found found = find(request, out);
+        const Lookup::Found found = find(request, out);
         const Pace::Decision decision = pace_.decide(found.expectations);
         if (out.tokens.empty()) {
             offered_ = found;
@@ -117,19 +117,19 @@ void MixedDrafter::drop(Proposal & out) {
 }
 
 // What can be drafted here without a decode.
-LookupDrafter::Found MixedDrafter::find(const DraftRequest & request, const Proposal & out) const {
+Lookup::Found MixedDrafter::find(const DraftRequest & request, const Proposal & out) const {
     const std::size_t most = request.gamma - out.tokens.size();
-    LookupDrafter::Found forced = forced_tokens(request, out, std::min(most, most_forced));
+    Lookup::Found forced = forced_tokens(request, out, std::min(most, most_forced));
     if (!forced.tokens.empty()) {
         return forced;
     }
-    LookupDrafter::Found found = lookup_.look_up(most, request.target);
+    Lookup::Found found = lookup_.look_up(most, request.target);
     drop_forbidden(request, out, found);
     return found;
 }
 
-void MixedDrafter::take(const DraftRequest & request, const Pace::Decision & decision,
-                        const LookupDrafter::Found & found, Proposal & out) {
+void MixedDrafter::take(const DraftRequest & request, const Pace::Decision & decision, const Lookup::Found & found,
+                        Proposal & out) {
     if (decision.move == Pace::Move::model) {
         const std::size_t before = pace_.before();
         const double confidence = model_->draw(request, out);

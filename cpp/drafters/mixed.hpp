@@ -14,7 +14,7 @@ namespace specllama {
 
 class MixedDrafter final : public Drafter {
 public:
-    // model may be null: lookup alone. corpus: see LookupDrafter.
+    // model may be null: lookup alone. corpus: see Lookup.
     MixedDrafter(std::unique_ptr<ModelDrafter> model, const std::vector<int32_t> & corpus);
 
     std::size_t room(std::size_t history_size) const override;
@@ -37,18 +37,18 @@ private:
     void mix(const DraftRequest & request, Proposal & out);
     void guess(const DraftRequest & request, Proposal & out);
     void drop(Proposal & out);
-    LookupDrafter::Found find(const DraftRequest & request, const Proposal & out) const;
-    void take(const DraftRequest & request, const Pace::Decision & decision, const LookupDrafter::Found & found,
+    Lookup::Found find(const DraftRequest & request, const Proposal & out) const;
+    void take(const DraftRequest & request, const Pace::Decision & decision, const Lookup::Found & found,
               Proposal & out);
 
     std::unique_ptr<ModelDrafter> model_;
-    LookupDrafter lookup_;
+    Lookup lookup_;
     Pace pace_;
     Task task_{};
     bool prompt_pays_ = true;         // for the model to decode
     bool probes_ = false;             // it decodes two tokens of it all the same
     bool paced_ = false;              // this round
-    LookupDrafter::Found offered_;    // by the lookup at the beginning of the round
+    Lookup::Found offered_;           // by the lookup at the beginning of the round
     bool used_ = false;               // whether it was taken
     std::optional<int32_t> dropped_;  // the first token that was not worth verifying
     std::size_t num_kept_ = 0;        // the tokens before it
