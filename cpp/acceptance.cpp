@@ -12,6 +12,7 @@ constexpr double prior_weight = 6.0;
 constexpr double fading = 0.96;        // some 25 outcomes are remembered
 constexpr double kept_of_model = 0.1;  // of them for the next text, which can be of another kind
 constexpr double prior_step = 0.1;     // of what a text has shown, into what is expected of the next ones
+constexpr double back_step = 0.02;     // and back for a text that shows nothing: a draft is not given up for good
 constexpr double shape_step = 0.04;    // in log odds, times the surprise
 constexpr double level_step = 0.12;
 constexpr double largest_level = 3.0;
@@ -34,10 +35,12 @@ double log_odds(double p) { return std::log(p / (1.0 - p)); }
 void Rate::observe(bool success) {
     successes_ = fading * successes_ + (success ? 1.0 : 0.0);
     trials_ = fading * trials_ + 1.0;
+    observed_ = true;
 }
 
 void Rate::new_text(double kept) {
-    prior_ += prior_step * (mean() - prior_);
+    prior_ += observed_ ? prior_step * (mean() - prior_) : back_step * (first_prior_ - prior_);
+    observed_ = false;
     fade(kept);
 }
 

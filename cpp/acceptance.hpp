@@ -32,7 +32,7 @@ struct Expectation {
 class Rate {
 public:
     Rate() = default;
-    explicit Rate(double prior) : prior_(prior) {}
+    explicit Rate(double prior) : first_prior_(prior), prior_(prior) {}
     void observe(bool success);
     // Another text: so much of what was observed is kept beside the prior.
     void new_text(double kept);
@@ -43,9 +43,11 @@ public:
     double optimistic(double standard_errors = 1.0) const;
 
 private:
+    double first_prior_ = 0.5;
     double prior_ = 0.5;
     double successes_ = 0.0;
     double trials_ = 0.0;
+    bool observed_ = false;  // in this text
 };
 
 // Rates of classes that rise and fall together (online logistic regression). Each class keeps its distance to the

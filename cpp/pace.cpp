@@ -34,7 +34,7 @@ constexpr std::size_t usual_answer = 128;    // tokens; max_tokens is often far 
 }  // namespace
 
 void Pace::begin_generation() {
-    credit_ = first_credit + std::min(credit_, 0.0);  // what was lost beyond it is still owed
+    credit_ = first_credit + std::clamp(credit_, -largest_credit, 0.0);  // what was lost beyond it is still owed
     of_all_ = Yield();
     of_model_.fade(kept);
     acceptance_.new_text();

@@ -21,8 +21,9 @@ from .gbnf import check_gbnf
 
 _SUPPORTED = "llama-cpp-python >= 0.3.16, < 0.4"
 _REMEDY = f"specllama works with {_SUPPORTED}: pip install --upgrade 'llama-cpp-python>=0.3.16,<0.4' specllama"
-# Since llama.cpp's pull request 18604. This release has it for sure, some before it may.
-_FOLLOWS_LOOPS = tuple(map(int, re.findall(r"\d+", llama_cpp.__version__)[:3])) >= (0, 3, 26)
+# Whether llama.cpp survives loops without text (its pull request 18604) and great repetitions. This release does for
+# sure, some before it may.
+_RECENT = tuple(map(int, re.findall(r"\d+", llama_cpp.__version__)[:3])) >= (0, 3, 26)
 
 
 def load_api(library: types.ModuleType | Any = llama_cpp) -> _core.LlamaApi:
@@ -113,7 +114,7 @@ def grammar_of(llama: llama_cpp.Llama, grammar: LlamaGrammar) -> _core.Grammar:
         raise TypeError(f"grammar={grammar!r} must be a llama_cpp.LlamaGrammar: make one by LlamaGrammar.from_string")
     if "\0" in grammar._grammar:  # where C would take it to end
         raise ValueError("the grammar has a null character in it: take it out")
-    check_gbnf(grammar._grammar, _FOLLOWS_LOOPS)
+    check_gbnf(grammar._grammar, _RECENT)
     vocab = _vocab(llama._model)
     first_bytes: _core.FirstBytes | None = llama.__dict__.get("_specllama_first_bytes")
     if first_bytes is None:

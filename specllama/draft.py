@@ -60,7 +60,7 @@ def opened(
     draft: Any,
     *,
     draft_kwargs: dict[str, Any] | None = None,
-    lookup_corpus: str | list[int] | None = None,
+    lookup_corpus: str | Sequence[int] | None = None,
 ) -> Draft:
     """The draft that a user's ``draft_model`` means.
 

@@ -13,7 +13,8 @@ from .left_corners import TERMINAL, Rule, check_left_corners
 # llama_cpp nests 1000 parentheses for a schema's maxLength=1000, and llama.cpp has a limit there, too. They take half a
 # megabyte of stack.
 _MOST_NESTED = 1000
-_MOST_ELEMENTS = 2_000_000  # characters and names, repetitions written out: 8 bytes each, in half a dozen copies
+_MOST_ELEMENTS = 5_000_000  # characters and names, repetitions written out: 8 bytes each, in half a dozen copies
+_MOST_WRITTEN_OUT = 2000  # times: a recent llama.cpp takes a higher limit as none
 _ELEMENT_BYTES = 8
 _MOST_DIGITS = 18  # Python refuses to read thousands of them
 
@@ -27,27 +28,30 @@ _TOKEN = re.compile(
     | (?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
+_CHARACTER = re.compile(r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\?.", re.DOTALL)
 _NOTHING = ('""', "[]", "[^]")
 _TIMES = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
-@functools.lru_cache(maxsize=16)
-def check_gbnf(text: str, loops: bool = True) -> None:
+@functools.lru_cache(maxsize=4)
+def check_gbnf(text: str, recent: bool = True) -> None:
     """Raise a ValueError for a grammar on which llama.cpp would crash, hang or take all memory.
 
     Others pass, those that are wrong too. No limit is set to how a grammar's ambiguity may grow with the text.
 
     Args:
         text: the grammar.
-        loops: whether this llama.cpp notices that it has been where it is, without any text in between.
+        recent: whether this llama.cpp notices that it has been where it is, without any text in between, and writes
+            out no repetition of more than 2000.
     """
-    check_left_corners(_Reader().rules_of(text), loops)
+    check_left_corners(_Reader(recent).rules_of(text), loops=recent)
 
 
 class _Reader:
     """Makes rules of a grammar's text. As in llama.cpp a group and a repetition are rules of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, recent: bool) -> None:
+        self._recent = recent
         self._rules = [Rule("", [[]])]  # for what stands before the first one
         self._names: dict[str, int] = {}
         self._open = [0]  # the rule that is read, and the groups in it
@@ -62,7 +66,7 @@ class _Reader:
             elif kind == "name":
                 self._add(self._named(found), 1)
             elif kind == "characters" and found not in _NOTHING:
-                self._add(TERMINAL, len(found))
+                self._add(TERMINAL, len(_CHARACTER.findall(found)))
             elif kind == "repeat":
                 self._repeat(found)
             elif found == "(":
@@ -117,6 +121,8 @@ class _Reader:
         if not sequence:
             return
         least, most = _TIMES.get(operator) or _times(operator)
+        if self._recent and most is not None and most > _MOST_WRITTEN_OUT:
+            most = None
         if most is not None and most < least:
             raise ValueError(f"the grammar repeats something at least {least} and at most {most} times: swap the two")
         copies = max(1, least + 1 if most is None else most)

@@ -1,4 +1,4 @@
-"""What the rules of a grammar begin with: llama.cpp follows all of it at once, before any text."""
+"""What the rules of a grammar begin with, and go on with: llama.cpp follows all of it at once, before any text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _MOST_DEEP = 3000  # rules that begin with one another: llama.cpp calls itself f
 _MOST_WAYS = 100_000  # of beginning: llama.cpp compares each with all others, which takes a minute
 _MOST_STEPS = 100_000_000  # of llama.cpp's search for left recursion, which forgets where it has been
 
-_Corner = tuple[int, bool]
-"""What a rule may begin with, a rule's number or TERMINAL, and whether something follows it."""
+_Corner = tuple[int, bool, int]
+"""What a rule may begin with, a rule's number or TERMINAL, whether something follows it, and how much precedes it."""
 
 
 @dataclasses.dataclass
@@ -35,7 +35,9 @@ def check_left_corners(rules: list[Rule], loops: bool = True) -> None:
         rules: all of a grammar.
         loops: whether llama.cpp survives a rule that begins with itself and goes on to nothing else.
     """
-    empty = _may_be_empty(rules)
+    num_rules, empty = len(rules), _may_be_empty(rules)
+    rules = [*rules, *_continuations(rules, empty)]
+    empty += [False] * (len(rules) - num_rules)
     corners = [list(_corners(rule, empty)) for rule in rules]
     ways, depths = [0] * len(rules), [0] * len(rules)
     steps = 0
@@ -44,12 +46,13 @@ def check_left_corners(rules: list[Rule], loops: bool = True) -> None:
         beginnings, turns, deepest = 0, 1, 0
         for one in members:
             branches = 0
-            for target, followed in corners[one]:
+            for target, followed, place in corners[one]:
                 if target == TERMINAL:
                     beginnings += 1
+                    deepest = max(deepest, place)
                 elif target not in members:
                     beginnings += ways[target]
-                    deepest = max(deepest, depths[target])
+                    deepest = max(deepest, place + depths[target])
                 elif followed or not loops:
                     raise _begins_with_itself(name, followed)
                 else:
@@ -57,16 +60,16 @@ def check_left_corners(rules: list[Rule], loops: bool = True) -> None:
             turns = min(turns * max(1, branches), _MOST_WAYS)
         times = max(_times(rules[one], empty) for one in members)
         num_ways, depth = times * turns * (beginnings + len(members)), times + len(members) - 1 + deepest
-        steps += num_ways * times
+        steps += num_ways * times if min(members) < num_rules else 0
         if num_ways > _MOST_WAYS or steps > _MOST_STEPS:
             raise ValueError(
-                f"the grammar's rule {name!r:.100} may begin in more than {_MOST_WAYS} ways, and llama.cpp follows all "
-                "at once: write a beginning that alternatives share only once, before them"
+                f"the grammar's rule {name!r:.100} may begin or go on in more than {_MOST_WAYS} ways, and llama.cpp "
+                "follows all at once: write a beginning that alternatives share only once, before them"
             )
         if depth > _MOST_DEEP:
             raise ValueError(
-                f"the grammar's rule {name!r:.100} begins with a rule that begins with a rule, and so on more than "
-                f"{_MOST_DEEP} times, for which llama.cpp's stack may not suffice: put them into fewer rules"
+                f"the grammar's rule {name!r:.100} begins or goes on with a rule that begins with a rule, and so on "
+                f"more than {_MOST_DEEP} times, for which llama.cpp's stack may not suffice: put them into fewer rules"
             )
         for one in members:
             ways[one], depths[one] = num_ways, depth
@@ -108,10 +111,25 @@ def _may_be_empty(rules: list[Rule]) -> list[bool]:
     return empty
 
 
+def _continuations(rules: list[Rule], empty: list[bool]) -> Iterator[Rule]:
+    """What is followed at once behind a part that cannot be empty: as if it were rules of its own."""
+    for rule in rules:
+        for alternative in rule.alternatives:
+            run: list[int] = []
+            for target in alternative:
+                run.append(target)
+                if target == TERMINAL or not empty[target]:
+                    if len(run) > 1:
+                        yield Rule(rule.name, [run])
+                    run = []
+            if len(run) > 1:
+                yield Rule(rule.name, [run])
+
+
 def _corners(rule: Rule, empty: list[bool]) -> Iterator[_Corner]:
     for alternative in rule.alternatives:
         for place, target in enumerate(alternative):
-            yield target, rule.again or place + 1 < len(alternative)
+            yield target, rule.again or place + 1 < len(alternative), place
             if target == TERMINAL or not empty[target]:
                 break
 
@@ -136,7 +154,7 @@ def _components(corners: list[list[_Corner]]) -> Iterator[set[int]]:
         calls = [(root, iter(corners[root]))]
         while calls:
             one, rest = calls[-1]
-            for target, _ in rest:
+            for target, _, _ in rest:
                 if target not in order and target != TERMINAL:
                     order[target] = lowest[target] = len(order)
                     path.append(target)

@@ -51,8 +51,8 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
             ``LlamaDraftModel``; or None for plain decoding.
         draft_kwargs: constructor arguments of a draft given by path. Unless given here it takes the target's context
             size, threads and GPU settings.
-        lookup_corpus: a text to look up besides prompt and output, such as one that is edited or summarised. With
-            a draft model it is looked up by ``num_draft_tokens="auto"`` only.
+        lookup_corpus: a text, or token ids, to look up besides prompt and output, such as one that is edited or
+            summarised. With a draft model it is looked up by ``num_draft_tokens="auto"`` only.
         num_draft_tokens: gamma, how many tokens a round drafts. ``"auto"``: as many as measured times and acceptance
             say that pay, by the model, by lookup in the text, or by both. 0 is plain decoding.
         max_draft_tokens: the most that ``"auto"`` drafts in a round.
@@ -74,7 +74,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         *,
         draft_model: DraftModel | None = None,
         draft_kwargs: dict[str, Any] | None = None,
-        lookup_corpus: str | list[int] | None = None,
+        lookup_corpus: str | Sequence[int] | None = None,
         num_draft_tokens: NumDraftTokens = "auto",
         max_draft_tokens: int = 16,
         verify: str = "auto",

@@ -6,13 +6,14 @@ import json
 import re
 from typing import Any
 
-from llama_cpp.llama_grammar import SchemaConverter
+from llama_cpp.llama_grammar import STRING_FORMAT_RULES, SchemaConverter
 
 _LONGEST = 20_000_000  # characters
 _OF_EACH = 16  # characters around a thing that is repeated
 _OF_VISIT = 100  # of a part of the schema; what is referred to may be visited again and again
 _SHOWN = 20  # digits
-_COUNTS = ("minItems", "maxItems", "minLength", "maxLength")
+_PRECEDE = {"oneOf", "anyOf", "const", "enum"}  # what the converter looks at first, and then at nothing else
+_OBJECT = {"properties", "additionalProperties", "allOf"}
 
 
 class TooLargeError(ValueError):
@@ -37,6 +38,27 @@ def grammar_of_schema(schema: str) -> str:
     return str(converter.format_grammar())
 
 
+def _repeated(schema: dict[str, Any]) -> tuple[tuple[str, ...], str]:
+    """The keys by which the converter repeats a thing in this schema, and what the thing refers to.
+
+    It asks in this order. What it ignores, a ``maxLength`` beside a ``format`` say, must not count.
+    """
+    kind, items = schema.get("type"), schema.get("items")
+    if schema.get("$ref") is not None or _PRECEDE & schema.keys() or isinstance(kind, list):
+        return (), ""
+    if kind is None and _OBJECT & schema.keys():
+        return (), ""
+    if kind in (None, "array") and isinstance(items, dict):
+        return ("minItems", "maxItems"), str(items.get("$ref", ""))
+    if kind == "string" and "pattern" not in schema and not _has_format(schema.get("format")):
+        return ("minLength", "maxLength"), ""
+    return (), ""
+
+
+def _has_format(name: Any) -> bool:
+    return re.match(r"^uuid[1-5]?$", name or "") is not None or f"{name}-string" in STRING_FORMAT_RULES
+
+
 class _Converter(SchemaConverter):
     """Counts what it writes, and looks at how often something is to be repeated before it is."""
 
@@ -48,11 +70,10 @@ class _Converter(SchemaConverter):
 
     def visit(self, schema: Any, name: str) -> Any:
         self._write(_OF_VISIT, "in all")
-        for key in _COUNTS:
+        keys, reference = _repeated(schema)
+        for key in keys:
             count = schema.get(key)
             if isinstance(count, int):
-                items = schema.get("items")
-                reference = str(items.get("$ref", "")) if isinstance(items, dict) else ""
                 self._write(count * (len(name) + len(reference) + _OF_EACH), f"{key}={str(count)[:_SHOWN]}")
         return super().visit(schema, name)  # type: ignore[no-untyped-call]
 

@@ -92,7 +92,7 @@ class Stats:
     """What they really gained: tokens times ``plain_seconds`` by the seconds of both models and of rolling back. Of
     several generations the same ones count."""
     exploring_seconds: float = 0.0
-    """Time that ``"auto"`` lost in rounds that drafted although it might not pay, to find out."""
+    """Time that ``"auto"`` lost in rounds that tried the draft model although it might not pay, to find out."""
     num_draft_tokens_per_pos: tuple[int, ...] = ()
     """``num_draft_tokens`` by position in the draft: rounds that drafted that far."""
     num_idle_rounds: Mapping[str, int] = dataclasses.field(default_factory=dict)

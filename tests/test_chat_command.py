@@ -243,6 +243,12 @@ class Terminal:
         found, _, self._read = self._read.partition(end)
         return found
 
+    def read_the_rest(self) -> None:
+        """Whatever is printed until nothing is for two seconds."""
+        while select.select([self._ours], [], [], 2)[0]:
+            os.read(self._ours, 65536)
+        self._read = ""
+
     def close(self) -> int:
         try:
             return self.process.wait(timeout=60)
@@ -265,7 +271,7 @@ def test_in_a_terminal(tiny_files: TinyFiles, tmp_path: Path) -> None:
         terminal.read_until("> ")
         # Python looks at signals once its input waits, which is some time behind the prompt: one before is seen later.
         terminal.read_until("Ctrl-D or /exit leaves", key="\x03")
-        terminal.read_until("> ")
+        terminal.read_the_rest()
         terminal.write("/stats\r")
         assert "1 turn, " in terminal.read_until("of the context")
         terminal.read_until("> ")  # what is typed before it may be lost

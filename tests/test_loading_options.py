@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from needed import imported
 
 import specllama
 from specllama import cli
@@ -64,7 +65,7 @@ def _options(parser: argparse.ArgumentParser) -> set[str]:
 
 def run(command: str, *options: str) -> int:
     if command == "serve":
-        pytest.importorskip("fastapi", reason="the server extra is not installed")
+        imported("fastapi")
     return cli.main([*LINES[command].split(), *options])
 
 
@@ -77,7 +78,7 @@ def test_threads(given: dict[str, Any], command: str) -> None:
 
 
 def test_threads_of_the_plugin_for_llm(given: dict[str, Any]) -> None:
-    pytest.importorskip("llm", reason="the plug-ins' tests need specllama[plugins-test]")
+    imported("llm")
     from specllama.llm_plugin import _opened
 
     for threads, expected in ((None, 5), (3, 3)):

@@ -416,7 +416,7 @@ def test_a_draft_that_is_never_right_is_given_up() -> None:
 
 
 def test_exploring_is_counted_and_bounded_by_its_credit() -> None:
-    """It may overdraw once by a round; then 1% of all time is all it takes. The next text counts anew."""
+    """It may overdraw once by a round; then 1% of all time is all it takes. What is counted is of one text."""
     driver = Driver(TARGETS["16-bit"], DRAFT)
     plain = driver.target(1)
     seconds = 0.0
@@ -428,6 +428,27 @@ def test_exploring_is_counted_and_bounded_by_its_credit() -> None:
     assert driver.pace.exploring_seconds > 0.25 * (2.6 * plain + 0.01 * seconds)
     driver.pace.begin_generation()
     assert driver.pace.exploring_seconds == 0.0
+
+
+def test_a_round_that_was_held_up_is_not_owed_for_ever() -> None:
+    """The machine slept in a round that tried the model: later texts try it again all the same."""
+    driver = Driver(TARGETS["16-bit"], DRAFT)
+    for _ in range(100):  # the model is found to be bad
+        driver.draw(confidence=0.9)
+        driver.end(0)
+    for _ in range(1000):
+        driver.draw(confidence=0.9)
+        driver.draft_seconds += 1000.0 if driver.sources else 0.0
+        driver.end(0)
+        if driver.pace.exploring_seconds > 900.0:
+            break
+    assert driver.pace.exploring_seconds > 900.0
+    driver.pace.begin_generation()
+    tries = 0
+    for _ in range(1000):
+        tries += bool(driver.draw(confidence=0.9))
+        driver.end(0)
+    assert tries > 0
 
 
 def test_only_rounds_with_the_model_are_exploring() -> None:

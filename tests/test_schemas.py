@@ -105,6 +105,24 @@ def test_a_schema_that_would_take_all_memory(make_llama: MakeLlama, name: str) -
         assert len(str(caught.value)) < 300
 
 
+LARGE_BUT_IGNORED: dict[str, Any] = {
+    "a list of types": {"type": ["string", "null"], "maxLength": 2**31 - 1},
+    "a format": {"type": "string", "format": "date-time", "maxLength": 2**31 - 1},
+    "a pattern": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 2**31 - 1},
+    "a reference": {"properties": {"x": {"$ref": "#/$defs/y", "maxItems": 10**9}}, "$defs": {"y": {"type": "null"}}},
+    "no items": {"type": "array", "maxItems": 10**9},
+    "an enum": {"type": "string", "enum": ["a"], "maxLength": 10**9},
+    "an object": {"properties": {"x": {"type": "null"}}, "items": {"type": "null"}, "maxItems": 10**9},
+    "a tuple": {"type": "array", "items": [{"type": "null"}], "maxItems": 10**9},
+}
+
+
+@pytest.mark.parametrize("name", LARGE_BUT_IGNORED)
+def test_what_the_converter_ignores_is_not_too_large(name: str) -> None:
+    text = json.dumps(LARGE_BUT_IGNORED[name])
+    assert grammar_of_schema(text) == json_schema_to_gbnf(text)
+
+
 def test_many_optional_properties_are_not_too_large() -> None:
     schema = {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(600)}}
     assert grammar_of_schema(json.dumps(schema)) == json_schema_to_gbnf(json.dumps(schema))

@@ -192,7 +192,7 @@ GARBAGE: list[tuple[str, bytes]] = (
             b'{"prompt": "a", "grammar": "root ::= root"}',
             b'{"prompt": "a", "grammar": "root ::= \\u0000"}',
             b'{"prompt": "a", "grammar": "root ::= ' + b"(" * 100_000 + b'"}',
-            b'{"prompt": "a", "grammar": "root ::= \\"a\\"{1,1000000000}"}',
+            b'{"prompt": "a", "grammar": "root ::= \\"a\\"{1000000000}"}',
             b'{"prompt": "a", "grammar": "root ::= \\"a\\"{2,1}"}',
             b'{"prompt": "a", "logprobs": -1}',
             b'{"prompt": "a", "logprobs": 200000}',

@@ -152,7 +152,7 @@ def _with_parameters(tools: Any) -> Any:
     if not isinstance(tools, list):
         return tools
     return [
-        {**tool, "function": {"parameters": _NO_PARAMETERS, **tool["function"]}}
+        {**tool, "function": {**tool["function"], "parameters": tool["function"].get("parameters") or _NO_PARAMETERS}}
         if isinstance(tool, dict) and isinstance(tool.get("function"), dict)
         else tool
         for tool in tools
