@@ -10,7 +10,6 @@ from typing import Any
 from .arguments import warn
 from .schema_converter import TooLargeError, grammar_of_schema
 
-_TOO_DEEP = "too deep"
 _LONGEST_REASON = 200  # characters: the converter quotes the schema
 
 
@@ -56,26 +55,21 @@ def _chosen_tool(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _why_not(what: str, schema: Any) -> str | None:
     try:
-        text = json.dumps(schema)
-    except (TypeError, ValueError):
+        return _why_not_text(json.dumps(schema))
+    except TooLargeError:
+        raise
+    except RecursionError as error:
+        raise ValueError(f"{what} is nested too deeply for Python: give inner parts names in $defs") from error
+    except (TypeError, ValueError):  # no JSON
         return None
-    except RecursionError:
-        reason: str | None = _TOO_DEEP
-    else:
-        reason = _why_not_text(text)
-    if reason == _TOO_DEEP:
-        raise ValueError(f"{what} is nested too deeply for Python: give inner parts names in $defs")
-    return reason
 
 
 @functools.lru_cache(maxsize=16)
 def _why_not_text(schema: str) -> str | None:
     try:
         grammar_of_schema(schema)
-    except TooLargeError:
+    except (TooLargeError, RecursionError):
         raise
-    except RecursionError:
-        return _TOO_DEEP
     except Exception as error:  # llama_cpp, too, takes whatever its converter raises
         return f"{type(error).__name__}: {ascii(str(error))[:_LONGEST_REASON]}"
     return None
