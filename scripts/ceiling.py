@@ -1,0 +1,154 @@
+"""Prints how much faster this machine could be for a pair of models if it were known what will be accepted.
+
+Run it where specllama is installed: ``python scripts/ceiling.py TARGET DRAFT`` (paths or names). Nothing else should
+use the machine: it measures T(n) first. Then it takes the target's greedy texts, and what draft and lookup would have
+proposed at each of their places, and works out by T(n) alone, relative to plain decoding,
+
+- the ceiling: no token is drafted that will be rejected, each round is as long as is best, what can be looked up costs
+  nothing (dynamic programming over the text). No way of choosing can do better with these drafters;
+- the best fixed setting of each category in hindsight: the model with 1 to 8 tokens, or lookup with up to 15.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+
+import specllama
+from specllama import _core
+from specllama.answer import answer
+from specllama.catalog import resolve
+from specllama.processor import default_threads
+from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
+
+MOST = 16  # what "auto" drafts at most
+FIXED = {f"model {n}": ("model", n) for n in range(1, 9)} | {f"lookup {n}": ("lookup", n) for n in (3, 7, 11, 15)}
+
+Cost = Callable[[int], float]
+
+
+@dataclasses.dataclass
+class Trace:
+    """A text, and at each of its places what the drafters would have said behind what stands before it."""
+
+    category: str
+    text: list[int]
+    model: list[int]  # the draft's most probable token
+    lookup: list[list[int]]  # what came behind the longest match, up to MOST tokens
+
+    @classmethod
+    def of(cls, prompt: Prompt, tokens: Sequence[int], text: list[int], model: list[int]) -> Trace:
+        """The same with its lookups."""
+        index = _core.SuffixIndex()
+        known = list(tokens)
+        index.append(np.array(known, np.int32))
+        lookups = []
+        for token in text:
+            at, length, *_ = index.longest()
+            found: list[int] = []
+            while length and len(found) < MOST:  # where the text ends it goes on with what was just looked up
+                found.append((known + found)[at + len(found)])
+            lookups.append(found)
+            known.append(token)
+            index.append(np.array([token], np.int32))
+        return cls(prompt.category, text, model, lookups)
+
+
+def texts(target: str, draft: str, prompts: list[Prompt], max_tokens: int) -> tuple[list[Trace], Cost, Cost]:
+    """Each prompt's greedy text as a trace, and what batches cost target and draft, in seconds."""
+    n = default_threads()
+    llm = specllama.Llama(target, draft_model=draft, n_ctx=4096, n_threads=n, n_threads_batch=n, verbose=False)
+    curves = specllama.tune.run(llm).curves
+    found = []
+    for prompt in prompts:
+        rendered = prompt.rendered(llm)
+        found.append((prompt, rendered.tokens, answer(llm, rendered, max_tokens=max_tokens, temperature=0.0).tokens))
+    llm.close()
+    n_ctx = max(len(tokens) + len(text) for _, tokens, text in found)
+    model = llama_cpp.Llama(resolve(draft), n_ctx=n_ctx, n_threads=n, n_threads_batch=n, logits_all=True, verbose=False)
+    traces = []
+    for prompt, tokens, text in found:
+        model.reset()
+        model.eval([*tokens, *text])
+        first = len(tokens) - 1
+        likely = np.argmax(model.scores[first : first + len(text)], axis=1)
+        traces.append(Trace.of(prompt, tokens, text, [int(token) for token in likely]))
+    model.close()
+    return traces, curves["target"].at, curves["draft"].at
+
+
+def ceiling(trace: Trace, target: Cost, draft: Cost) -> float:
+    """Speedup over plain decoding if only what will be accepted is drafted, and as much of it as is best."""
+    count = len(trace.text)
+    price = [
+        0.0 if behind[:1] == [token] else draft(1) if guess == token else float("inf")
+        for token, guess, behind in zip(trace.text, trace.model, trace.lookup, strict=True)
+    ]
+    best = [0.0] * (count + 1)  # seconds from a place to the end
+    for place in reversed(range(count)):
+        most = min(MOST, count - place - 1)
+        paid = [sum(price[place : place + n]) for n in range(most + 1)]
+        best[place] = min(paid[n] + target(n + 1) + best[place + n + 1] for n in range(most + 1))
+    return count * target(1) / best[0]
+
+
+def fixed(trace: Trace, target: Cost, draft: Cost, drafter: str, most: int) -> float:
+    """Speedup over plain decoding if each round drafts the same number of tokens."""
+    place, seconds, missing = 0, 0.0, 1
+    while place < len(trace.text):
+        room = min(most, len(trace.text) - place - 1)
+        if drafter == "model":  # where it was right so far, its next guess is the one behind the text
+            drafted = trace.model[place : place + room]
+            seconds += draft(missing) * (room > 0) + draft(1) * max(0, room - 1)
+        else:
+            drafted = trace.lookup[place][:room]
+        wrong = (n for n, token in enumerate(drafted) if token != trace.text[place + n])
+        accepted = next(wrong, len(drafted))
+        seconds += target(len(drafted) + 1)
+        missing = 2 if accepted == len(drafted) else 1  # it has not seen its own last token, if that stays
+        place += accepted + 1
+    return len(trace.text) * target(1) / seconds
+
+
+def table(traces: list[Trace], target: Cost, draft: Cost) -> list[str]:
+    """A row for each category and one for all, as Markdown."""
+    kinds = collections.defaultdict(list)
+    for trace in traces:
+        kinds[trace.category].append(trace)
+    rows = ["| | texts | ceiling | best fixed | speedup |", "|---|---:|---:|---|---:|"]
+    for kind, members in [*kinds.items(), ("all", traces)]:
+        most = statistics.mean(ceiling(trace, target, draft) for trace in members)
+        mean = {
+            name: statistics.mean(fixed(trace, target, draft, *setting) for trace in members)
+            for name, setting in FIXED.items()
+        } | {"plain": 1.0}
+        name = max(mean, key=lambda one: mean[one])
+        rows.append(f"| {kind} | {len(members)} | {most:.2f} | {name} | {mean[name]:.2f} |")
+    return rows
+
+
+def main() -> None:
+    """Print T(n) and the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target")
+    parser.add_argument("draft")
+    parser.add_argument("--prompts", type=Path, action="append", default=[], help="as for specllama bench")
+    parser.add_argument("--limit", type=int, default=1, help="prompts of each category, default 1")
+    parser.add_argument("-n", "--max-tokens", type=int, default=128)
+    given = parser.parse_args()
+    prompts = [prompt for path in given.prompts for prompt in read_prompts(path)[0]] or builtin_prompts()
+    traces, target, draft = texts(given.target, given.draft, limited(prompts, given.limit), given.max_tokens)
+    shown = ", ".join(f"T({n}) {target(n) / target(1):.2f}" for n in (2, 3, 4, 5, 6, 8, 12, 16))
+    print(f"T(1) {target(1) * 1e3:.0f} ms; in units of it {shown}; a token of the draft {draft(1) / target(1):.2f}")
+    print(*table(traces, target, draft), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
