@@ -96,6 +96,8 @@ def test_the_commands_of_a_page_exist(block: pages.Block) -> None:
             assert {word for word in words if "=" not in word} <= set(targets)
         elif name == "pip":
             _check_extras(" ".join(words))
+        elif name == "python":
+            assert (pages.ROOT / words[0]).is_file(), f"{block}: {words[0]}"
         else:
             assert name in FOREIGN, f"{block}: {name}"
 
