@@ -5,7 +5,7 @@ use the machine: it measures T(n) first. Then it takes the target's greedy texts
 proposed at each of their places, and works out by T(n) alone, relative to plain decoding,
 
 - the ceiling: no token is drafted that will be rejected, each round is as long as is best, what can be looked up costs
-  nothing (dynamic programming over the text). No way of choosing can do better with these drafters;
+  nothing (dynamic programming over the text). But for padding no way of choosing can do better with these drafters;
 - the best fixed setting of each category in hindsight: the model with 1 to 8 tokens, or lookup with up to 15.
 """
 
