@@ -1,0 +1,57 @@
+// The functions of ggml that the kernels' buffer type calls. Python resolves their addresses.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+#include "ggml_plugin/ggml_layout.hpp"
+
+namespace specllama::ggml {
+
+// Parameters of ggml_init, which are passed by value.
+struct InitParams {
+    std::size_t mem_size;
+    void * mem_buffer;
+    bool no_alloc;
+};
+
+// Name, type. All are exported with C names.
+#define SPECLLAMA_GGML_FUNCTIONS(X)                                            \
+    X(ggml_init, void * (*)(InitParams))                                       \
+    X(ggml_free, void (*)(void *))                                             \
+    X(ggml_new_tensor_2d, Tensor * (*)(void *, int, int64_t, int64_t))         \
+    X(ggml_mul_mat, Tensor * (*)(void *, Tensor *, Tensor *))                  \
+    X(ggml_set_name, Tensor * (*)(Tensor *, const char *))                     \
+    X(ggml_get_name, const char * (*)(const Tensor *))                         \
+    X(ggml_get_data, void * (*)(const Tensor *))                               \
+    X(ggml_nbytes, std::size_t (*)(const Tensor *))                            \
+    X(ggml_op_name, const char * (*)(int))                                     \
+    X(ggml_type_name, const char * (*)(int))                                   \
+    X(ggml_type_size, std::size_t (*)(int))                                    \
+    X(ggml_tensor_overhead, std::size_t (*)())                                 \
+    X(ggml_backend_cpu_buffer_type, BufferType * (*)())                        \
+    X(ggml_backend_buft_alloc_buffer, Buffer * (*)(BufferType *, std::size_t)) \
+    X(ggml_backend_buft_name, const char * (*)(BufferType *))                  \
+    X(ggml_backend_buft_is_host, bool (*)(BufferType *))                       \
+    X(ggml_backend_buft_get_device, void * (*)(BufferType *))                  \
+    X(ggml_backend_buffer_get_type, BufferType * (*)(Buffer *))                \
+    X(ggml_backend_buffer_get_base, void * (*)(Buffer *))                      \
+    X(ggml_backend_buffer_get_size, std::size_t (*)(Buffer *))                 \
+    X(ggml_backend_buffer_free, void (*)(Buffer *))                            \
+    X(ggml_barrier, void (*)(void *))
+
+// An address for each of the functions.
+struct Api {
+    template <class Signature>
+    using Pointer = Signature;
+#define SPECLLAMA_FIELD(name, signature) Pointer<signature> name = nullptr;
+    SPECLLAMA_GGML_FUNCTIONS(SPECLLAMA_FIELD)
+#undef SPECLLAMA_FIELD
+
+    // Throws std::invalid_argument, which names it, if an address is missing.
+    explicit Api(const std::unordered_map<std::string, std::uintptr_t> & addresses);
+};
+
+}  // namespace specllama::ggml

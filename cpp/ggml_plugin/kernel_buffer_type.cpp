@@ -1,0 +1,265 @@
+#include "ggml_plugin/kernel_buffer_type.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include "ggml_plugin/product.hpp"
+#include "kernels/pack.hpp"
+
+namespace specllama {
+
+KernelBufferType * KernelBufferType::the_one_ = nullptr;
+
+namespace {
+
+constexpr int kFloat = 0;  // GGML_TYPE_F32, which files depend on
+// The numbers that a GGUF file gives the types of kernels::QuantizedType.
+constexpr int kFileTypes[kernels::kNumTypes] = {2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23};
+
+[[noreturn]] void differs(const std::string & what) {
+    throw std::runtime_error("this llama.cpp is built otherwise than is known here: " + what);
+}
+
+void require(bool holds, const char * what) {
+    if (!holds) {
+        differs(what);
+    }
+}
+
+// Large pages save a walk through the page tables for every 4 KB of weights.
+void advise_large_pages([[maybe_unused]] void * base, [[maybe_unused]] std::size_t size) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    constexpr std::uintptr_t kPage = 4096;
+    const auto begin = (reinterpret_cast<std::uintptr_t>(base) + kPage - 1) / kPage * kPage;
+    const auto end = (reinterpret_cast<std::uintptr_t>(base) + size) / kPage * kPage;
+    if (begin < end) {
+        // It is advice: without it everything works, a little slower.
+        (void)madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE);
+    }
+#endif
+}
+
+void pack_in_threads(kernels::QuantizedType type, const uint8_t * rows, int64_t num_rows, int64_t columns,
+                     uint8_t * panels) {
+    constexpr int64_t kWorthAThread = 1 << 20;  // values: some milliseconds
+    const int64_t num_panels = (num_rows + kernels::kPanelRows - 1) / kernels::kPanelRows;
+    const int64_t most = std::max<int64_t>(1, std::min<int64_t>(std::thread::hardware_concurrency(), 16));
+    const int64_t count = std::clamp<int64_t>(num_rows * columns / kWorthAThread, 1, most);
+    std::vector<std::thread> threads;
+    threads.reserve(static_cast<std::size_t>(count));
+    for (int64_t i = 1; i < count; ++i) {
+        threads.emplace_back(kernels::pack, type, rows, num_rows, columns, num_panels * i / count,
+                             num_panels * (i + 1) / count, panels);
+    }
+    kernels::pack(type, rows, num_rows, columns, 0, num_panels / count, panels);
+    for (std::thread & thread : threads) {
+        thread.join();
+    }
+}
+
+}  // namespace
+
+KernelBufferType::KernelBufferType(const std::unordered_map<std::string, std::uintptr_t> & addresses,
+                                   const kernels::InstructionSet & set)
+    : api_(addresses), set_(set) {
+    learn_tensors();
+    learn_buffers();
+    type_.iface = {name, allocate, alignment, nullptr, allocated_size, nullptr};
+    type_.device = api_.ggml_backend_buft_get_device(api_.ggml_backend_cpu_buffer_type());
+    type_.context = static_cast<ggml::ExtraBufferType *>(this);
+    the_one_ = this;
+}
+
+void KernelBufferType::offer(std::uintptr_t list) {
+    auto & types = reinterpret_cast<std::vector<ggml::BufferType *> & (*)()>(list)();
+    if (std::find(types.begin(), types.end(), &type_) == types.end()) {
+        types.insert(types.begin(), &type_);
+    }
+}
+
+// A product is made as llama.cpp makes one, and looked at.
+void KernelBufferType::learn_tensors() {
+    require(api_.ggml_tensor_overhead() >= sizeof(ggml::Tensor), "a tensor is smaller");
+    void * context = api_.ggml_init({8 * api_.ggml_tensor_overhead() + 4096, nullptr, true});
+    require(context != nullptr, "ggml_init gave no context");
+    try {
+        learn_types(context);
+    } catch (...) {
+        api_.ggml_free(context);
+        throw;
+    }
+    api_.ggml_free(context);
+}
+
+void KernelBufferType::learn_types(void * context) {
+    ggml::Tensor * weights = api_.ggml_new_tensor_2d(context, kFloat, 96, 5);
+    ggml::Tensor * x = api_.ggml_new_tensor_2d(context, kFloat, 96, 3);
+    ggml::Tensor * product = api_.ggml_mul_mat(context, weights, x);
+    api_.ggml_set_name(product, "specllama");
+    product->data = &type_;
+    require(weights->type == kFloat && weights->ne[0] == 96 && weights->ne[1] == 5 && weights->ne[2] == 1 &&
+                weights->ne[3] == 1 && weights->nb[0] == 4 && weights->nb[1] == 384 && weights->buffer == nullptr,
+            "a tensor's shape is elsewhere");
+    require(product->src[0] == weights && product->src[1] == x && product->src[2] == nullptr,
+            "a tensor's sources are elsewhere");
+    require(api_.ggml_get_name(product) == product->name && std::strcmp(product->name, "specllama") == 0,
+            "a tensor's name is elsewhere");
+    require(api_.ggml_get_data(product) == &type_ && product->view_src == nullptr && product->extra == nullptr,
+            "a tensor's data are elsewhere");
+    require(std::strcmp(api_.ggml_op_name(product->op), "MUL_MAT") == 0, "a tensor's operation is elsewhere");
+    mul_mat_ = product->op;
+    for (int i = 0; i < kernels::kNumTypes; ++i) {
+        const auto type = static_cast<kernels::QuantizedType>(i);
+        const char * found = api_.ggml_type_name(kFileTypes[i]);
+        const auto bytes = static_cast<std::size_t>(kernels::layout_of(type).block_bytes);
+        const auto same = [](char a, char b) { return (a | 32) == (b | 32) || (a == '_' && b == '_'); };
+        const std::string expected = kernels::kTypeNames[i];
+        require(found != nullptr && std::strlen(found) == expected.size() &&
+                    std::equal(expected.begin(), expected.end(), found, same) &&
+                    api_.ggml_type_size(kFileTypes[i]) == bytes,
+                kernels::kTypeNames[i]);
+        types_[kFileTypes[i]] = i;
+    }
+}
+
+// Which functions a buffer has follows from where its type stands.
+void KernelBufferType::learn_buffers() {
+    ggml::BufferType * cpu = api_.ggml_backend_cpu_buffer_type();
+    require(cpu != nullptr && cpu->iface.get_name != nullptr && cpu->iface.alloc_buffer != nullptr &&
+                cpu->iface.get_name(cpu) == api_.ggml_backend_buft_name(cpu) &&
+                cpu->device == api_.ggml_backend_buft_get_device(cpu),
+            "a buffer type's functions are elsewhere");
+    ggml::Buffer * buffer = api_.ggml_backend_buft_alloc_buffer(cpu, 4096);
+    require(buffer != nullptr, "no buffer can be allocated");
+    auto * words = reinterpret_cast<void **>(buffer);
+    for (const int count : ggml::kNumFunctions) {
+        if (words[count] == cpu) {
+            num_functions_ = count;
+            break;
+        }
+    }
+    const bool known = num_functions_ != 0 && api_.ggml_backend_buffer_get_type(buffer) == cpu &&
+                       api_.ggml_backend_buffer_get_base(buffer) ==
+                           reinterpret_cast<void * (*)(ggml::Buffer *)>(words[ggml::kGetBase])(buffer);
+    free_cpu_buffer_ = reinterpret_cast<void (*)(ggml::Buffer *)>(words[ggml::kFree]);
+    api_.ggml_backend_buffer_free(buffer);
+    require(known, "a buffer's functions are elsewhere");
+}
+
+const char * KernelBufferType::name(ggml::BufferType * /*type*/) { return kName; }
+
+std::size_t KernelBufferType::alignment(ggml::BufferType * /*type*/) { return 64; }
+
+std::size_t KernelBufferType::allocated_size(ggml::BufferType * /*type*/, const ggml::Tensor * tensor) {
+    const int index = the_one_->type_of(tensor);
+    if (index < 0) {
+        return the_one_->api_.ggml_nbytes(tensor);
+    }
+    return kernels::packed_bytes(static_cast<kernels::QuantizedType>(index), tensor->ne[1], tensor->ne[0]);
+}
+
+// A buffer of the CPU's own, whose tensors are written by us.
+ggml::Buffer * KernelBufferType::allocate(ggml::BufferType * type, std::size_t size) {
+    const ggml::Api & api = the_one_->api_;
+    ggml::Buffer * buffer = api.ggml_backend_buft_alloc_buffer(api.ggml_backend_cpu_buffer_type(), size);
+    if (buffer == nullptr) {
+        return nullptr;
+    }
+    auto * words = reinterpret_cast<void **>(buffer);
+    words[the_one_->num_functions_] = type;
+    words[ggml::kFree] = reinterpret_cast<void *>(&release);
+    words[ggml::kSetTensor] = reinterpret_cast<void *>(&set_tensor);
+    words[ggml::kGetTensor] = nullptr;
+    words[the_one_->num_functions_ - ggml::kCopyTensorFromEnd] = nullptr;
+    advise_large_pages(api.ggml_backend_buffer_get_base(buffer), size);
+    the_one_->held_ += api.ggml_backend_buffer_get_size(buffer);
+    return buffer;
+}
+
+void KernelBufferType::release(ggml::Buffer * buffer) {
+    the_one_->held_ -= the_one_->api_.ggml_backend_buffer_get_size(buffer);
+    the_one_->free_cpu_buffer_(buffer);
+}
+
+int KernelBufferType::type_of(const ggml::Tensor * tensor) const {
+    const auto found = types_.find(tensor->type);
+    if (found == types_.end() || tensor->ne[2] != 1 || tensor->ne[3] != 1 || tensor->ne[1] < 1 ||
+        !kernels::fits(static_cast<kernels::QuantizedType>(found->second), tensor->ne[0])) {
+        return -1;
+    }
+    return found->second;
+}
+
+bool KernelBufferType::is_ours(const ggml::Tensor * weights) const {
+    return weights != nullptr && weights->buffer != nullptr &&
+           reinterpret_cast<void **>(weights->buffer)[num_functions_] == &type_;
+}
+
+bool KernelBufferType::can_multiply(const ggml::Tensor * op) const {
+    const ggml::Tensor * x = op->src[1];
+    return op->op == mul_mat_ && is_ours(op->src[0]) && type_of(op->src[0]) >= 0 && x != nullptr && x->type == kFloat &&
+           x->nb[0] == 4 && x->ne[0] == op->src[0]->ne[0] && op->type == kFloat && op->nb[0] == 4;
+}
+
+// Asked by llama.cpp, before it puts a tensor into a buffer of this type, and by ggml's scheduler.
+bool KernelBufferType::supports_op(void * /*device*/, const ggml::Tensor * op) {
+    if (!can_multiply(op)) {
+        return false;
+    }
+    ggml::Buffer * buffer = op->src[1]->buffer;
+    return buffer == nullptr || api_.ggml_backend_buft_is_host(api_.ggml_backend_buffer_get_type(buffer));
+}
+
+ggml::TensorTraits * KernelBufferType::get_tensor_traits(const ggml::Tensor * op) {
+    return can_multiply(op) ? this : nullptr;
+}
+
+bool KernelBufferType::work_size(int /*n_threads*/, const ggml::Tensor * op, std::size_t & size) {
+    size = Product(set_, static_cast<kernels::QuantizedType>(type_of(op->src[0])), op).work_bytes();
+    return true;
+}
+
+bool KernelBufferType::compute_forward(ggml::ComputeParams * params, ggml::Tensor * op) {
+    Product product(set_, static_cast<kernels::QuantizedType>(type_of(op->src[0])), op);
+    product.quantize(*params);
+    api_.ggml_barrier(params->threadpool);
+    product.multiply(*params);
+    return true;
+}
+
+void KernelBufferType::pack(const ggml::Tensor * tensor, const void * data) {
+    pack_in_threads(static_cast<kernels::QuantizedType>(type_of(tensor)), static_cast<const uint8_t *>(data),
+                    tensor->ne[1], tensor->ne[0], static_cast<uint8_t *>(tensor->data));
+}
+
+// A tensor that comes in parts is packed when the last one is here.
+void KernelBufferType::take_part(const ggml::Tensor * tensor, const void * data, std::size_t offset, std::size_t size) {
+    const auto * bytes = static_cast<const uint8_t *>(data);
+    std::vector<uint8_t> & parts = unfinished_[tensor];
+    if (parts.size() < offset + size) {
+        parts.resize(offset + size);
+    }
+    std::copy(bytes, bytes + size, parts.begin() + static_cast<std::ptrdiff_t>(offset));
+    if (parts.size() == api_.ggml_nbytes(tensor)) {
+        pack(tensor, parts.data());
+        unfinished_.erase(tensor);
+    }
+}
+
+void KernelBufferType::set_tensor(ggml::Buffer * /*buffer*/, ggml::Tensor * tensor, const void * data,
+                                  std::size_t offset, std::size_t size) {
+    if (offset == 0 && size == the_one_->api_.ggml_nbytes(tensor)) {
+        the_one_->pack(tensor, data);
+    } else {
+        the_one_->take_part(tensor, data, offset, size);
+    }
+}
+
+}  // namespace specllama

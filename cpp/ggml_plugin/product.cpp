@@ -1,0 +1,106 @@
+#include "ggml_plugin/product.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+namespace specllama {
+
+namespace {
+
+constexpr std::size_t kLine = 64;  // bytes of a cache line: the counter has one for itself
+
+uint8_t * aligned(void * work) {
+    return reinterpret_cast<uint8_t *>((reinterpret_cast<std::uintptr_t>(work) + kLine - 1) / kLine * kLine);
+}
+
+std::atomic<int64_t> & counter(void * work) { return *reinterpret_cast<std::atomic<int64_t> *>(aligned(work)); }
+
+int64_t num_columns(const ggml::Tensor * x) { return x->ne[1] * x->ne[2] * x->ne[3]; }
+
+}  // namespace
+
+Product::Product(const kernels::InstructionSet & set, kernels::QuantizedType type, const ggml::Tensor * op)
+    : set_(set),
+      type_(type),
+      layout_(kernels::layout_of(type)),
+      shape_(kernels::tile_shape(layout_, set.wide(type))),
+      tiles_(num_columns(op->src[1]), set.tile),
+      op_(op),
+      num_blocks_(op->src[0]->ne[0] / layout_.values),
+      num_rows_(op->src[0]->ne[1]),
+      num_panels_((num_rows_ + kernels::kPanelRows - 1) / kernels::kPanelRows) {}
+
+std::size_t Product::work_bytes() const {
+    const auto tiles = static_cast<std::size_t>(tiles_.columns * num_blocks_ * shape_.column_bytes());
+    return 2 * kLine + tiles;
+}
+
+const float * Product::column(const ggml::Tensor * tensor, int64_t index) const {
+    const int64_t first = index % tensor->ne[1];
+    const int64_t second = index / tensor->ne[1] % tensor->ne[2];
+    const int64_t third = index / tensor->ne[1] / tensor->ne[2];
+    const auto * bytes = static_cast<const uint8_t *>(tensor->data);
+    return reinterpret_cast<const float *>(bytes + first * tensor->nb[1] + second * tensor->nb[2] +
+                                           third * tensor->nb[3]);
+}
+
+uint8_t * Product::tile(uint8_t * work, int64_t index) const {
+    return work + kLine + tiles_.begin(index) * num_blocks_ * shape_.column_bytes();
+}
+
+void Product::quantize(const ggml::ComputeParams & params) const {
+    uint8_t * work = aligned(params.wdata);
+    if (params.ith == 0) {
+        new (work) std::atomic<int64_t>(0);
+    }
+    kernels::QuantizedBlock block;
+    for (int64_t item = params.ith; item < tiles_.columns * num_blocks_; item += params.nth) {
+        const int64_t index = item / num_blocks_;
+        const int64_t b = item % num_blocks_;
+        const int64_t t = tiles_.of(index);
+        const int width = tiles_.width(t);
+        set_.quantize(column(op_->src[1], index) + b * layout_.values, layout_.values, block);
+        kernels::place(layout_, set_.wide(type_), block, width, static_cast<int>(index - tiles_.begin(t)),
+                       tile(work, t) + b * width * shape_.column_bytes());
+    }
+}
+
+// Small enough that no thread waits long for another, and large enough that a tile serves several panels.
+int64_t Product::chunk(int num_threads) const {
+    return std::clamp<int64_t>(num_panels_ / (int64_t{16} * num_threads), 1, 8);
+}
+
+void Product::multiply(const ggml::ComputeParams & params) const {
+    std::atomic<int64_t> & next = counter(params.wdata);
+    const int64_t size = chunk(params.nth);
+    for (int64_t first = next.fetch_add(size, std::memory_order_relaxed); first < num_panels_;
+         first = next.fetch_add(size, std::memory_order_relaxed)) {
+        multiply_panels(aligned(params.wdata), first, std::min(first + size, num_panels_));
+    }
+}
+
+void Product::multiply_panels(uint8_t * work, int64_t first, int64_t last) const {
+    const auto * panels = static_cast<const uint8_t *>(op_->src[0]->data);
+    const int64_t panel_bytes = num_blocks_ * layout_.panel_bytes();
+    for (int64_t t = 0; t < tiles_.count; ++t) {
+        for (int64_t panel = first; panel < last; ++panel) {
+            multiply_one(panels + panel * panel_bytes, tile(work, t), tiles_.begin(t), tiles_.width(t),
+                         kernels::kPanelRows * panel);
+        }
+    }
+}
+
+void Product::multiply_one(const uint8_t * panel, const uint8_t * tile, int64_t first_column, int width,
+                           int64_t first_row) const {
+    // Columns of the result need not follow one another, and its last rows may be fewer than a panel's.
+    float sums[kernels::kMostColumns * kernels::kPanelRows];
+    set_.multiply[static_cast<int>(type_)][width - 1](panel, num_blocks_, tile, sums, kernels::kPanelRows);
+    const int64_t rows = std::min<int64_t>(kernels::kPanelRows, num_rows_ - first_row);
+    for (int c = 0; c < width; ++c) {
+        auto * out = const_cast<float *>(column(op_, first_column + c)) + first_row;
+        std::memcpy(out, sums + c * kernels::kPanelRows, static_cast<std::size_t>(rows) * sizeof(float));
+    }
+}
+
+}  // namespace specllama

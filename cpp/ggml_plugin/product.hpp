@@ -1,0 +1,45 @@
+// One product of packed weights with columns of activations, shared out to ggml's threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ggml_plugin/ggml_layout.hpp"
+#include "kernels/instruction_set.hpp"
+
+namespace specllama {
+
+class Product {
+public:
+    // op: a MUL_MAT of packed weights [columns, rows] and float activations [columns, n, ...].
+    Product(const kernels::InstructionSet & set, kernels::QuantizedType type, const ggml::Tensor * op);
+
+    // What all threads share: a counter, then the tiles.
+    std::size_t work_bytes() const;
+
+    // A thread's share of quantizing the activations. Afterwards all threads wait for one another.
+    void quantize(const ggml::ComputeParams & params) const;
+
+    // Panels of weights until none is left.
+    void multiply(const ggml::ComputeParams & params) const;
+
+private:
+    int64_t chunk(int num_threads) const;
+    void multiply_panels(uint8_t * work, int64_t first, int64_t last) const;
+    void multiply_one(const uint8_t * panel, const uint8_t * tile, int64_t first_column, int width,
+                      int64_t first_row) const;
+    const float * column(const ggml::Tensor * tensor, int64_t index) const;
+    uint8_t * tile(uint8_t * work, int64_t index) const;
+
+    const kernels::InstructionSet & set_;
+    kernels::QuantizedType type_;
+    kernels::Layout layout_;
+    kernels::TileShape shape_;
+    kernels::Tiles tiles_;
+    const ggml::Tensor * op_;
+    int64_t num_blocks_;  // of a row
+    int64_t num_rows_;
+    int64_t num_panels_;
+};
+
+}  // namespace specllama

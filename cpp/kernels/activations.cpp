@@ -1,0 +1,67 @@
+#include "kernels/activations.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace specllama::kernels {
+
+namespace {
+
+void place_wide(const QuantizedBlock & block, int steps, int width, int column, uint8_t * tile) {
+    for (int step = 0; step < steps; ++step) {
+        const int8_t * codes = block.codes + kStep * step;
+        const int16_t even[2] = {codes[0], codes[2]};
+        const int16_t odd[2] = {codes[1], codes[3]};
+        std::memcpy(tile + 4 * (2 * step * width + column), even, 4);
+        std::memcpy(tile + 4 * ((2 * step + 1) * width + column), odd, 4);
+    }
+}
+
+}  // namespace
+
+void place(const Layout & layout, bool wide, const QuantizedBlock & block, int width, int column, uint8_t * tile) {
+    const TileShape shape = tile_shape(layout, wide);
+    const int steps = layout.values / kStep;
+    if (wide) {
+        place_wide(block, steps, width, column, tile);
+    } else {
+        for (int step = 0; step < steps; ++step) {
+            std::memcpy(tile + 4 * (step * width + column), block.codes + kStep * step, 4);
+        }
+    }
+    uint8_t * sums = tile + shape.code_bytes * width;
+    if (layout.num_scales() == 0) {
+        const int32_t sum = block.sums[0] + block.sums[1];
+        std::memcpy(sums + 4 * column, &sum, 4);
+    } else {
+        const int parts = layout.span / 16;
+        for (int pair = 0; pair < layout.num_scales() / 2; ++pair) {
+            int16_t two[2] = {};
+            for (int i = 0; i < 2 * parts; ++i) {
+                two[i / parts] = static_cast<int16_t>(two[i / parts] + block.sums[2 * parts * pair + i]);
+            }
+            std::memcpy(sums + 4 * (pair * width + column), two, 4);
+        }
+    }
+    std::memcpy(sums + shape.sum_bytes * width + 4 * column, &block.d, 4);
+}
+
+void quantize_plain(const float * x, int values, QuantizedBlock & block) {
+    float largest = 0.0F;
+    for (int i = 0; i < values; ++i) {
+        largest = std::max(largest, std::fabs(x[i]));
+    }
+    block.d = largest / 127.0F;
+    const float inverse = largest > 0.0F ? 127.0F / largest : 0.0F;
+    std::memset(block.sums, 0, sizeof block.sums);
+    for (int i = 0; i < values; ++i) {
+        const float scaled = std::nearbyint(x[i] * inverse);
+        // A comparison that NaN fails, too: what is no number becomes a code like any other.
+        const int code = scaled >= -127.0F && scaled <= 127.0F ? static_cast<int>(scaled) : -127;
+        block.codes[i] = static_cast<int8_t>(code);
+        block.sums[i / 16] = static_cast<int16_t>(block.sums[i / 16] + code);
+    }
+}
+
+}  // namespace specllama::kernels

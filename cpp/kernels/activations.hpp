@@ -1,0 +1,60 @@
+// How columns of activations are held while they are multiplied: quantized to 8 bits, several columns interleaved.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/quantized_type.hpp"
+
+namespace specllama::kernels {
+
+// A tile is some columns. For each block of the weights it holds
+//   codes  [values / 4][columns][4] bytes, or, if wide, [values / 4][2][columns][2] int16: values 0 and 2, then 1 and
+//   3, sums   [num_scales / 2][columns][2] int16: the codes' sums over two spans; without scales [columns] int32, d
+//   [columns] float: what a code counts.
+// So a kernel finds everything at a fixed distance from one pointer.
+struct TileShape {
+    int code_bytes;  // of one column of one block; the same for the others
+    int sum_bytes;
+
+    constexpr int column_bytes() const { return code_bytes + sum_bytes + 4; }
+};
+
+constexpr TileShape tile_shape(const Layout & layout, bool wide) {
+    return {layout.values * (wide ? 2 : 1), layout.num_scales() == 0 ? 4 : 2 * layout.num_scales()};
+}
+
+// The columns of a batch are shared out to tiles as evenly as can be: 9 columns by tiles of 8 are 5 and 4.
+struct Tiles {
+    int64_t columns;
+    int64_t count;
+
+    Tiles(int64_t num_columns, int most) : columns(num_columns), count((num_columns + most - 1) / most) {}
+    int64_t begin(int64_t tile) const { return columns * tile / count; }
+    int width(int64_t tile) const { return static_cast<int>(begin(tile + 1) - begin(tile)); }
+    // The tile that holds a column.
+    int64_t of(int64_t column) const {
+        int64_t tile = column * count / columns;
+        while (begin(tile + 1) <= column) {
+            ++tile;
+        }
+        return tile;
+    }
+};
+
+// One block of one column, quantized: symmetrically, the largest value is 127.
+struct QuantizedBlock {
+    float d;
+    int8_t codes[256];
+    int16_t sums[16];  // over 16 values each
+};
+
+// Puts a block into its place.
+//
+// tile: where the tile's part for this block begins; width: its columns; column: which of them.
+void place(const Layout & layout, bool wide, const QuantizedBlock & block, int width, int column, uint8_t * tile);
+
+// Quantizes `values` (32 or 256) numbers, in plain C++.
+void quantize_plain(const float * x, int values, QuantizedBlock & block);
+
+}  // namespace specllama::kernels

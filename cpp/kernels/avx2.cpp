@@ -1,0 +1,138 @@
+// The products with AVX2: bytes are multiplied in pairs whose sum fits into 16 bits, so that several of them are added
+// before they are widened.
+#include "kernels/avx2_lanes.hpp"
+
+namespace specllama::kernels {
+
+namespace {
+
+struct Avx2 : Avx2Lanes {
+    // vpmaddubsw saturates where both factors have eight bits: signed values are multiplied as words.
+    static constexpr bool kSignedProducts = true;
+
+    static Lanes look_up(Lanes codes) { return shuffle(iq4_values(), codes); }
+
+    // The scale `which` of each pair, twice.
+    static Lanes twice(Lanes pairs, int which) {
+        const Lanes first = _mm256_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13,  //
+                                             0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
+        const Lanes second = _mm256_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15,  //
+                                              2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15);
+        return _mm256_shuffle_epi8(pairs, which == 0 ? first : second);
+    }
+
+    // How many products of two bytes may be added in 16 bits.
+    static constexpr int room(int largest) { return 32767 / (2 * 127 * largest); }
+
+    // 16 values: four steps; `fresh`: whether the sums in 16 bits begin here, `done`: whether they end.
+    template <int type, int columns>
+    static void add_steps(const uint8_t * codes, int half, const uint8_t * tile, bool fresh, bool done, Lanes scale,
+                          Lanes (&part)[columns], Lanes (&total)[columns]) {
+        constexpr int most = room(layout_of(static_cast<QuantizedType>(type)).largest());
+        static_assert(most >= 2);
+#pragma GCC unroll 4
+        for (int index = 0; index < 4; ++index) {
+            const Lanes code = step_of<Avx2, type>(codes, half, index);
+            const bool begins = (fresh && index == 0) || (most < 4 && index % 2 == 0);
+            const bool ends = (done && index == 3) || (most < 4 && index % 2 == 1);
+#pragma GCC unroll 8
+            for (int c = 0; c < columns; ++c) {
+                const Lanes x = spread(int_at(tile + 4 * ((4 * half + index) * columns + c)));
+                const Lanes pair = _mm256_maddubs_epi16(code, x);
+                part[c] = begins ? pair : _mm256_add_epi16(part[c], pair);
+                keep(part[c]);
+                if (ends) {
+                    total[c] = add(total[c], dot_words(part[c], scale));
+                }
+            }
+        }
+    }
+
+    template <int type, int columns>
+    static void weigh_unsigned(const uint8_t * panel, int first_row, const uint8_t * tile,
+                               Floats (&weighted)[columns]) {
+        constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+        constexpr bool long_sums = layout.span != 16 && room(layout.largest()) >= 8;
+        Lanes total[columns];
+        Lanes part[columns];
+        for (int c = 0; c < columns; ++c) {
+            total[c] = _mm256_setzero_si256();
+        }
+        for (int sub = 0; sub < layout.values / 32; ++sub) {
+            const uint8_t * codes = panel + 64 * (layout.low_bits + layout.high_bits) * sub + 4 * first_row;
+            const uint8_t * x = tile + 32 * columns * sub;
+            Lanes scale[2] = {_mm256_set1_epi16(1), _mm256_set1_epi16(1)};
+            if constexpr (layout.span == 16) {
+                const Lanes pairs = scales_of<Avx2, type>(panel, sub, first_row);
+                scale[0] = twice(pairs, 0);
+                scale[1] = twice(pairs, 1);
+            } else if constexpr (layout.span == 32) {
+                const Lanes pairs = scales_of<Avx2, type>(panel, sub / 2, first_row);
+                scale[0] = scale[1] = sub % 2 == 0 ? twice(pairs, 0) : twice(pairs, 1);
+            }
+            add_steps<type, columns>(codes, 0, x, true, !long_sums, scale[0], part, total);
+            add_steps<type, columns>(codes, 1, x, !long_sums, true, scale[1], part, total);
+        }
+        for (int c = 0; c < columns; ++c) {
+            weighted[c] = to_floats(total[c]);
+        }
+    }
+
+    template <int type, int columns>
+    static void weigh_signed(const uint8_t * panel, int first_row, const uint8_t * tile, Floats (&weighted)[columns]) {
+        constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+        for (int sub = 0; sub < layout.values / 32; ++sub) {
+            const uint8_t * codes = panel + 64 * layout.low_bits * sub + 4 * first_row;
+            const uint8_t * x = tile + 64 * columns * sub;
+            Lanes total[columns];
+#pragma GCC unroll 8
+            for (int step = 0; step < 8; ++step) {
+                const Lanes bytes = step_of<Avx2, type>(codes, step / 4, step % 4);
+                const Lanes even = _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
+                const Lanes odd = _mm256_srai_epi16(bytes, 8);
+#pragma GCC unroll 8
+                for (int c = 0; c < columns; ++c) {
+                    const Lanes first = dot_words(even, spread(int_at(x + 4 * (2 * step * columns + c))));
+                    const Lanes second = dot_words(odd, spread(int_at(x + 4 * ((2 * step + 1) * columns + c))));
+                    total[c] = step == 0 ? first : add(total[c], first);
+                    keep(total[c]);
+                    total[c] = add(total[c], second);
+                    keep(total[c]);
+                }
+            }
+            if constexpr (layout.span == 0) {
+                for (int c = 0; c < columns; ++c) {
+                    weighted[c] = to_floats(total[c]);
+                }
+            } else {
+                const Lanes pairs = scales_of<Avx2, type>(panel, sub / 2, first_row);
+                const Floats scale = to_floats(sub % 2 == 0 ? word(pairs, 0) : word(pairs, 1));
+                for (int c = 0; c < columns; ++c) {
+                    weighted[c] = add_product(to_floats(total[c]), scale, sub == 0 ? spread(0.0F) : weighted[c]);
+                }
+            }
+        }
+    }
+
+    template <int type, int columns>
+    static void weigh(const uint8_t * panel, int first_row, const uint8_t * tile, Floats (&weighted)[columns]) {
+        if constexpr (layout_of(static_cast<QuantizedType>(type)).is_signed) {
+            weigh_signed<type, columns>(panel, first_row, tile, weighted);
+        } else {
+            weigh_unsigned<type, columns>(panel, first_row, tile, weighted);
+        }
+    }
+};
+
+template <int type, int columns>
+constexpr Multiply kMultiply = multiply_panel<Avx2, type, columns>;
+
+}  // namespace
+
+#define SPECLLAMA_MULTIPLY kMultiply
+#include "kernels/table.inc"
+
+extern const InstructionSet kAvx2;
+const InstructionSet kAvx2 = {"AVX2", true, kMostColumns, quantize_x86, SPECLLAMA_TABLE};
+
+}  // namespace specllama::kernels

@@ -1,0 +1,63 @@
+// The products with AVX-512 VNNI: a register holds a step of all rows of a panel.
+#include "kernels/vnni.hpp"
+
+namespace specllama::kernels {
+
+namespace {
+
+struct Avx512Lanes {
+    static constexpr int kRows = 16;
+    using Lanes = __m512i;
+    using Floats = __m512;
+
+    static __m256i load_half(const uint8_t * at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at)); }
+    static Lanes load(const uint8_t * at) { return _mm512_loadu_si512(at); }
+    static Lanes spread(int32_t value) { return _mm512_set1_epi32(value); }
+    static Floats spread(float value) { return _mm512_set1_ps(value); }
+    static Lanes bits(Lanes bytes, int down, int mask) {
+        if (down > 0) {
+            bytes = _mm512_srli_epi16(bytes, static_cast<unsigned>(down));
+        } else if (down < 0) {
+            bytes = _mm512_slli_epi16(bytes, static_cast<unsigned>(-down));
+        }
+        return _mm512_and_si512(bytes, _mm512_set1_epi8(static_cast<char>(mask)));
+    }
+    static Lanes either(Lanes a, Lanes b) { return _mm512_or_si512(a, b); }
+    static Lanes flip_signs(Lanes bytes) { return _mm512_xor_si512(bytes, _mm512_set1_epi8(-128)); }
+    static Lanes shuffle(Lanes bytes, Lanes indices) { return _mm512_shuffle_epi8(bytes, indices); }
+    static Lanes add(Lanes a, Lanes b) { return _mm512_add_epi32(a, b); }
+    static Lanes dot_words(Lanes a, Lanes b) { return _mm512_madd_epi16(a, b); }
+    static Lanes dot_bytes(Lanes sum, Lanes codes, Lanes x) { return _mm512_dpbusd_epi32(sum, codes, x); }
+    static Lanes widen_signed(const uint8_t * at) { return _mm512_cvtepi8_epi16(load_half(at)); }
+    static Lanes widen_unsigned(const uint8_t * at) { return _mm512_cvtepu8_epi16(load_half(at)); }
+    static Lanes low_nibbles(Lanes words) { return _mm512_and_si512(words, _mm512_set1_epi16(15)); }
+    static Lanes high_nibbles(Lanes words) { return _mm512_srli_epi16(words, 4); }
+    static Lanes word(Lanes pairs, int which) {
+        return _mm512_srai_epi32(which == 0 ? _mm512_slli_epi32(pairs, 16) : pairs, 16);
+    }
+    // There are 32 registers, and products may be added in any order that the compiler likes.
+    static void keep(Lanes & /*lanes*/) {}
+    static Floats to_floats(Lanes lanes) { return _mm512_cvtepi32_ps(lanes); }
+    static Floats load_halves(const uint8_t * at) { return _mm512_cvtph_ps(load_half(at)); }
+    static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+    static Floats add_product(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+    static Floats subtract_product(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
+    static void store(float * at, Floats values) { _mm512_storeu_ps(at, values); }
+    static Lanes iq4_values() {
+        return _mm512_broadcast_i32x4(
+            _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113));
+    }
+};
+
+template <int type, int columns>
+constexpr Multiply kMultiply = multiply_panel<Vnni<Avx512Lanes>, type, columns>;
+
+}  // namespace
+
+#define SPECLLAMA_MULTIPLY kMultiply
+#include "kernels/table.inc"
+
+extern const InstructionSet kAvx512Vnni;
+const InstructionSet kAvx512Vnni = {"AVX-512 VNNI", false, kMostColumns, quantize_x86, SPECLLAMA_TABLE};
+
+}  // namespace specllama::kernels

@@ -1,0 +1,43 @@
+// One implementation of the products for one set of instructions, as a table of functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/activations.hpp"
+#include "kernels/quantized_type.hpp"
+
+namespace specllama::kernels {
+
+// The widest tile that any set has.
+constexpr int kMostColumns = 8;
+
+// Multiplies one panel with one tile.
+//
+// panel: num_blocks blocks of it; tile: as many, see TileShape.
+// out: [columns][kPanelRows] floats, all of which are written; stride: floats from one column to the next.
+using Multiply = void (*)(const uint8_t * panel, int64_t num_blocks, const uint8_t * tile, float * out, int64_t stride);
+
+// Quantizes 32 or 256 numbers.
+using Quantize = void (*)(const float * x, int values, QuantizedBlock & block);
+
+struct InstructionSet {
+    const char * name;
+    bool wide_signed;  // whether the tiles of types with signed values are wide
+    int tile;          // columns of a tile, at most
+    Quantize quantize;
+    Multiply multiply[kNumTypes][kMostColumns];  // by type and by columns - 1
+
+    bool wide(QuantizedType type) const { return wide_signed && layout_of(type).is_signed; }
+};
+
+// Plain C++, for tests: every other set gives the same bits but where a sum of a block does not fit into 24 bits.
+const InstructionSet & plain_set();
+
+// Those for which this library was compiled and which this processor has, the fastest first, the plain one last.
+//
+// Returns the number of sets; sets: room for kMostSets.
+constexpr int kMostSets = 4;
+int usable_sets(const InstructionSet ** sets);
+
+}  // namespace specllama::kernels

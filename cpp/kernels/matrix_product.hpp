@@ -1,0 +1,15 @@
+// A whole product on one thread: for tests and self-tests. Models go through ggml's threads instead.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/instruction_set.hpp"
+
+namespace specllama::kernels {
+
+// weights: num_rows rows of `values` values, as in a GGUF file; x: [columns][values]; out: [columns][num_rows].
+// See fits for the values.
+void multiply_matrix(const InstructionSet & set, QuantizedType type, const uint8_t * weights, int64_t num_rows,
+                     const float * x, int64_t columns, int64_t values, float * out);
+
+}  // namespace specllama::kernels

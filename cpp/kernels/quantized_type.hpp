@@ -1,0 +1,105 @@
+// The quantized types that the kernels multiply, and how the values of each are coded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace specllama::kernels {
+
+// In the order of kTypeNames.
+enum class QuantizedType { q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs };
+
+constexpr int kNumTypes = 12;
+constexpr const char * kTypeNames[kNumTypes] = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",   "Q2_K",
+                                                "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"};
+
+// Rows that stand side by side in a panel: one AVX-512 register of 32-bit lanes, two of AVX2.
+constexpr int kPanelRows = 16;
+// Values of one row that stand next to one another: what one 32-bit lane holds.
+constexpr int kStep = 4;
+
+// What a value of a block is, for a code c of its row: d * scale * (c - offset), less dmin * min.
+enum class Offset {
+    constant,  // the same for all: Layout::offset
+    minimum,   // a minimum for each scale, times dmin
+    added,     // one for the block, which is added: m
+};
+
+// How a type is coded, and where its parts stand in a panel of kPanelRows rows.
+//
+// A panel of a block is: for every 32 values the low bits (64 bytes a bit) and the high bits, then d [rows] and dmin
+// or m [rows] as float16, then scales and minima, two neighbours side by side: [num_scales / 2][rows][2].
+struct Layout {
+    int values;       // of a block: 256 or 32
+    int low_bits;     // 2, 4 or 8
+    int high_bits;    // 0, 1 or 2: stored apart
+    int span;         // values that share a scale: 16, 32; 0: there is none
+    Offset kind;      // see Offset
+    int offset;       // if it is constant
+    bool is_signed;   // whether a value is a signed byte (possibly looked up), not a small unsigned code
+    bool is_table;    // whether codes are looked up in kIq4Values
+    bool packed;      // whether a scale and its minimum share a byte (Q2_K)
+    int block_bytes;  // in a GGUF file
+
+    constexpr int num_scales() const { return span == 0 ? 0 : values / span; }
+    constexpr int code_bytes() const { return 64 * (low_bits + high_bits) * (values / 32); }
+    constexpr bool has_minimum() const { return kind != Offset::constant; }
+    constexpr int d_at() const { return code_bytes(); }
+    constexpr int minimum_at() const { return d_at() + 2 * kPanelRows; }
+    constexpr int scales_at() const { return minimum_at() + (has_minimum() ? 2 * kPanelRows : 0); }
+    constexpr int minima_at() const { return scales_at() + num_scales() * kPanelRows; }
+    constexpr int panel_bytes() const {
+        return minima_at() + (kind == Offset::minimum && !packed ? num_scales() * kPanelRows : 0);
+    }
+    // The largest code, of those that are unsigned.
+    constexpr int largest() const { return (1 << (low_bits + high_bits)) - 1; }
+};
+
+constexpr Layout layout_of(QuantizedType type) {
+    switch (type) {
+        case QuantizedType::q4_0:
+            return {32, 4, 0, 0, Offset::constant, 8, false, false, false, 18};
+        case QuantizedType::q4_1:
+            return {32, 4, 0, 0, Offset::added, 0, false, false, false, 20};
+        case QuantizedType::q5_0:
+            return {32, 4, 1, 0, Offset::constant, 16, false, false, false, 22};
+        case QuantizedType::q5_1:
+            return {32, 4, 1, 0, Offset::added, 0, false, false, false, 24};
+        case QuantizedType::q8_0:
+            return {32, 8, 0, 0, Offset::constant, 0, true, false, false, 34};
+        case QuantizedType::q2_k:
+            return {256, 2, 0, 16, Offset::minimum, 0, false, false, true, 84};
+        case QuantizedType::q3_k:
+            return {256, 2, 1, 16, Offset::constant, 4, false, false, false, 110};
+        case QuantizedType::q4_k:
+            return {256, 4, 0, 32, Offset::minimum, 0, false, false, false, 144};
+        case QuantizedType::q5_k:
+            return {256, 4, 1, 32, Offset::minimum, 0, false, false, false, 176};
+        case QuantizedType::q6_k:
+            return {256, 4, 2, 16, Offset::constant, 32, false, false, false, 210};
+        case QuantizedType::iq4_nl:
+            return {32, 4, 0, 0, Offset::constant, 0, true, true, false, 18};
+        case QuantizedType::iq4_xs:
+            return {256, 4, 0, 32, Offset::constant, 0, true, true, false, 136};
+    }
+    return {};
+}
+
+// What the codes of IQ4_NL and IQ4_XS stand for.
+constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+// Bytes of the panels of rows x columns weights. Rows are filled up to whole panels.
+//
+// columns: a multiple of the type's block, or the result means nothing (see fits).
+constexpr std::size_t packed_bytes(QuantizedType type, int64_t rows, int64_t columns) {
+    const Layout layout = layout_of(type);
+    const int64_t panels = (rows + kPanelRows - 1) / kPanelRows;
+    return static_cast<std::size_t>(panels * (columns / layout.values) * layout.panel_bytes());
+}
+
+// Whether a row of so many values is made of whole blocks.
+constexpr bool fits(QuantizedType type, int64_t columns) {
+    return columns > 0 && columns % layout_of(type).values == 0;
+}
+
+}  // namespace specllama::kernels

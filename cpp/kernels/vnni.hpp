@@ -1,0 +1,85 @@
+// The products where a register's bytes are multiplied and added up in one instruction, on any width. Included as
+// x86_common.hpp is.
+#pragma once
+
+#include "kernels/x86_common.hpp"
+
+namespace specllama::kernels {
+
+namespace {
+
+// Base: the registers, with dot_bytes(sum, unsigned bytes, signed bytes).
+template <class Base>
+struct Vnni : Base {
+    using typename Base::Floats;
+    using typename Base::Lanes;
+
+    // One factor is unsigned: signed values are moved up by 128.
+    static constexpr bool kSignedProducts = false;
+
+    static Lanes look_up(Lanes codes) { return Base::shuffle(Base::flip_signs(Base::iq4_values()), codes); }
+
+    template <int type>
+    static Lanes unsigned_step(const uint8_t * codes, int half, int index) {
+        constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+        const Lanes code = step_of<Vnni, type>(codes, half, index);
+        return layout.is_signed && !layout.is_table ? Base::flip_signs(code) : code;
+    }
+
+    // 16 values, added to the sums of all columns.
+    template <int type, int columns>
+    static void add_half(const uint8_t * codes, int half, const uint8_t * tile, bool fresh, Lanes (&dot)[columns]) {
+#pragma GCC unroll 4
+        for (int index = 0; index < 4; ++index) {
+            const Lanes code = unsigned_step<type>(codes, half, index);
+#pragma GCC unroll 8
+            for (int c = 0; c < columns; ++c) {
+                const Lanes x = Base::spread(int_at(tile + 4 * ((4 * half + index) * columns + c)));
+                dot[c] = Base::dot_bytes(fresh && index == 0 ? Base::spread(int32_t{0}) : dot[c], code, x);
+                Base::keep(dot[c]);
+            }
+        }
+    }
+
+    template <int columns>
+    static void add_scaled(const Lanes (&dot)[columns], Floats scale, Floats (&weighted)[columns]) {
+        for (int c = 0; c < columns; ++c) {
+            weighted[c] = Base::add_product(Base::to_floats(dot[c]), scale, weighted[c]);
+        }
+    }
+
+    template <int type, int columns>
+    static void weigh(const uint8_t * panel, int first_row, const uint8_t * tile, Floats (&weighted)[columns]) {
+        constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+        Lanes dot[columns];
+        for (int c = 0; c < columns; ++c) {
+            weighted[c] = Base::spread(0.0F);
+        }
+        for (int sub = 0; sub < layout.values / 32; ++sub) {
+            const uint8_t * codes = panel + 64 * (layout.low_bits + layout.high_bits) * sub + 4 * first_row;
+            const uint8_t * x = tile + 32 * columns * sub;
+            if constexpr (layout.span == 0) {
+                add_half<type, columns>(codes, 0, x, true, dot);
+                add_half<type, columns>(codes, 1, x, false, dot);
+                for (int c = 0; c < columns; ++c) {
+                    weighted[c] = Base::to_floats(dot[c]);
+                }
+            } else if constexpr (layout.span == 32) {
+                const Lanes pairs = scales_of<Vnni, type>(panel, sub / 2, first_row);
+                add_half<type, columns>(codes, 0, x, true, dot);
+                add_half<type, columns>(codes, 1, x, false, dot);
+                add_scaled<columns>(dot, Base::to_floats(Base::word(pairs, sub % 2)), weighted);
+            } else {
+                const Lanes pairs = scales_of<Vnni, type>(panel, sub, first_row);
+                add_half<type, columns>(codes, 0, x, true, dot);
+                add_scaled<columns>(dot, Base::to_floats(Base::word(pairs, 0)), weighted);
+                add_half<type, columns>(codes, 1, x, true, dot);
+                add_scaled<columns>(dot, Base::to_floats(Base::word(pairs, 1)), weighted);
+            }
+        }
+    }
+};
+
+}  // namespace
+
+}  // namespace specllama::kernels

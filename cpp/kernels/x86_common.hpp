@@ -1,0 +1,211 @@
+// What the x86 sets share. Included by one .cpp for each set, which is compiled for its instructions: everything here
+// is in an unnamed namespace and calls nothing of the standard library, so that no code of one set is linked into
+// another.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/instruction_set.hpp"
+
+namespace specllama::kernels {
+
+namespace {
+
+inline float float_at(const uint8_t * at) {
+    float value;
+    __builtin_memcpy(&value, at, sizeof value);
+    return value;
+}
+
+inline int32_t int_at(const uint8_t * at) {
+    int32_t value;
+    __builtin_memcpy(&value, at, sizeof value);
+    return value;
+}
+
+inline int32_t sum_of(__m256i lanes) {
+    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
+}
+
+inline float largest_magnitude(const float * x, int values) {
+    const __m256 sign = _mm256_set1_ps(-0.0F);
+    __m256 most = _mm256_setzero_ps();
+    for (int i = 0; i < values; i += 8) {
+        most = _mm256_max_ps(_mm256_andnot_ps(sign, _mm256_loadu_ps(x + i)), most);
+    }
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
+
+// As quantize_plain.
+inline void quantize_x86(const float * x, int values, QuantizedBlock & block) {
+    const float largest = largest_magnitude(x, values);
+    block.d = largest / 127.0F;
+    const __m256 inverse = _mm256_set1_ps(largest > 0.0F ? 127.0F / largest : 0.0F);
+    const __m256i low = _mm256_set1_epi32(-127);
+    const __m256i high = _mm256_set1_epi32(127);
+    for (int i = 0; i < values; i += 16) {
+        __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), inverse));
+        __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8), inverse));
+        a = _mm256_max_epi32(_mm256_min_epi32(a, high), low);
+        b = _mm256_max_epi32(_mm256_min_epi32(b, high), low);
+        block.sums[i / 16] = static_cast<int16_t>(sum_of(_mm256_add_epi32(a, b)));
+        const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xD8);
+        const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(block.codes + i), bytes);
+    }
+}
+
+// The step 4 * half + index of 32 values of Isa::kRows rows: unsigned codes, or signed bytes if the type is signed.
+template <class Isa, int type>
+inline typename Isa::Lanes step_of(const uint8_t * codes, int half, int index) {
+    constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+    typename Isa::Lanes code;
+    if constexpr (layout.low_bits == 8) {
+        return Isa::load(codes + 64 * (4 * half + index));
+    } else if constexpr (layout.low_bits == 4) {
+        code = Isa::bits(Isa::load(codes + 64 * index), 4 * half, 15);
+    } else {
+        code = Isa::bits(Isa::load(codes + 64 * half), 2 * index, 3);
+    }
+    const uint8_t * high = codes + 64 * layout.low_bits;
+    if constexpr (layout.high_bits == 1) {
+        code = Isa::either(code, Isa::bits(Isa::load(high), 4 * half + index - layout.low_bits, 1 << layout.low_bits));
+    } else if constexpr (layout.high_bits == 2) {
+        code = Isa::either(code,
+                           Isa::bits(Isa::load(high + 64 * half), 2 * index - layout.low_bits, 3 << layout.low_bits));
+    }
+    return layout.is_table ? Isa::look_up(code) : code;
+}
+
+// Scales (or minima) 2 * pair and 2 * pair + 1 of Isa::kRows rows, as int16 side by side.
+template <class Isa, int type>
+inline typename Isa::Lanes scales_of(const uint8_t * panel, int pair, int first_row) {
+    constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+    const uint8_t * at = panel + layout.scales_at() + 2 * kPanelRows * pair + 2 * first_row;
+    if constexpr (layout.packed) {
+        return Isa::low_nibbles(Isa::widen_unsigned(at));
+    } else {
+        return Isa::widen_signed(at);
+    }
+}
+
+template <class Isa, int type>
+inline typename Isa::Lanes minima_of(const uint8_t * panel, int pair, int first_row) {
+    constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+    if constexpr (layout.kind != Offset::minimum) {
+        return scales_of<Isa, type>(panel, pair, first_row);
+    } else if constexpr (layout.packed) {
+        return Isa::high_nibbles(
+            Isa::widen_unsigned(panel + layout.scales_at() + 2 * kPanelRows * pair + 2 * first_row));
+    } else {
+        return Isa::widen_unsigned(panel + layout.minima_at() + 2 * kPanelRows * pair + 2 * first_row);
+    }
+}
+
+// What all values of a type are too large by, as Isa multiplies them.
+template <class Isa, int type>
+constexpr int offset_of() {
+    constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+    return layout.is_signed && !Isa::kSignedProducts ? 128 : layout.offset;
+}
+
+// What is taken off (or added, see Offset) for each column: sums of the activations, weighted by minima or scales.
+template <class Isa, int type, int columns>
+inline void lower(const uint8_t * panel, int first_row, const uint8_t * sums, typename Isa::Floats (&low)[columns]) {
+    constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+    if constexpr (layout.num_scales() == 0) {
+#pragma GCC unroll 8
+        for (int c = 0; c < columns; ++c) {
+            low[c] = Isa::spread(static_cast<float>(int_at(sums + 4 * c)));
+        }
+    } else {
+        typename Isa::Lanes total[columns];
+#pragma GCC unroll 8
+        for (int pair = 0; pair < layout.num_scales() / 2; ++pair) {
+            const typename Isa::Lanes minima = minima_of<Isa, type>(panel, pair, first_row);
+#pragma GCC unroll 8
+            for (int c = 0; c < columns; ++c) {
+                const typename Isa::Lanes two = Isa::spread(int_at(sums + 4 * (pair * columns + c)));
+                total[c] = pair == 0 ? Isa::dot_words(minima, two) : Isa::add(total[c], Isa::dot_words(minima, two));
+            }
+        }
+#pragma GCC unroll 8
+        for (int c = 0; c < columns; ++c) {
+            low[c] = Isa::to_floats(total[c]);
+        }
+    }
+}
+
+// One block of Isa::kRows rows, added to the sums of all columns.
+template <class Isa, int type, int columns>
+inline void add_block(const uint8_t * panel, int first_row, const uint8_t * tile,
+                      typename Isa::Floats (&sum)[columns]) {
+    constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+    constexpr TileShape shape = tile_shape(layout, Isa::kSignedProducts && layout.is_signed);
+    constexpr int offset = offset_of<Isa, type>();
+    const uint8_t * sums = tile + shape.code_bytes * columns;
+    const uint8_t * scales = sums + shape.sum_bytes * columns;
+    typename Isa::Floats weighted[columns];
+    typename Isa::Floats low[columns];
+    Isa::template weigh<type, columns>(panel, first_row, tile, weighted);
+    const typename Isa::Floats d = Isa::load_halves(panel + layout.d_at() + 2 * first_row);
+    if constexpr (layout.has_minimum()) {
+        lower<Isa, type, columns>(panel, first_row, sums, low);
+        const typename Isa::Floats dmin = Isa::load_halves(panel + layout.minimum_at() + 2 * first_row);
+#pragma GCC unroll 8
+        for (int c = 0; c < columns; ++c) {
+            const typename Isa::Floats scaled = Isa::multiply(d, weighted[c]);
+            weighted[c] = layout.kind == Offset::minimum ? Isa::subtract_product(dmin, low[c], scaled)
+                                                         : Isa::add_product(dmin, low[c], scaled);
+        }
+    } else {
+        if constexpr (offset != 0) {
+            lower<Isa, type, columns>(panel, first_row, sums, low);
+        }
+#pragma GCC unroll 8
+        for (int c = 0; c < columns; ++c) {
+            if constexpr (offset != 0) {
+                weighted[c] = Isa::subtract_product(Isa::spread(static_cast<float>(offset)), low[c], weighted[c]);
+            }
+            weighted[c] = Isa::multiply(d, weighted[c]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int c = 0; c < columns; ++c) {
+        sum[c] = Isa::add_product(weighted[c], Isa::spread(float_at(scales + 4 * c)), sum[c]);
+    }
+}
+
+template <class Isa, int type, int columns>
+void multiply_panel(const uint8_t * panel, int64_t num_blocks, const uint8_t * tile, float * out, int64_t stride) {
+    constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+    constexpr TileShape shape = tile_shape(layout, Isa::kSignedProducts && layout.is_signed);
+    constexpr int parts = kPanelRows / Isa::kRows;
+    typename Isa::Floats sum[parts][columns];
+    for (int part = 0; part < parts; ++part) {
+        for (int c = 0; c < columns; ++c) {
+            sum[part][c] = Isa::spread(0.0F);
+        }
+    }
+    for (int64_t b = 0; b < num_blocks; ++b) {
+        for (int part = 0; part < parts; ++part) {
+            asm("" : "+r"(tile));  // or what is read of it is kept on the stack from one part to the next
+            add_block<Isa, type, columns>(panel, Isa::kRows * part, tile, sum[part]);
+        }
+        panel += layout.panel_bytes();
+        tile += shape.column_bytes() * columns;
+    }
+    for (int part = 0; part < parts; ++part) {
+        for (int c = 0; c < columns; ++c) {
+            Isa::store(out + c * stride + Isa::kRows * part, sum[part][c]);
+        }
+    }
+}
+
+}  // namespace
+
+}  // namespace specllama::kernels

@@ -1,0 +1,37 @@
+"""Quantized rows, made by ggml's own quantizer."""
+
+from __future__ import annotations
+
+import ctypes
+
+import gguf
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+from llama_cpp import llama_cpp as bindings
+
+from specllama import _core
+
+TYPES = sorted(_core.quantized_types())
+
+
+def quantized(weights: npt.NDArray[np.float32], kind: str) -> npt.NDArray[np.uint8]:
+    """The rows of a matrix as a GGUF file of this type holds them: bytes [rows, bytes of a row]."""
+    rows, columns = weights.shape
+    values, size = _core.quantized_types()[kind]
+    made = np.zeros((rows, columns // values * size), dtype=np.uint8)
+    given = np.ascontiguousarray(weights, dtype=np.float32)
+    address, count = ctypes.c_void_p, ctypes.c_int64
+    quantize = bindings._lib.ggml_quantize_chunk
+    quantize.restype = ctypes.c_size_t
+    quantize.argtypes = [ctypes.c_int, address, address, count, count, count, address]
+    number = gguf.GGMLQuantizationType[kind].value
+    assert quantize(number, given.ctypes.data, made.ctypes.data, 0, rows, columns, None) == made.nbytes
+    return made
+
+
+def dequantized_by_ggml(weights: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.float32]:
+    """What llama.cpp's own code takes the rows for: [rows, columns]."""
+    rows = gguf.quants.dequantize(weights, gguf.GGMLQuantizationType[kind])
+    assert llama_cpp.__version__  # the quantizer above is of this release, the dequantizer of the gguf package
+    return np.asarray(rows, dtype=np.float32)
