@@ -25,6 +25,7 @@ from specllama.samplers import SAMPLERS
 
 RUN_ELSEWHERE = {"other-packages.md": "tests/test_clients.py runs its blocks, each where its package is installed"}
 """Pages whose Python is not run here, and why."""
+README_BYTES = 10_000
 SERVER = "http://127.0.0.1:8000"
 FOREIGN = {"cd", "curl", "llm", "source"}
 """Commands in the pages that are not ours to check."""
@@ -127,6 +128,10 @@ def test_options_and_variables_that_a_page_names_exist(page: Path) -> None:
     assert named - FOREIGN_OPTIONS - _options(build_parser()) == set()
     sources = "".join(path.read_text(encoding="utf-8") for path in pages.ROOT.glob("specllama/**/*.py"))
     assert all(variable in sources for variable in re.findall(r"\bSPECLLAMA_[A-Z_]+", text))
+
+
+def test_readme_is_short() -> None:
+    assert len(pages.README.read_bytes()) <= README_BYTES, "README.md is for newcomers: put the rest into docs/"
 
 
 @pytest.mark.parametrize("page", [pages.README, pages.ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
