@@ -2,11 +2,13 @@
 
 Run it where specllama is installed: ``python scripts/ceiling.py TARGET DRAFT`` (paths or names). Nothing else should
 use the machine: it measures T(n) first. Then it takes the target's greedy texts, and what draft and lookup would have
-proposed at each of their places, and works out by T(n) alone, relative to plain decoding,
+proposed at each of their places. From these and T(n) alone it computes two speedups over plain decoding:
 
-- the ceiling: no token is drafted that will be rejected, each round is as long as is best, what can be looked up costs
-  nothing (dynamic programming over the text). But for padding no way of choosing can do better with these drafters;
-- the best fixed setting of each category in hindsight: the model with 1 to 8 tokens, or lookup with up to 15.
+- The ceiling: no token is drafted that will be rejected, each round has the best length, and what can be looked up
+  costs nothing (dynamic programming over the text). Except by padding, no way of choosing can do better with these
+  drafters.
+- The best fixed setting of each category, which is known only afterwards: the model with 1 to 8 tokens, or lookup with
+  up to 15.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ Cost = Callable[[int], float]
 
 @dataclasses.dataclass
 class Trace:
-    """A text, and at each of its places what the drafters would have said behind what stands before it."""
+    """A text, and at each of its places what the drafters would have proposed there."""
 
     category: str
     text: list[int]
     model: list[int]  # the draft's most probable token
-    lookup: list[list[int]]  # what came behind the longest match, up to MOST tokens
+    lookup: list[list[int]]  # what followed the longest match, up to MOST tokens
 
     @classmethod
     def of(cls, prompt: Prompt, tokens: Sequence[int], text: list[int], model: list[int]) -> Trace:
@@ -53,7 +55,7 @@ class Trace:
         for token in text:
             at, length, *_ = index.longest()
             found: list[int] = []
-            while length and len(found) < MOST:  # where the text ends it goes on with what was just looked up
+            while length and len(found) < MOST:  # past the end of the text: with what was just looked up
                 found.append((known + found)[at + len(found)])
             lookups.append(found)
             known.append(token)
@@ -104,7 +106,7 @@ def fixed(trace: Trace, target: Cost, draft: Cost, drafter: str, most: int) -> f
     place, seconds, missing = 0, 0.0, 1
     while place < len(trace.text):
         room = min(most, len(trace.text) - place - 1)
-        if drafter == "model":  # where it was right so far, its next guess is the one behind the text
+        if drafter == "model":  # as long as it is right, its next guess is the one for the next place of the text
             drafted = trace.model[place : place + room]
             seconds += draft(missing) * (room > 0) + draft(1) * max(0, room - 1)
         else:

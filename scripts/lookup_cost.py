@@ -2,8 +2,11 @@
 
 Run it where specllama is installed: ``python scripts/lookup_cost.py``. Nothing else should use the machine.
 
-Columns: appending a text at once, everything that grows included; appending one more token and looking up what came
-behind it, time after time; the same in indexes that are no longer in the processor's caches, as behind a decode.
+The columns are:
+
+- a whole text is appended at once, with the time in which the index grows;
+- one more token is appended and what followed it before is looked up, again and again;
+- the same, in indexes that are no longer in the processor's caches, which is how it is after a decode.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ def built(text: Tokens) -> _core.SuffixIndex:
 
 
 def follow(indexes: list[_core.SuffixIndex], pieces: list[Tokens]) -> None:
-    """Append its piece to each index, and look up what came behind it before."""
+    """Append its piece to each index, and look up what followed it before."""
     for index, piece in zip(indexes, pieces, strict=True):
         index.append(piece)
         index.longest()

@@ -18,8 +18,6 @@ class Block:
     page: Path
     line: int
     """Of its first line of code, from 1."""
-    heading: str
-    """The nearest above it."""
     language: str
     code: str
 
@@ -29,17 +27,15 @@ class Block:
 
 def blocks(page: Path) -> Iterator[Block]:
     """All fenced blocks of a page, in order."""
-    heading, language, start = "", None, 0
+    language, start = None, 0
     lines = page.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith("```"):
             if language is None:
                 language, start = line.strip().removeprefix("```"), number
             else:
-                yield Block(page, start + 1, heading, language, "\n".join(lines[start : number - 1]))
+                yield Block(page, start + 1, language, "\n".join(lines[start : number - 1]))
                 language = None
-        elif language is None and line.startswith("#"):
-            heading = line.lstrip("# ")
 
 
 def blocks_in(language: str) -> list[Block]:

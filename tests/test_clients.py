@@ -30,15 +30,15 @@ def animal_class() -> Any:
     return pydantic.create_model("Animal", kind=(Literal["cat", "dog"], ...), loud=(bool, ...))
 
 
-# --- README ----------------------------------------------------------------------------------------------------------
+# --- docs/other-packages.md ------------------------------------------------------------------------------------------
 
-README = [block for block in pages.blocks(pages.README) if block.heading == "In other packages"]
+EXAMPLES = [block for block in pages.blocks_in("python") if block.page.name == "other-packages.md"]
 QUOTE, BRACE = (3 + ord(character) for character in '"}')  # byte tokens
 
 
 @pytest.mark.filterwarnings("ignore:Chat template:UserWarning")
-@pytest.mark.parametrize("block", [block for block in README if block.language == "python"], ids=str)
-def test_what_readme_says(
+@pytest.mark.parametrize("block", EXAMPLES, ids=str)
+def test_what_the_page_says(
     make_llama: MakeLlama, tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], block: pages.Block
 ) -> None:
     for package in re.findall(r"^(?:from|import) (\w+)", block.code, re.M):
