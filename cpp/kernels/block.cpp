@@ -17,9 +17,16 @@ void split_nibbles(const uint8_t * qs, uint8_t * codes) {
     }
 }
 
+// Each bit becomes the fifth of a byte.
 void add_fifth_bits(const uint8_t * bits, uint8_t * codes) {
-    for (int i = 0; i < 32; ++i) {
-        codes[i] = static_cast<uint8_t>(codes[i] | (((bits[i / 8] >> (i % 8)) & 1) << 4));
+    for (int i = 0; i < 4; ++i) {
+        // Byte k of the word keeps bit k only; adding 0x7F carries into its highest bit if that was set.
+        const uint64_t chosen = bits[i] * 0x0101010101010101ULL & 0x8040201008040201ULL;
+        const uint64_t fifth = ((chosen + 0x7F7F7F7F7F7F7F7FULL) | chosen) >> 3 & 0x1010101010101010ULL;
+        uint64_t eight = 0;
+        std::memcpy(&eight, codes + 8 * i, sizeof eight);
+        eight |= fifth;
+        std::memcpy(codes + 8 * i, &eight, sizeof eight);
     }
 }
 

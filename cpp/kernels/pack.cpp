@@ -1,6 +1,8 @@
 #include "kernels/pack.hpp"
 
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "kernels/block.hpp"
 
@@ -8,10 +10,10 @@ namespace specllama::kernels {
 
 namespace {
 
-// The codes of the steps first, first + 1, ... of a row: the bits from `from` on, `width` of them, of so many steps in
-// one lane, the first step lowest.
-uint32_t lane(const uint32_t * steps, int first, int stride, int count, int from, int width) {
-    const uint32_t mask = 0x01010101U * ((1U << width) - 1);
+// The bits from `from` on, `width` of them, of `count` steps in one lane, the first step lowest.
+template <int first, int stride, int count, int from, int width>
+uint32_t lane(const uint32_t (&steps)[8]) {
+    constexpr uint32_t mask = 0x01010101U * ((1U << width) - 1);
     uint32_t packed = 0;
     for (int i = 0; i < count; ++i) {
         packed |= ((steps[first + stride * i] >> from) & mask) << (width * i);
@@ -24,56 +26,56 @@ void put(uint8_t * panel, int line, int row, uint32_t value) {
 }
 
 // 32 values of one row.
-void pack_codes(const Layout & layout, const uint8_t * codes, int row, uint8_t * panel) {
+template <QuantizedType type>
+void pack_codes(const uint8_t * codes, int row, uint8_t * panel) {
+    constexpr Layout layout = layout_of(type);
+    constexpr int low = layout.low_bits;
     uint32_t steps[8];
     std::memcpy(steps, codes, sizeof steps);
-    if (layout.low_bits == 8) {
+    if constexpr (low == 8) {
         for (int step = 0; step < 8; ++step) {
             put(panel, step, row, steps[step]);
         }
-    } else if (layout.low_bits == 4) {
-        for (int step = 0; step < 4; ++step) {
-            put(panel, step, row, lane(steps, step, 4, 2, 0, 4));
-        }
+    } else if constexpr (low == 4) {
+        put(panel, 0, row, lane<0, 4, 2, 0, 4>(steps));
+        put(panel, 1, row, lane<1, 4, 2, 0, 4>(steps));
+        put(panel, 2, row, lane<2, 4, 2, 0, 4>(steps));
+        put(panel, 3, row, lane<3, 4, 2, 0, 4>(steps));
     } else {
-        for (int half = 0; half < 2; ++half) {
-            put(panel, half, row, lane(steps, 4 * half, 1, 4, 0, 2));
-        }
+        put(panel, 0, row, lane<0, 1, 4, 0, 2>(steps));
+        put(panel, 1, row, lane<4, 1, 4, 0, 2>(steps));
     }
-    if (layout.high_bits == 1) {
-        put(panel, layout.low_bits, row, lane(steps, 0, 1, 8, layout.low_bits, 1));
-    } else if (layout.high_bits == 2) {
-        for (int half = 0; half < 2; ++half) {
-            put(panel, layout.low_bits + half, row, lane(steps, 4 * half, 1, 4, layout.low_bits, 2));
-        }
+    if constexpr (layout.high_bits == 1) {
+        put(panel, low, row, lane<0, 1, 8, low, 1>(steps));
+    } else if constexpr (layout.high_bits == 2) {
+        put(panel, low, row, lane<0, 1, 4, low, 2>(steps));
+        put(panel, low + 1, row, lane<4, 1, 4, low, 2>(steps));
     }
 }
 
-void pack_block(const Layout & layout, const Block & block, int row, uint8_t * panel) {
-    for (int part = 0; part < layout.values / 32; ++part) {
-        pack_codes(layout, block.codes + 32 * part, row, panel + 64 * (layout.low_bits + layout.high_bits) * part);
-    }
+template <QuantizedType type>
+void pack_scales(const Block & block, int row, uint8_t * panel) {
+    constexpr Layout layout = layout_of(type);
     std::memcpy(panel + layout.d_at() + 2 * row, &block.d, 2);
-    if (layout.has_minimum()) {
+    if constexpr (layout.has_minimum()) {
         std::memcpy(panel + layout.minimum_at() + 2 * row, &block.dmin, 2);
     }
     for (int i = 0; i < layout.num_scales(); ++i) {
         const int at = 2 * kPanelRows * (i / 2) + 2 * row + i % 2;
         auto scale = static_cast<uint8_t>(block.scales[i]);
-        if (layout.packed) {
+        if constexpr (layout.packed) {
             scale = static_cast<uint8_t>(scale | (block.minima[i] << 4));
-        } else if (layout.kind == Offset::minimum) {
+        } else if constexpr (layout.kind == Offset::minimum) {
             panel[layout.minima_at() + at] = block.minima[i];
         }
         panel[layout.scales_at() + at] = scale;
     }
 }
 
-}  // namespace
-
-void pack(QuantizedType type, const uint8_t * rows, int64_t num_rows, int64_t columns, int64_t first, int64_t last,
-          uint8_t * panels) {
-    const Layout layout = layout_of(type);
+template <QuantizedType type>
+void pack_panels(const uint8_t * rows, int64_t num_rows, int64_t columns, int64_t first, int64_t last,
+                 uint8_t * panels) {
+    constexpr Layout layout = layout_of(type);
     const int64_t num_blocks = columns / layout.values;
     Block block;
     for (int64_t panel = first; panel < last; ++panel) {
@@ -86,10 +88,28 @@ void pack(QuantizedType type, const uint8_t * rows, int64_t num_rows, int64_t co
                 } else {
                     block = Block{};
                 }
-                pack_block(layout, block, row, out);
+                for (int part = 0; part < layout.values / 32; ++part) {
+                    constexpr int bytes = 64 * (layout.low_bits + layout.high_bits);
+                    pack_codes<type>(block.codes + 32 * part, row, out + bytes * part);
+                }
+                pack_scales<type>(block, row, out);
             }
         }
     }
+}
+
+template <int... index>
+constexpr auto table_of(std::integer_sequence<int, index...> /*all*/) {
+    using Pack = void (*)(const uint8_t *, int64_t, int64_t, int64_t, int64_t, uint8_t *);
+    return std::array<Pack, sizeof...(index)>{pack_panels<static_cast<QuantizedType>(index)>...};
+}
+
+}  // namespace
+
+void pack(QuantizedType type, const uint8_t * rows, int64_t num_rows, int64_t columns, int64_t first, int64_t last,
+          uint8_t * panels) {
+    static constexpr auto kTable = table_of(std::make_integer_sequence<int, kNumTypes>{});
+    kTable[static_cast<std::size_t>(type)](rows, num_rows, columns, first, last, panels);
 }
 
 }  // namespace specllama::kernels
