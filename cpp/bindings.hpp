@@ -9,5 +9,6 @@ void bind_errors(pybind11::module_ & module);       // exception types
 void bind_mathematics(pybind11::module_ & module);  // distributions, noise, rules: no llama.cpp
 void bind_drafting(pybind11::module_ & module);     // what drafters are made of: no llama.cpp
 void bind_engine(pybind11::module_ & module);       // contexts and the loop
+void bind_ggml_plugin(pybind11::module_ & module);  // what changes ggml itself
 
 }  // namespace specllama
