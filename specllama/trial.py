@@ -6,6 +6,7 @@ may also crash or hang: that is what the child is for. `_trial_worker` is the ch
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -143,7 +144,7 @@ def _run(name: str, arguments: Sequence[str], seconds: float) -> _End:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, WITHIN: name},
+            env={**os.environ, WITHIN: name, "GGML_NO_BACKTRACE": "1"},  # which would start a debugger
             start_new_session=True,  # a group of its own, which the terminal's Ctrl-C does not reach
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
@@ -153,12 +154,21 @@ def _run(name: str, arguments: Sequence[str], seconds: float) -> _End:
         try:
             answer, output = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            process.kill()
+            _end(process)
             return _End(f"it did not end within {seconds:g} seconds", _SHORT)
         except BaseException:
-            process.kill()
+            _end(process)
             raise
     return _judged(process.returncode, answer, output.decode("utf-8", errors="replace"))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a child with all that it has started. It is waited for later: its id is not another's by now."""
+    if sys.platform == "win32":
+        process.kill()
+    else:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a group that has already ended
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _bootstrap() -> str:

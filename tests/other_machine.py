@@ -27,6 +27,9 @@ def text_of(llm: Any) -> str:
 
 def suspect(name: str) -> None:
     """Have a buffer type be tried as AMX is, whatever this processor is."""
+    types = amx.extra_buffer_types()
+    if types is not None:
+        types.remove("AMX")  # the real one would get the weights first
     amx._NAME = name  # type: ignore[misc]
     amx.cpu_flags = lambda: frozenset({"amx_int8"})  # type: ignore[assignment]
     amx._SECONDS = 5.0  # type: ignore[misc]

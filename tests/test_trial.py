@@ -115,6 +115,35 @@ def test_one_that_crashes(program: Program, end: str, monkeypatch: pytest.Monkey
     assert tried(program(""), [], key=KEY) == Trial(False, f"it was ended by {end}")
 
 
+@on_posix
+def test_one_that_really_crashes(program: Program) -> None:
+    # A sanitizer, where there is one, is not to make an exit code of it.
+    source = "import ctypes, signal\nsignal.signal(signal.SIGSEGV, signal.SIG_DFL)\nprint('so far', flush=True)\n"
+    found = tried(program(f"{source}ctypes.string_at(0)"), [], key=KEY)
+    assert found == Trial(False, "it was ended by SIGSEGV: so far")
+
+
+@on_posix
+def test_what_a_hanging_one_has_started_ends_with_it(program: Program, tmp_path: Path) -> None:
+    noted = tmp_path / "pid"
+    source = f"import os, time\nif not os.fork(): open({str(noted)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    assert not tried(program(source), [], key=KEY, seconds=3).ok
+    deadline = time.monotonic() + 30
+    while is_alive(int(noted.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(int(noted.read_text()))
+
+
+def is_alive(process: int) -> bool:
+    """Not a zombie either, which nobody may wait for in a container."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    status = Path("/proc", str(process), "stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
 def test_one_that_hangs(program: Program) -> None:
     begun = time.monotonic()
     assert tried(program("import time; time.sleep(600)"), [], key=KEY, seconds=1) == Trial(
