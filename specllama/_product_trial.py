@@ -17,8 +17,9 @@ from specllama._ggml import CpuBackend
 _TYPES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
 _F32 = 0
 _INPUTS, _OUTPUTS = 256, 64  # of the weights; multiples of what AMX takes: 256 and 32, so that both threads have some
-_COLUMNS = (1, 2, 5, 16, 33)  # tokens of a batch: AMX goes other ways for one, and for those beyond its tiles
-_THREADS = 2  # each configures tiles of its own
+_COLUMNS = (1, 7, 33)  # tokens of a batch: AMX goes other ways for one, and for those beyond its tiles
+# Each thread configures tiles of its own. Plain products take one: threads wait long for each other on a busy machine.
+_THREADS = 2
 _TOLERANCE = 0.1  # of the mean size of a result. What is seen is some thousandths; a wrong layout gives about 1
 _ARENA = 1 << 20  # bytes, for the descriptions of tensors and the graph
 _LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
@@ -54,8 +55,7 @@ class Products:
         self._compute = name("ggml_backend_graph_compute", number, address, address)
         self._plain = name("ggml_backend_dev_buffer_type", address, address)(cpu.device)
         self._backend = name("ggml_backend_dev_init", address, address, ctypes.c_char_p)(cpu.device, None)
-        set_threads = ctypes.CFUNCTYPE(None, address, number)(cpu.own_address("ggml_backend_set_n_threads"))
-        set_threads(self._backend, _THREADS)
+        self._use_threads = ctypes.CFUNCTYPE(None, address, number)(cpu.own_address("ggml_backend_set_n_threads"))
         self._device = cpu.device
         self._weights = array.array("f", _numbers(_INPUTS * _OUTPUTS, 104729))
         self._inputs = array.array("f", _numbers(_INPUTS * max(_COLUMNS), 7919))
@@ -79,6 +79,7 @@ class Products:
             return None
         self._fill(weights, self._weights_as(kind, self._num_bytes(weights)))
         self._fill(inputs, self._inputs[: _INPUTS * columns])
+        self._use_threads(self._backend, _THREADS if buffer_type else 1)
         graph = self._new_graph(arena)
         self._expand(graph, product)
         if self._compute(self._backend, graph) != 0:
