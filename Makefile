@@ -76,13 +76,15 @@ $(VENV)/.venv: scripts/preflight.py
 	@touch $@
 
 # Without build isolation, so that CMake recompiles only what changed. The dependencies come second: an error in our own
-# sources shows within a minute, before llama.cpp is compiled.
+# sources shows within a minute, before llama.cpp is compiled. pip's cache of wheels does not know CMAKE_ARGS: the last
+# command warns of a llama.cpp from there that would crash on this machine, see docs/troubleshooting.md.
 $(VENV)/.installed: $(VENV)/.venv $(SOURCES)
 	$(PIP) install --no-build-isolation --no-deps .
 	@$(BIN)/python -c "import importlib.util as u, sys; sys.exit(u.find_spec('llama_cpp') is None)" || printf '%s\n' "" \
 		"Next: llama-cpp-python, which is compiled from source the first time: about 8 minutes on two cores." \
 		"pip says 'still running...' meanwhile. Build it for a GPU as its own documentation says (CMAKE_ARGS)." ""
-	$(PIP) install specllama
+	@cmake_args="$$($(BIN)/python scripts/cmake_args.py)" && set -x && CMAKE_ARGS="$$cmake_args" $(PIP) install specllama
+	@$(BIN)/python -c "from specllama.backend import prepare_backend; prepare_backend()"
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.installed

@@ -8,4 +8,5 @@ PYBIND11_MODULE(_core, module) {
     specllama::bind_drafting(module);
     specllama::bind_engine(module);
     specllama::bind_kernels(module);
+    specllama::bind_ggml_plugin(module);
 }

@@ -10,5 +10,6 @@ void bind_mathematics(pybind11::module_ & module);  // distributions, noise, rul
 void bind_drafting(pybind11::module_ & module);     // what drafters are made of: no llama.cpp
 void bind_engine(pybind11::module_ & module);       // contexts and the loop
 void bind_kernels(pybind11::module_ & module);      // matrix products of our own, and what offers them to llama.cpp
+void bind_ggml_plugin(pybind11::module_ & module);  // what changes ggml itself
 
 }  // namespace specllama

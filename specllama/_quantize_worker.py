@@ -11,8 +11,11 @@ import ctypes
 import os
 import re
 import sys
+import warnings
 
 import llama_cpp
+
+from specllama.backend import prepare_backend
 
 _ERROR = 4  # GGML_LOG_LEVEL_ERROR
 _TENSOR = re.compile(rb"\[\s*(\d+)/\s*(\d+)\]")
@@ -38,6 +41,9 @@ def _tell(line: str) -> None:
 def main(arguments: list[str]) -> int:
     """Quantize one file, and return llama.cpp's code: 0 is success."""
     source, destination, file_type, threads = arguments
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # stderr is for what llama.cpp says of the file
+        prepare_backend()
     callback = llama_cpp.llama_log_callback(_listen)
     llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
     parameters = llama_cpp.llama_model_quantize_default_params()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -103,7 +104,8 @@ def bound(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line of the caller's that led here, not at one of this package or of llama_cpp."""
-    inside = tuple(os.path.dirname(file) + os.sep for file in (__file__, llama_cpp.__file__))
+    packages = (os.path.dirname(file) + os.sep for file in (__file__, llama_cpp.__file__))
+    inside = (*packages, contextlib.__file__)  # which stands between a `with` and what it calls
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
         frame, level = frame.f_back, level + 1

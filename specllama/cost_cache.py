@@ -5,23 +5,20 @@ Files are read with distrust, since anything can be in them, and may be deleted 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
 import math
-import os
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from .catalog import cache_dir
+from .json_files import read_json, write_json
 
 _LOGGER = logging.getLogger("specllama")
 _FORMAT = 1
-_LARGEST_FILE = 65_536  # bytes
 _SHORTEST, _LONGEST = 1e-9, 3600.0  # seconds of a batch
 _MAX_AGE = 30 * 86_400.0  # seconds; measured anew then: a curve that was wrong must not be believed for ever
 _STEEPEST = 2.0  # a batch of n tokens costs at most so many times n batches of one
@@ -54,8 +51,7 @@ def read(key: Mapping[str, Any]) -> dict[int, float]:
         key: what the curve depends on, see ``cost_key``.
     """
     try:
-        with open(_path(key), "rb") as file:
-            return _checked(json.loads(file.read(_LARGEST_FILE)), key)
+        return _checked(read_json(_path(key)), key)
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: too many brackets, or no home folder
         _LOGGER.debug("no costs of %s as the %s are known: %s", key.get("file"), key.get("role"), error)
         return {}
@@ -67,19 +63,8 @@ def write(key: Mapping[str, Any], costs: Mapping[int, float]) -> None:
     Raises:
         OSError, RuntimeError: it cannot be written, or there is no home folder to write to.
     """
-    path = _path(key)
     seconds = {str(n): value for n, value in thinned(costs).items()}
-    text = json.dumps({"format": _FORMAT, "key": key, "measured": time.time(), "seconds": seconds}, indent=1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    write_json(_path(key), {"format": _FORMAT, "key": key, "measured": time.time(), "seconds": seconds})
 
 
 def _path(key: Mapping[str, Any]) -> Path:

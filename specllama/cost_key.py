@@ -8,6 +8,7 @@ from typing import Any
 
 import llama_cpp
 
+from .backend import prepare_backend
 from .processor import cpu_name
 
 _MODEL = ("n_gpu_layers", "split_mode", "main_gpu")
@@ -57,7 +58,10 @@ def _lora(path: str | None) -> dict[str, Any] | None:
 
 @functools.lru_cache(maxsize=1)
 def _machine() -> dict[str, Any]:
+    notes = prepare_backend().notes
     return {
+        # Named only where there are any: what was measured elsewhere before stays known.
+        **({"backend_notes": list(notes)} if notes else {}),
         "cpu": cpu_name(),
         "backend": llama_cpp.llama_print_system_info().decode("utf-8", errors="replace"),
         "gpu_offload": bool(llama_cpp.llama_supports_gpu_offload()),

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from . import _core
 from ._llama import grammar_of
+from .backend import prepare_backend
 from .closed import is_open, require_open
 from .llama_cpp_sampler import LlamaCppSampler
 from .memory import note_held
@@ -88,6 +89,7 @@ class Generation:
             rollback=self._rollback,
             fallback_reason=self._fallback_reason or self._drafting_stopped or self._draft_unusable(),
             extra_sample_seconds=self._sample_seconds,
+            backend_notes=prepare_backend().notes,
         )
 
     def supersede(self) -> None:

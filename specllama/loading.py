@@ -15,6 +15,7 @@ import llama_cpp
 from llama_cpp import _logger
 
 from . import catalog
+from .backend import prepare_backend
 from .gguf_header import read_header
 
 
@@ -34,6 +35,7 @@ def explained(path: str) -> Iterator[None]:
         ValueError: not a GGUF file, a truncated one, or not a model (a LoRA adapter, say).
     """
     _require_gguf(path)
+    prepare_backend()
     with _captured_errors() as errors:
         try:
             yield

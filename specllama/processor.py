@@ -24,6 +24,15 @@ def cpu_name() -> str:
     return " ".join(found.split()) or platform.processor() or platform.machine()
 
 
+def cpu_flags() -> frozenset[str]:
+    """What Linux says that the processor can do, such as ``avx2``; empty on other platforms."""
+    if not sys.platform.startswith("linux"):
+        return frozenset()
+    with contextlib.suppress(OSError):
+        return _cpu_flags_linux(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
+    return frozenset()
+
+
 def default_threads() -> int:
     """A number of threads for a target and its draft, and for batches of every size.
 
@@ -42,6 +51,14 @@ def _cpu_name_linux(cpuinfo: str) -> str:
         fields.setdefault(key.strip().lower(), value.strip())
     # x86 has "model name"; Arm boards, POWER and others have what follows, or nothing.
     return next((fields[key] for key in ("model name", "model", "hardware", "cpu") if fields.get(key)), "")
+
+
+def _cpu_flags_linux(cpuinfo: str) -> frozenset[str]:
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip().lower() in ("flags", "features"):  # x86, and Arm
+            return frozenset(value.split())
+    return frozenset()
 
 
 def _cpu_name_windows() -> str:

@@ -104,6 +104,8 @@ class Stats:
     num_dropped_tokens: int = 0
     """Tokens that ``"auto"`` drafted and did not have verified, since they turned out too unlikely. Only where that
     cannot change the text: in greedy and in ``coupled`` decoding. ``num_draft_tokens`` does not count them."""
+    backend_notes: tuple[str, ...] = ()
+    """What was changed about llama.cpp's CPU backend for this process, such as AMX being turned off."""
 
     @property
     def acceptance_rate_per_pos(self) -> tuple[float, ...]:
@@ -140,6 +142,7 @@ class Stats:
         lines.append(f"rule {self.verify or '-'}, rollback {self.rollback}")
         if self.fallback_reason:
             lines.append(f"decoded plainly: {self.fallback_reason}")
+        lines += self.backend_notes
         return "\n".join(lines)
 
     def _pace_lines(self) -> list[str]:
@@ -187,6 +190,7 @@ class Tally:
     prompts_skipped: int = 0
     dropped: int = 0
     plain_seconds: float = 0.0
+    backend_notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, counters: _core.Counters, **known: Any) -> Tally:
@@ -228,6 +232,7 @@ class Tally:
             prompts_skipped=self.prompts_skipped + other.prompts_skipped,
             dropped=self.dropped + other.dropped,
             plain_seconds=other.plain_seconds or self.plain_seconds,
+            backend_notes=other.backend_notes or self.backend_notes,
         )
 
     def stats(self) -> Stats:
@@ -259,6 +264,7 @@ class Tally:
             verify=self.verify,
             rollback=self.rollback,
             fallback_reason=self.fallback_reason,
+            backend_notes=self.backend_notes,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -36,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """The versions that decide whether a failure can be reproduced."""
+    """The versions that decide whether a failure can be reproduced, and what was changed about llama.cpp."""
     names = ("specllama", "llama-cpp-python", "numpy", "gguf", "hypothesis", "scipy")
     found = []
     for name in names:
@@ -44,7 +45,16 @@ def pytest_report_header(config: pytest.Config) -> str:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             found.append(f"{name} (not installed)")
-    return ", ".join(found)
+    return ", ".join([*found, *_backend_notes()])
+
+
+def _backend_notes() -> tuple[str, ...]:
+    """Prepares llama.cpp for tests that open its own Llama first; where warnings are errors, one is not any test's."""
+    from specllama.backend import prepare_backend
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return prepare_backend().notes
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -63,6 +73,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPECLLAMA_CACHE", str(folder))
+        _backend_notes()  # pytest -q asks for no header
         yield folder
 
 

@@ -45,6 +45,7 @@ MACHINE = {
     "backends": ["CPU"],
     "gpu_offload": False,
     "system_info": "CPU : AVX = 1",
+    "backend_notes": [],
     "target": MODEL,
     "draft": {**MODEL, "file": "small.gguf", "size": 98 << 20, "parameters": 134_515_008},
 }

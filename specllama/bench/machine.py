@@ -9,6 +9,7 @@ from typing import Any
 
 import llama_cpp
 
+from specllama.backend import prepare_backend
 from specllama.processor import cpu_name
 
 
@@ -30,6 +31,7 @@ def describe_machine(llm: llama_cpp.Llama) -> dict[str, Any]:
         "backends": backends_of(system_info),
         "gpu_offload": bool(llama_cpp.llama_supports_gpu_offload()),
         "system_info": system_info,
+        "backend_notes": list(prepare_backend().notes),
         "target": _describe_model(llm),
         "draft": _describe_model(draft) if isinstance(draft, llama_cpp.Llama) else None,
     }

@@ -1,0 +1,106 @@
+"""Reaches ggml, on which llama.cpp stands: addresses of its public functions, and its CPU backend.
+
+Knows neither llama_cpp nor the extension, so that a trial can use it which loads the library by itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+_CPU = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
+_LIST = "_Z39ggml_backend_cpu_get_extra_buffer_typesv"  # C++, as GCC and Clang on Linux and macOS name it
+
+
+class CpuBackend:
+    """The CPU backend of a library that is loaded.
+
+    Attributes:
+        device: the address of ggml's device.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        """Args: library: libllama, or another through which ggml's functions are found.
+
+        Raises:
+            LookupError: ggml lacks a function that is needed, or it has no CPU backend.
+        """
+        self._library = library
+        # Asked through its registry ggml would first start every other backend: on a GPU that takes seconds.
+        if hasattr(library, "ggml_backend_cpu_reg"):
+            self._registered = self.function("ggml_backend_cpu_reg", ctypes.c_void_p)()
+            first = self.function("ggml_backend_reg_dev_get", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+            self.device = int(first(self._registered, 0) or 0)
+        else:
+            found = self.function("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int)(_CPU)
+            self.device = int(found or 0)
+            if found:
+                registered = self.function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
+                self._registered = registered(found)
+        if not self.device:
+            raise LookupError("ggml has no CPU backend")
+
+    def function(self, name: str, result: Any, *arguments: Any) -> Any:
+        """A function of ggml, with the types that it has.
+
+        Raises:
+            LookupError: there is none of this name.
+        """
+        return ctypes.CFUNCTYPE(result, *arguments)(self.address(name))
+
+    def address(self, name: str) -> int:
+        """Where a function of ggml is.
+
+        Raises:
+            LookupError: there is none of this name.
+        """
+        try:
+            return _address(getattr(self._library, name))
+        except AttributeError:
+            raise LookupError(f"ggml has no function {name}") from None
+
+    def own_address(self, name: str) -> int:
+        """Where a function is that the CPU backend gives out by its name.
+
+        Raises:
+            LookupError: there is none of this name.
+        """
+        find = self.function("ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+        found = find(self._registered, name.encode("ascii"))
+        if not found:
+            raise LookupError(f"ggml's CPU backend has no function {name}")
+        return int(found)
+
+    def extra_buffer_types(self) -> dict[str, int]:
+        """The addresses of ``_core.ExtraBufferTypes``.
+
+        Raises:
+            LookupError: there is none but the list, which need not be found.
+        """
+        return {
+            "list": _address(getattr(self._library, _LIST)) if hasattr(self._library, _LIST) else 0,
+            "offered": self.own_address("ggml_backend_dev_get_extra_bufts"),
+            "name": self.address("ggml_backend_buft_name"),
+            "device": self.device,
+        }
+
+    def offered_buffer_types(self) -> dict[str, int]:
+        """The buffer types that a model's weights can be put into besides the plain one, by their names.
+
+        Raises:
+            LookupError: ggml lacks a function that is needed.
+        """
+        offered = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)(
+            self.own_address("ggml_backend_dev_get_extra_bufts")
+        )(self.device)
+        name = self.function("ggml_backend_buft_name", ctypes.c_char_p, ctypes.c_void_p)
+        found: dict[str, int] = {}
+        for address in offered or ():
+            if not address:  # the list ends with a null pointer
+                break
+            found[name(address).decode("utf-8", errors="replace")] = address
+        return found
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

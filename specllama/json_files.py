@@ -1,0 +1,43 @@
+"""Small JSON files of the cache directory, which several processes read and write, and which may be damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_LARGEST_FILE = 65_536  # bytes
+
+
+def read_json(path: Path) -> Any:
+    """What a file holds. Anything can be in it: whoever calls looks at it with distrust.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+        ValueError, RecursionError: it holds no JSON.
+    """
+    with open(path, "rb") as file:
+        return json.loads(file.read(_LARGEST_FILE))
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Put a file in place of the one before. Whoever reads meanwhile sees either of them.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    text = json.dumps(content, indent=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

@@ -1,0 +1,58 @@
+"""As on a machine with AMX: a program that opens models where one of ggml's buffer types is suspected like AMX.
+
+`other_machine.py REPORT SUSPECT MODEL...` opens each model by `specllama.Llama`, generates, and writes a report as
+JSON. CPU_REPACK can stand for AMX wherever a processor lacks that: it is offered and taken in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import specllama
+from specllama import amx, backend
+from specllama.bench.machine import describe_machine
+from specllama.bench.output import machine_text
+
+PROMPT = "the cat sat on the dog and the fox sat on the cat and the dog"
+
+
+def text_of(llm: Any) -> str:
+    """A completion of a prompt of several tokens."""
+    return str(llm.create_completion(PROMPT, max_tokens=12, temperature=0.0)["choices"][0]["text"])
+
+
+def suspect(name: str) -> None:
+    """Have a buffer type be tried as AMX is, whatever this processor is."""
+    types = amx.extra_buffer_types()
+    if types is not None:
+        types.remove("AMX")  # the real one would get the weights first
+    amx._NAME = name  # type: ignore[misc]
+    amx.cpu_flags = lambda: frozenset({"amx_int8"})  # type: ignore[assignment]
+    amx._SECONDS = 5.0  # type: ignore[misc]
+
+
+def report(models: list[str], **options: Any) -> dict[str, Any]:
+    """What is said, what is offered, and what the models say."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        llms = [specllama.Llama(model, n_ctx=256, n_threads=1, n_threads_batch=1, **options) for model in models]
+    types = amx.extra_buffer_types()
+    return {
+        "warnings": [str(one.message) for one in caught],
+        "warned_in": [one.filename for one in caught],
+        "notes": list(backend.prepare_backend().notes),
+        "offered": [] if types is None else types.offered(),
+        "texts": [text_of(llm) for llm in llms],
+        "stats": [llm.stats.to_dict()["backend_notes"] for llm in llms],
+        "total_stats": str(llms[0].total_stats),
+        "machine": machine_text(describe_machine(llms[0])),
+    }
+
+
+if __name__ == "__main__":
+    suspect(sys.argv[2])
+    Path(sys.argv[1]).write_text(json.dumps(report(sys.argv[3:])), encoding="utf-8")
