@@ -6,6 +6,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -53,12 +54,12 @@ std::vector<std::string> instruction_sets() {
     return names;
 }
 
-// type -> values and bytes of a block.
-std::unordered_map<std::string, std::pair<int, int>> quantized_types() {
-    std::unordered_map<std::string, std::pair<int, int>> types;
+// type -> values and bytes of a block, and its number in GGUF files.
+std::unordered_map<std::string, std::tuple<int, int, int>> quantized_types() {
+    std::unordered_map<std::string, std::tuple<int, int, int>> types;
     for (int i = 0; i < kernels::kNumTypes; ++i) {
         const kernels::Layout layout = kernels::layout_of(static_cast<kernels::QuantizedType>(i));
-        types[kernels::kTypeNames[i]] = {layout.values, layout.block_bytes};
+        types[kernels::kTypeNames[i]] = {layout.values, layout.block_bytes, layout.number};
     }
     return types;
 }
@@ -115,7 +116,7 @@ void bind_kernels(py::module_ & module) {
     module.def("instruction_sets", &instruction_sets,
                "The kernels' instruction sets that this processor has, the fastest first.");
     module.def("quantized_types", &quantized_types,
-               "The types that the kernels multiply: their names in GGUF files, values and bytes of a block.");
+               "The types that the kernels multiply: their names, values and bytes of a block, and their numbers in GGUF files.");
     module.def("multiply_quantized", &multiply_quantized, py::arg("weights"), py::arg("type"), py::arg("x"),
                py::arg("instruction_set"),
                "The product of quantized rows with columns, as the kernels compute it: [columns, rows].");
@@ -139,8 +140,10 @@ void bind_kernels(py::module_ & module) {
             "That of ggml's structure.")
         .def_property_readonly("instruction_set",
                                [](const KernelBufferType & self) { return std::string(self.instruction_set().name); })
-        .def_property_readonly("bytes_held", &KernelBufferType::bytes_held,
-                               "Bytes of the weights that it holds, of all models that are open.");
+        .def_static("take_weights", &KernelBufferType::take_weights, py::arg("take"),
+                    "Whether models that this thread loads from now on have their weights packed. At first none has.")
+        .def_static("bytes_loaded", &KernelBufferType::bytes_loaded,
+                    "Bytes of the packed weights that this thread has loaded since it began.");
 }
 
 }  // namespace specllama

@@ -125,6 +125,7 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
         "num_draft_tokens",
         "max_draft_tokens",
         "verify",
+        "kernels",
     ]
     for name in kwargs.keys() - set(known):
         similar = difflib.get_close_matches(name, known, n=1)

@@ -7,14 +7,18 @@ import threading
 
 import llama_cpp
 
+from . import kernels
 from .amx import NO_AMX, why_amx_is_off
 from .arguments import warn
+from .kernels import Kernels
 
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
     """What was decided about llama.cpp's CPU backend, for all models of this process."""
 
+    kernels: Kernels = Kernels()
+    """Those of ours that models can have; each model says whether it has them."""
     amx_off: str | None = None
     """Why llama.cpp's AMX code is not used; None if there is none, or if it works."""
 
@@ -37,8 +41,14 @@ def prepare_backend() -> Backend:
     with _LOCK:
         if _decided is not None:
             return _decided
-        _decided = Backend(amx_off=why_amx_is_off())
-    # Once, and behind the decision: where warnings are errors, the next model can be loaded.
+        # The kernels come first: what looks at AMX makes llama.cpp copy the list that they are put into.
+        _decided = Backend(kernels=kernels.decide(), amx_off=why_amx_is_off())
+    # Once, and after the decision: where warnings are errors, the next model can be loaded.
+    if _decided.kernels.suspicious:
+        warn(
+            f"specllama's kernels are off: {_decided.kernels.why_not}. Texts stay right, and batches of several tokens "
+            f"take longer. {kernels.ENVIRONMENT}=off ends this warning"
+        )
     if _decided.amx_off is not None:
         _warn_of_amx(_decided.amx_off)
     return _decided

@@ -9,8 +9,10 @@ from typing import Any
 import llama_cpp
 
 from .backend import prepare_backend
+from .kernels import use_of
 from .processor import cpu_name
 
+_KERNELS_GENERATION = 1  # one more when ours become faster: what was measured before says nothing then
 _MODEL = ("n_gpu_layers", "split_mode", "main_gpu")
 # Of the context, besides threads and batches. Not all releases of llama_cpp have all of them.
 _CONTEXT = ("offload_kqv", "op_offload", "flash_attn", "flash_attn_type", "type_k", "type_v")
@@ -39,8 +41,14 @@ def cost_key(llama: llama_cpp.Llama, role: str) -> dict[str, Any]:
         **{name: getattr(model, name) for name in _MODEL},
         "tensor_split": None if llama.tensor_split is None else [float(share) for share in llama.tensor_split],
         **{name: getattr(context, name) for name in _CONTEXT if hasattr(context, name)},
+        **_kernels(llama),
         **_machine(),
     }
+
+
+def _kernels(llama: llama_cpp.Llama) -> dict[str, Any]:
+    name = use_of(llama).instruction_set
+    return {"kernels": f"{name}, {_KERNELS_GENERATION}"} if name else {}
 
 
 def _size(path: str) -> int | None:

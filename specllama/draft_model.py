@@ -14,6 +14,7 @@ from ._llama import context_of, why_no_rollback
 from .arguments import check_constructor, warn
 from .closed import is_open
 from .draft import Draft
+from .kernels import checked_kernels, loading, remember
 from .loading import explained
 from .memory import tokens_held
 from .vocabulary import require_same_vocabulary, require_same_vocabulary_file
@@ -78,6 +79,8 @@ class ModelDraft(Draft):
         check_constructor(draft_kwargs or {})
         path = catalog.resolve(draft)
         require_same_vocabulary_file(target._model, path)
+        own = dict(draft_kwargs or {})
+        choice = checked_kernels(own.pop("kernels", target._kernels))
         arguments = {
             # llama.cpp repacks 4-bit weights as it loads them. Mapped, the file would stay in memory beside the copy.
             "use_mmap": False,
@@ -87,10 +90,11 @@ class ModelDraft(Draft):
             "n_batch": target.n_batch,
             "n_threads": target.n_threads,
             "n_threads_batch": target.n_threads_batch,
-            **(draft_kwargs or {}),
+            **own,
         }
-        with explained(path):
+        with explained(path), loading(choice) as use:
             llama = llama_cpp.Llama(path, **arguments)
+        remember(llama, use)
         return cls(target, llama, True, corpus)
 
     def engine(self, target: _core.Context) -> _core.Speculator:

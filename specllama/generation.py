@@ -17,6 +17,7 @@ from . import _core
 from ._llama import grammar_of
 from .backend import prepare_backend
 from .closed import is_open, require_open
+from .kernels import use_of
 from .llama_cpp_sampler import LlamaCppSampler
 from .memory import note_held
 from .prompt import token_ids
@@ -89,6 +90,7 @@ class Generation:
             rollback=self._rollback,
             fallback_reason=self._fallback_reason or self._drafting_stopped or self._draft_unusable(),
             extra_sample_seconds=self._sample_seconds,
+            kernels=str(use_of(self._llama)),
             backend_notes=prepare_backend().notes,
         )
 

@@ -23,6 +23,7 @@ from .completion import Completion
 from .cost_memory import CostMemory
 from .draft import LOOKUP, Draft, opened, refuse
 from .generation import Generation
+from .kernels import checked_kernels, loading, remember, use_of
 from .loading import explained
 from .memory import fitted, note_change, settle, tokens_held
 from .options import FallbackWarning, NumDraftTokens, Options, checked_max_draft_tokens, checked_seed
@@ -60,6 +61,9 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
             al. 2025), ``"coupled"`` (Daliri et al. 2024: a seed means one text whatever the draft), or ``"auto"``:
             coupled if a seed was given, else block. Each leaves the target's distribution as it is.
         seed: a seed for all generations; None, or llama_cpp's -1, for a random one each time.
+        kernels: ``"auto"``: our kernels multiply quantized weights on the CPU where they were tried and work;
+            ``"off"``: llama.cpp's own do. None: what the environment variable ``SPECLLAMA_KERNELS`` says, else
+            ``"auto"``. A draft given by its path is loaded likewise. ``llm.kernels`` says what became of it.
         kwargs: everything else that ``llama_cpp.Llama`` takes. ``logits_all`` is ignored: logprobs do not need it.
 
     Raises:
@@ -79,10 +83,12 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         max_draft_tokens: int = 16,
         verify: str = "auto",
         seed: int | None = None,
+        kernels: str | None = None,
         **kwargs: Any,
     ) -> None:
         self._options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
         checked = checked_seed(seed)
+        self._kernels = checked_kernels(kernels)
         check_constructor(kwargs)
         self._lock = threading.RLock()
         self._warned: set[str] = set()
@@ -102,8 +108,9 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
-        with explained(model_path):
+        with explained(model_path), loading(self._kernels) as use:
             super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
+        remember(self, use)
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked  # 0 is a seed like any other
         self.scores = np.empty((0, self._n_vocab), dtype=np.single)  # the base class's n_batch x n_vocab is not used
         self.input_ids = np.zeros(self.n_ctx(), dtype=np.intc)  # llama.cpp may have rounded n_ctx up
@@ -237,6 +244,11 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
     def total_stats(self) -> Stats:
         """Statistics of all finished generations of this Llama together."""
         return self._total.stats()
+
+    @property
+    def kernels(self) -> str:
+        """Whose kernels multiply the target's weights: ``AVX2, 950 MiB of weights``, say, or ``off`` and why."""
+        return str(use_of(self))
 
     # Seeds
 
@@ -391,6 +403,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
             "num_draft_tokens": self.num_draft_tokens,
             "max_draft_tokens": self.max_draft_tokens,
             "verify": self.verify,
+            "kernels": self._kernels,
         }
 
     def close(self) -> None:

@@ -104,6 +104,8 @@ class Stats:
     num_dropped_tokens: int = 0
     """Tokens that ``"auto"`` drafted and did not have verified, since they turned out too unlikely. Only where that
     cannot change the text: in greedy and in ``coupled`` decoding. ``num_draft_tokens`` does not count them."""
+    kernels: str = ""
+    """Whose kernels multiply the target's weights: ``AVX2, 950 MiB of weights``, say, or ``off`` and why."""
     backend_notes: tuple[str, ...] = ()
     """What was changed about llama.cpp's CPU backend for this process, such as AMX being turned off."""
 
@@ -142,6 +144,8 @@ class Stats:
         lines.append(f"rule {self.verify or '-'}, rollback {self.rollback}")
         if self.fallback_reason:
             lines.append(f"decoded plainly: {self.fallback_reason}")
+        if self.kernels:
+            lines.append(f"kernels {self.kernels}")
         lines += self.backend_notes
         return "\n".join(lines)
 
@@ -190,6 +194,7 @@ class Tally:
     prompts_skipped: int = 0
     dropped: int = 0
     plain_seconds: float = 0.0
+    kernels: str = ""
     backend_notes: tuple[str, ...] = ()
 
     @classmethod
@@ -232,6 +237,7 @@ class Tally:
             prompts_skipped=self.prompts_skipped + other.prompts_skipped,
             dropped=self.dropped + other.dropped,
             plain_seconds=other.plain_seconds or self.plain_seconds,
+            kernels=other.kernels or self.kernels,
             backend_notes=other.backend_notes or self.backend_notes,
         )
 
@@ -264,6 +270,7 @@ class Tally:
             verify=self.verify,
             rollback=self.rollback,
             fallback_reason=self.fallback_reason,
+            kernels=self.kernels,
             backend_notes=self.backend_notes,
         )
 

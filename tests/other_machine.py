@@ -7,10 +7,13 @@ JSON. CPU_REPACK can stand for AMX wherever a processor lacks that: it is offere
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
+
+os.environ["SPECLLAMA_KERNELS"] = "off"  # they come before AMX, and would get the weights
 
 import specllama
 from specllama import amx, backend

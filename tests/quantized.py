@@ -18,14 +18,13 @@ TYPES = sorted(_core.quantized_types())
 def quantized(weights: npt.NDArray[np.float32], kind: str) -> npt.NDArray[np.uint8]:
     """The rows of a matrix as a GGUF file of this type holds them: bytes [rows, bytes of a row]."""
     rows, columns = weights.shape
-    values, size = _core.quantized_types()[kind]
+    values, size, number = _core.quantized_types()[kind]
     made = np.zeros((rows, columns // values * size), dtype=np.uint8)
     given = np.ascontiguousarray(weights, dtype=np.float32)
     address, count = ctypes.c_void_p, ctypes.c_int64
     quantize = bindings._lib.ggml_quantize_chunk
     quantize.restype = ctypes.c_size_t
     quantize.argtypes = [ctypes.c_int, address, address, count, count, count, address]
-    number = gguf.GGMLQuantizationType[kind].value
     assert quantize(number, given.ctypes.data, made.ctypes.data, 0, rows, columns, None) == made.nbytes
     return made
 

@@ -18,7 +18,7 @@ SHAPES = [(16, 1), (37, 3), (1, 2), (64, 8), (48, 9), (5, 70)]
 
 def made(kind: str, rows: int, columns: int, blocks: int, seed: int = 1) -> tuple[npt.NDArray, npt.NDArray]:
     """Rows of a type and activations [columns, values] that belong together."""
-    values, _ = _core.quantized_types()[kind]
+    values = _core.quantized_types()[kind][0]
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=(rows, values * blocks)).astype(np.float32)
     return quantized(weights, kind), rng.normal(size=(columns, values * blocks)).astype(np.float32)
@@ -83,7 +83,7 @@ def test_a_column_does_not_depend_on_its_batch(kind: str, name: str) -> None:
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_largest_codes_do_not_overflow(kind: str, name: str) -> None:
     """All codes at their largest and all activations at the same sign: the sums in 16 bits are as large as can be."""
-    values, size = _core.quantized_types()[kind]
+    values, size, _ = _core.quantized_types()[kind]
     rng = np.random.default_rng(3)
     extreme = quantized(np.abs(rng.normal(size=(16, 2 * values))).astype(np.float32) + 1, kind)
     weights = np.where(rng.random(extreme.shape) < 0.5, extreme, 0xFF).astype(np.uint8)

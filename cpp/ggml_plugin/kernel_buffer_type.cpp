@@ -20,8 +20,9 @@ KernelBufferType * KernelBufferType::the_one_ = nullptr;
 namespace {
 
 constexpr int kFloat = 0;  // GGML_TYPE_F32, which files depend on
-// The numbers that a GGUF file gives the types of kernels::QuantizedType.
-constexpr int kFileTypes[kernels::kNumTypes] = {2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23};
+
+thread_local bool taking = false;
+thread_local std::size_t loaded = 0;
 
 [[noreturn]] void differs(const std::string & what) {
     throw std::runtime_error("this llama.cpp is built otherwise than is known here: " + what);
@@ -84,6 +85,14 @@ void KernelBufferType::offer(std::uintptr_t list) {
     }
 }
 
+void KernelBufferType::take_weights(bool take) {
+    taking = take;
+}
+
+std::size_t KernelBufferType::bytes_loaded() {
+    return loaded;
+}
+
 // A product is made as llama.cpp makes one, and looked at.
 void KernelBufferType::learn_tensors() {
     require(api_.ggml_tensor_overhead() >= sizeof(ggml::Tensor), "a tensor is smaller");
@@ -116,16 +125,15 @@ void KernelBufferType::learn_types(void * context) {
     require(std::strcmp(api_.ggml_op_name(product->op), "MUL_MAT") == 0, "a tensor's operation is elsewhere");
     mul_mat_ = product->op;
     for (int i = 0; i < kernels::kNumTypes; ++i) {
-        const auto type = static_cast<kernels::QuantizedType>(i);
-        const char * found = api_.ggml_type_name(kFileTypes[i]);
-        const auto bytes = static_cast<std::size_t>(kernels::layout_of(type).block_bytes);
-        const auto same = [](char a, char b) { return (a | 32) == (b | 32) || (a == '_' && b == '_'); };
+        const kernels::Layout layout = kernels::layout_of(static_cast<kernels::QuantizedType>(i));
+        const char * found = api_.ggml_type_name(layout.number);
+        const auto same = [](char a, char b) { return (a | 32) == (b | 32); };  // ggml has q4_K
         const std::string expected = kernels::kTypeNames[i];
         require(found != nullptr && std::strlen(found) == expected.size() &&
                     std::equal(expected.begin(), expected.end(), found, same) &&
-                    api_.ggml_type_size(kFileTypes[i]) == bytes,
+                    api_.ggml_type_size(layout.number) == static_cast<std::size_t>(layout.block_bytes),
                 kernels::kTypeNames[i]);
-        types_[kFileTypes[i]] = i;
+        types_[layout.number] = i;
     }
 }
 
@@ -148,7 +156,6 @@ void KernelBufferType::learn_buffers() {
     const bool known = num_functions_ != 0 && api_.ggml_backend_buffer_get_type(buffer) == cpu &&
                        api_.ggml_backend_buffer_get_base(buffer) ==
                            reinterpret_cast<void * (*)(ggml::Buffer *)>(words[ggml::kGetBase])(buffer);
-    free_cpu_buffer_ = reinterpret_cast<void (*)(ggml::Buffer *)>(words[ggml::kFree]);
     api_.ggml_backend_buffer_free(buffer);
     require(known, "a buffer's functions are elsewhere");
 }
@@ -174,18 +181,12 @@ ggml::Buffer * KernelBufferType::allocate(ggml::BufferType * type, std::size_t s
     }
     auto * words = reinterpret_cast<void **>(buffer);
     words[the_one_->num_functions_] = type;
-    words[ggml::kFree] = reinterpret_cast<void *>(&release);
     words[ggml::kSetTensor] = reinterpret_cast<void *>(&set_tensor);
     words[ggml::kGetTensor] = nullptr;
     words[the_one_->num_functions_ - ggml::kCopyTensorFromEnd] = nullptr;
     advise_large_pages(api.ggml_backend_buffer_get_base(buffer), size);
-    the_one_->held_ += api.ggml_backend_buffer_get_size(buffer);
+    loaded += api.ggml_backend_buffer_get_size(buffer);
     return buffer;
-}
-
-void KernelBufferType::release(ggml::Buffer * buffer) {
-    the_one_->held_ -= the_one_->api_.ggml_backend_buffer_get_size(buffer);
-    the_one_->free_cpu_buffer_(buffer);
 }
 
 int KernelBufferType::type_of(const ggml::Tensor * tensor) const {
@@ -208,9 +209,10 @@ bool KernelBufferType::can_multiply(const ggml::Tensor * op) const {
            x->nb[0] == 4 && x->ne[0] == op->src[0]->ne[0] && op->type == kFloat && op->nb[0] == 4;
 }
 
-// Asked by llama.cpp, before it puts a tensor into a buffer of this type, and by ggml's scheduler.
+// Asked by llama.cpp, before it puts a tensor into a buffer of this type, with one that has no room; and by ggml's
+// scheduler, with the real one.
 bool KernelBufferType::supports_op(void * /*device*/, const ggml::Tensor * op) {
-    if (!can_multiply(op)) {
+    if (!can_multiply(op) || (api_.ggml_backend_buffer_get_size(op->src[0]->buffer) == 0 && !taking)) {
         return false;
     }
     ggml::Buffer * buffer = op->src[1]->buffer;

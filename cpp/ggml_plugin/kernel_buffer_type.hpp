@@ -2,7 +2,6 @@
 // in ggml's own threads. Beside cpp/ggml_plugin nothing knows ggml's insides.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
@@ -35,10 +34,13 @@ public:
     // copy that is made when the first model is loaded: afterwards this has no effect.
     void offer(std::uintptr_t list);
 
+    // Whether models that this thread loads from now on get it. At first none does: llama.cpp goes on as before.
+    static void take_weights(bool take);
+
     ggml::BufferType * type() { return &type_; }
     const kernels::InstructionSet & instruction_set() const { return set_; }
-    // Bytes of packed weights, of all models that are loaded.
-    std::size_t bytes_held() const { return held_; }
+    // Bytes of packed weights that this thread has loaded since it began.
+    static std::size_t bytes_loaded();
 
 private:
     bool supports_op(void * device, const ggml::Tensor * op) override;
@@ -59,7 +61,6 @@ private:
     static ggml::Buffer * allocate(ggml::BufferType * type, std::size_t size);
     static std::size_t alignment(ggml::BufferType * type);
     static std::size_t allocated_size(ggml::BufferType * type, const ggml::Tensor * tensor);
-    static void release(ggml::Buffer * buffer);
     void pack(const ggml::Tensor * tensor, const void * data);
     void take_part(const ggml::Tensor * tensor, const void * data, std::size_t offset, std::size_t size);
     static void set_tensor(ggml::Buffer * buffer, ggml::Tensor * tensor, const void * data, std::size_t offset,
@@ -74,8 +75,6 @@ private:
     int num_functions_ = 0;               // of a buffer
     int mul_mat_ = -1;                    // the operation
     std::unordered_map<int, int> types_;  // ggml's number of a type -> ours
-    void (*free_cpu_buffer_)(ggml::Buffer *) = nullptr;
-    std::atomic<std::size_t> held_{0};
     std::unordered_map<const ggml::Tensor *, std::vector<uint8_t>> unfinished_;  // tensors that came in parts
 };
 

@@ -40,6 +40,7 @@ struct Layout {
     bool is_table;    // whether codes are looked up in kIq4Values
     bool packed;      // whether a scale and its minimum share a byte (Q2_K)
     int block_bytes;  // in a GGUF file
+    int number;       // of the type, in a GGUF file
 
     constexpr int num_scales() const { return span == 0 ? 0 : values / span; }
     constexpr int code_bytes() const { return 64 * (low_bits + high_bits) * (values / 32); }
@@ -58,29 +59,29 @@ struct Layout {
 constexpr Layout layout_of(QuantizedType type) {
     switch (type) {
         case QuantizedType::q4_0:
-            return {32, 4, 0, 0, Offset::constant, 8, false, false, false, 18};
+            return {32, 4, 0, 0, Offset::constant, 8, false, false, false, 18, 2};
         case QuantizedType::q4_1:
-            return {32, 4, 0, 0, Offset::added, 0, false, false, false, 20};
+            return {32, 4, 0, 0, Offset::added, 0, false, false, false, 20, 3};
         case QuantizedType::q5_0:
-            return {32, 4, 1, 0, Offset::constant, 16, false, false, false, 22};
+            return {32, 4, 1, 0, Offset::constant, 16, false, false, false, 22, 6};
         case QuantizedType::q5_1:
-            return {32, 4, 1, 0, Offset::added, 0, false, false, false, 24};
+            return {32, 4, 1, 0, Offset::added, 0, false, false, false, 24, 7};
         case QuantizedType::q8_0:
-            return {32, 8, 0, 0, Offset::constant, 0, true, false, false, 34};
+            return {32, 8, 0, 0, Offset::constant, 0, true, false, false, 34, 8};
         case QuantizedType::q2_k:
-            return {256, 2, 0, 16, Offset::minimum, 0, false, false, true, 84};
+            return {256, 2, 0, 16, Offset::minimum, 0, false, false, true, 84, 10};
         case QuantizedType::q3_k:
-            return {256, 2, 1, 16, Offset::constant, 4, false, false, false, 110};
+            return {256, 2, 1, 16, Offset::constant, 4, false, false, false, 110, 11};
         case QuantizedType::q4_k:
-            return {256, 4, 0, 32, Offset::minimum, 0, false, false, false, 144};
+            return {256, 4, 0, 32, Offset::minimum, 0, false, false, false, 144, 12};
         case QuantizedType::q5_k:
-            return {256, 4, 1, 32, Offset::minimum, 0, false, false, false, 176};
+            return {256, 4, 1, 32, Offset::minimum, 0, false, false, false, 176, 13};
         case QuantizedType::q6_k:
-            return {256, 4, 2, 16, Offset::constant, 32, false, false, false, 210};
+            return {256, 4, 2, 16, Offset::constant, 32, false, false, false, 210, 14};
         case QuantizedType::iq4_nl:
-            return {32, 4, 0, 0, Offset::constant, 0, true, true, false, 18};
+            return {32, 4, 0, 0, Offset::constant, 0, true, true, false, 18, 20};
         case QuantizedType::iq4_xs:
-            return {256, 4, 0, 32, Offset::constant, 0, true, true, false, 136};
+            return {256, 4, 0, 32, Offset::constant, 0, true, true, false, 136, 23};
     }
     return {};
 }

@@ -10,6 +10,7 @@ from typing import Any
 import llama_cpp
 
 from specllama.backend import prepare_backend
+from specllama.kernels import use_of
 from specllama.processor import cpu_name
 
 
@@ -60,6 +61,7 @@ def _describe_model(llama: llama_cpp.Llama) -> dict[str, Any]:
         "parameters": llama._model.n_params(),
         "n_ctx": llama.n_ctx(),
         "n_gpu_layers": llama.model_params.n_gpu_layers,
+        "kernels": str(use_of(llama)),
         "n_threads": llama_cpp.llama_n_threads(context),
         "n_threads_batch": llama_cpp.llama_n_threads_batch(context),
     }

@@ -155,6 +155,11 @@ def add_context_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="for batches of several tokens, if another number",
     )
+    group.add_argument(
+        "--kernels",
+        choices=("auto", "off"),
+        help="specllama's kernels for quantized weights on the CPU, or llama.cpp's (off); default auto",
+    )
     group.add_argument("--n-gpu-layers", "-ngl", type=whole(-1), metavar="N", help="layers on the GPU (-1: all)")
 
 
@@ -207,6 +212,7 @@ def context_options(arguments: argparse.Namespace) -> dict[str, Any]:
         n_threads=threads,
         n_threads_batch=arguments.threads_batch or threads,
         n_gpu_layers=arguments.n_gpu_layers,
+        kernels=arguments.kernels,
     )
 
 
