@@ -17,7 +17,7 @@ from .kernels import Kernels
 class Backend:
     """What was decided about llama.cpp's CPU backend, for all models of this process."""
 
-    kernels: Kernels = Kernels()
+    kernels: Kernels = dataclasses.field(default_factory=Kernels)
     """Those of ours that models can have; each model says whether it has them."""
     amx_off: str | None = None
     """Why llama.cpp's AMX code is not used; None if there is none, or if it works."""

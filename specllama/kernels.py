@@ -123,13 +123,17 @@ def _instruction_set(wanted: str) -> str:
     raise ValueError(f"{ENVIRONMENT}={wanted!r} is unknown: choose auto, off, {', '.join(names)}, or unset it")
 
 
+def is_known_release() -> bool:
+    """Whether the insides of the installed llama-cpp-python have been looked at."""
+    return _FIRST <= tuple(map(int, re.findall(r"\d+", llama_cpp.__version__)[:3])) <= _LAST
+
+
 _OFFERED: list[_core.KernelBufferType] = []  # one in a process, whoever asks again
 
 
 def _offer(name: str) -> None:
     """Raises: LookupError, RuntimeError: why this llama.cpp cannot be offered them."""
-    version = tuple(map(int, re.findall(r"\d+", llama_cpp.__version__)[:3]))
-    if not _FIRST <= version <= _LAST:
+    if not is_known_release():
         raise RuntimeError(
             f"llama-cpp-python {llama_cpp.__version__} is not among the releases they were tried with, "
             f"{'.'.join(map(str, _FIRST))} to {'.'.join(map(str, _LAST))}"

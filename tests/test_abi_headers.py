@@ -6,15 +6,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-import tarfile
-import tempfile
 from importlib import metadata
 from pathlib import Path
 
 import pytest
-from conftest import REAL_CACHE
 from needed import MODELS, missing
+from release_source import unpacked
 
 from specllama import _core
 
@@ -45,36 +42,7 @@ def _installed_headers(version: str) -> Path | None:
 
 def _headers(version: str) -> Path:
     """A folder with llama.h and ggml's headers of that release; downloaded once, then kept in the cache."""
-    installed = _installed_headers(version)
-    if installed is not None:
-        return installed
-    folder = REAL_CACHE / "abi" / version
-    if folder.is_dir():
-        return folder
-    with tempfile.TemporaryDirectory() as name:
-        download = Path(name)
-        # No wheels of llama-cpp-python itself, since only the source has headers; its build tools may be wheels.
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python"]
-        result = subprocess.run(
-            [*command, "--dest", name, f"llama-cpp-python=={version}"], capture_output=True, text=True, timeout=600
-        )
-        archives = list(download.glob("*.tar.gz"))
-        if result.returncode or len(archives) != 1:
-            said = (result.stderr.strip() or "nothing").splitlines()[-1]
-            missing(f"the source of llama-cpp-python {version} cannot be downloaded; pip says: {said}", MODELS)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as unpacked:
-            complete = Path(unpacked) / "headers"
-            complete.mkdir()
-            with tarfile.open(archives[0]) as archive:
-                for member in archive:
-                    match = HEADER.fullmatch(member.name)
-                    content = archive.extractfile(member) if match else None
-                    if match and content:
-                        (complete / match[1]).write_bytes(content.read())
-            assert (complete / "llama.h").is_file(), f"{archives[0].name} has no llama.h where it is expected"
-            complete.rename(folder)
-    return folder
+    return _installed_headers(version) or unpacked(version, "", HEADER, "llama.h")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,56 @@
+// Compared by the compiler: what cpp/ggml_plugin knows of ggml's structures, and ggml's own headers.
+#include <cstddef>
+#include <type_traits>
+
+#include "ggml-backend-impl.h"
+#include "ggml-cpu/ggml-cpu-impl.h"
+#include "ggml_plugin/ggml_layout.hpp"
+
+namespace ours = specllama::ggml;
+
+#define SAME_PLACE(theirs, mine, field) \
+    static_assert(offsetof(theirs, field) == offsetof(mine, field), #theirs "." #field " lies elsewhere")
+
+SAME_PLACE(ggml_tensor, ours::Tensor, type);
+SAME_PLACE(ggml_tensor, ours::Tensor, buffer);
+SAME_PLACE(ggml_tensor, ours::Tensor, ne);
+SAME_PLACE(ggml_tensor, ours::Tensor, nb);
+SAME_PLACE(ggml_tensor, ours::Tensor, op);
+SAME_PLACE(ggml_tensor, ours::Tensor, op_params);
+SAME_PLACE(ggml_tensor, ours::Tensor, src);
+SAME_PLACE(ggml_tensor, ours::Tensor, view_src);
+SAME_PLACE(ggml_tensor, ours::Tensor, data);
+SAME_PLACE(ggml_tensor, ours::Tensor, name);
+SAME_PLACE(ggml_tensor, ours::Tensor, extra);
+static_assert(sizeof(ggml_tensor) == sizeof(ours::Tensor), "ggml_tensor has another size");
+
+SAME_PLACE(ggml_backend_buffer_type_i, ours::BufferTypeInterface, get_name);
+SAME_PLACE(ggml_backend_buffer_type_i, ours::BufferTypeInterface, alloc_buffer);
+SAME_PLACE(ggml_backend_buffer_type_i, ours::BufferTypeInterface, get_alignment);
+SAME_PLACE(ggml_backend_buffer_type_i, ours::BufferTypeInterface, get_max_size);
+SAME_PLACE(ggml_backend_buffer_type_i, ours::BufferTypeInterface, get_alloc_size);
+SAME_PLACE(ggml_backend_buffer_type_i, ours::BufferTypeInterface, is_host);
+SAME_PLACE(ggml_backend_buffer_type, ours::BufferType, iface);
+SAME_PLACE(ggml_backend_buffer_type, ours::BufferType, device);
+SAME_PLACE(ggml_backend_buffer_type, ours::BufferType, context);
+static_assert(sizeof(ggml_backend_buffer_type) == sizeof(ours::BufferType), "ggml_backend_buffer_type has another size");
+
+constexpr std::size_t place(int index) {
+    return static_cast<std::size_t>(index) * sizeof(void *);
+}
+constexpr std::size_t kFunctions = offsetof(ggml_backend_buffer, buft) / sizeof(void *);
+static_assert(kFunctions == ours::kNumFunctions[0] || kFunctions == ours::kNumFunctions[1],
+              "a buffer has another number of functions");
+static_assert(offsetof(ggml_backend_buffer, iface) == 0, "a buffer begins otherwise");
+static_assert(offsetof(ggml_backend_buffer_i, get_base) == place(ours::kGetBase), "get_base lies elsewhere");
+static_assert(offsetof(ggml_backend_buffer_i, init_tensor) == place(ours::kInitTensor), "init_tensor lies elsewhere");
+static_assert(offsetof(ggml_backend_buffer_i, set_tensor) == place(ours::kSetTensor), "set_tensor lies elsewhere");
+static_assert(offsetof(ggml_backend_buffer_i, get_tensor) == place(ours::kGetTensor), "get_tensor lies elsewhere");
+static_assert(offsetof(ggml_backend_buffer_i, cpy_tensor) == (kFunctions - ours::kCopyTensorFromEnd) * sizeof(void *),
+              "cpy_tensor lies elsewhere");
+
+SAME_PLACE(ggml_compute_params, ours::ComputeParams, ith);
+SAME_PLACE(ggml_compute_params, ours::ComputeParams, nth);
+SAME_PLACE(ggml_compute_params, ours::ComputeParams, wsize);
+SAME_PLACE(ggml_compute_params, ours::ComputeParams, wdata);
+SAME_PLACE(ggml_compute_params, ours::ComputeParams, threadpool);
