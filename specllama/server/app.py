@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from importlib import resources
 from typing import Any
 
@@ -21,13 +21,21 @@ from specllama import Llama, __version__
 from .answers import Answers
 from .auth import KeyRequired
 from .errors import ShuttingDownError, error_body, error_reply
+from .hosts import HostsChecked, checked_host
 from .metrics import Metrics, RequestsCounted
 from .replies import EventStream, JsonReply, stopped_when_client_leaves
 from .requests import ChatRequest, CompletionRequest
 from .worker import Worker
 
 
-def create_app(llm: Llama, *, name: str, api_key: str | None = None, max_waiting: int = 16) -> FastAPI:
+def create_app(
+    llm: Llama,
+    *,
+    name: str,
+    api_key: str | None = None,
+    max_waiting: int = 16,
+    allowed_hosts: Iterable[str] = (),
+) -> FastAPI:
     """An app that owns the generations of `llm` while it runs. ``app.state.worker`` is what runs them.
 
     Args:
@@ -35,14 +43,17 @@ def create_app(llm: Llama, *, name: str, api_key: str | None = None, max_waiting
         name: its name in /v1/models.
         api_key: what every request must carry; None: nothing.
         max_waiting: how many requests may wait while another one has the model; more get 503.
+        allowed_hosts: names and addresses by which it may be called, beside the loopback ones: 403 to all others.
+            ``"0.0.0.0"`` allows every address, ``"*"`` every name, too, and pages of every origin.
 
     Raises:
-        ValueError: an empty key, or a negative number.
+        ValueError: an empty key, a negative number, or a host that is neither a name nor an address.
     """
     if api_key is not None and not api_key.strip():
         raise ValueError("the API key is empty: give one, or none to serve without")
     if max_waiting < 0:
         raise ValueError(f"max_waiting={max_waiting} must be 0 (none may wait) or more")
+    hosts = [checked_host(host) for host in allowed_hosts]
     worker = Worker(max_waiting)
     registry = CollectorRegistry()
     registry.register(Metrics(llm, worker))
@@ -61,6 +72,7 @@ def create_app(llm: Llama, *, name: str, api_key: str | None = None, max_waiting
     _add_errors(app)
     if api_key is not None:
         app.add_middleware(KeyRequired, key=api_key)
+    app.add_middleware(HostsChecked, allowed=hosts)
     endpoints = frozenset(route.path for route in app.routes if hasattr(route, "path"))
     app.add_middleware(RequestsCounted, registry=registry, endpoints=endpoints)
     return app
