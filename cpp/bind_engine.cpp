@@ -79,7 +79,7 @@ void bind_api(py::module_ & module) {
                  return std::make_shared<Grammar>(std::move(api), at_address<const llama_vocab>(vocab),
                                                   std::move(first_bytes), gbnf, root);
              }),
-             py::arg("api"), py::arg("vocab"), py::arg("first_bytes"), py::arg("gbnf"), py::arg("root"))
+             py::arg("api"), py::arg("vocab"), py::arg("first_bytes"), py::arg("gbnf"), py::arg("root"), ReleaseGil())
         .def(
             "forced",
             [](Grammar & self, const std::vector<int32_t> & recent) -> std::optional<std::pair<int32_t, bool>> {

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specllama.commands import Subparsers
 
 _KEY_VARIABLE = "SPECLLAMA_API_KEY"
+_MAX_BODY = 8 << 20  # server.bodies.MAX_BODY, which takes the extra to import
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -54,6 +55,13 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         metavar="N",
         help="requests that may wait; others get 503 (default 16)",
     )
+    group.add_argument(
+        "--max-body",
+        type=common.whole(1),
+        default=_MAX_BODY,
+        metavar="BYTES",
+        help=f"longest body of a request; others get 413 (default {_MAX_BODY})",
+    )
     return parser
 
 
@@ -76,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
                 api_key=api_key,
                 max_waiting=arguments.max_waiting,
                 allowed_hosts=hosts,
+                max_body=arguments.max_body,
             )
             host, port = bound.getsockname()[:2]
             print(f"serving {name} on http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr)

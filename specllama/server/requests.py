@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import llama_cpp
 from llama_cpp.llama_grammar import LlamaGrammar
 from llama_cpp.server.types import CreateChatCompletionRequest, CreateCompletionRequest
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
 from specllama import Llama
 from specllama.options import Verify
@@ -18,6 +18,8 @@ from specllama.sampler_fields import SamplerFields
 
 _OURS = {"timings_per_token", "return_origins", "stream_options"}
 _THEIRS = {"n", "best_of", "user", "logit_bias_type", "min_tokens"}  # theirs that no method of Llama takes
+_BYTES_OF_TOKEN = 64  # more than texts of many tokens have
+_LEAST_OF_MESSAGE = 4  # tokens: chat templates put about as many around each
 _MOST_LOGPROBS = 20  # OpenAI's limit in chats; that in completions, 5, is too low for some clients of other servers
 _NO_PARAMETERS = {"type": "object", "properties": {}}  # what OpenAI takes a function without them to have
 
@@ -26,6 +28,61 @@ class StreamOptions(BaseModel):
     """OpenAI's options of a stream."""
 
     include_usage: bool = False
+
+
+def _one_prompt(prompt: Any) -> str | list[int]:
+    """One text, or token ids. A union of types would make millions of errors of a long list."""
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
+        return prompt[0]
+    if isinstance(prompt, str):
+        return prompt
+    kinds = {type(part) for part in prompt} if isinstance(prompt, list) else set()
+    if not isinstance(prompt, list) or not kinds <= {int}:
+        if str in kinds:
+            raise ValueError(f"{len(prompt)} prompts in one request are not supported: send one request for each")
+        raise ValueError("it must be a text, or a list of token ids, which are whole numbers")
+    return prompt
+
+
+def _token_ids(tokens: Any) -> list[int]:
+    if not isinstance(tokens, list) or not {type(part) for part in tokens} <= {int}:
+        raise ValueError("it must be a list of token ids, which are whole numbers")
+    return tokens
+
+
+class DetokenizeRequest(BaseModel):
+    """The body of /extras/detokenize."""
+
+    model: str | None = None
+    tokens: Annotated[list[int], PlainValidator(_token_ids, json_schema_input_type=list[int])]
+
+
+Prompt = Annotated[
+    str | list[int],
+    PlainValidator(_one_prompt, json_schema_input_type=str | list[int] | Annotated[list[str], Field(max_length=1)]),
+]
+
+
+def require_room(num_bytes: int, n_ctx: int) -> None:
+    """Refuse a text before it is tokenized, which may take minutes.
+
+    Raises:
+        ValueError: it has more bytes than so many tokens have.
+    """
+    if num_bytes > n_ctx * _BYTES_OF_TOKEN:
+        raise ValueError(
+            f"{num_bytes} bytes of text exceed context window of {n_ctx} tokens, for which at most {_BYTES_OF_TOKEN} "
+            "bytes each are taken: shorten the text, or start the server with a larger context (-c)"
+        )
+
+
+def _size_of(value: Any) -> int:
+    """Bytes of all texts in a value."""
+    if isinstance(value, str):
+        return len(value.encode("utf-8", errors="replace"))
+    if isinstance(value, dict):
+        return sum(_size_of(key) + _size_of(part) for key, part in value.items())
+    return sum(map(_size_of, value)) if isinstance(value, list) else 0
 
 
 class Additions(SamplerFields):
@@ -51,18 +108,17 @@ class Additions(SamplerFields):
 class CompletionRequest(Additions, CreateCompletionRequest):
     """The body of /v1/completions."""
 
-    prompt: str | list[str] | list[int] = Field("", description="A text, or token ids.")  # type: ignore[assignment]
+    prompt: Prompt = Field("", description="A text, or token ids.")  # type: ignore[assignment]
     logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS, description="How many alternatives to each token.")
 
-    @field_validator("prompt")
-    @classmethod
-    def _one_prompt(cls, prompt: str | list[str] | list[int]) -> str | list[int]:
-        if isinstance(prompt, str):
-            return prompt
-        texts = [part for part in prompt if isinstance(part, str)]
-        if texts and len(prompt) > 1:
-            raise ValueError(f"{len(prompt)} prompts in one request are not supported: send one request for each")
-        return texts[0] if texts else [part for part in prompt if isinstance(part, int)]
+    def require_room(self, n_ctx: int) -> None:
+        """Refuse before it is tokenized what cannot fit.
+
+        Raises:
+            ValueError: it is too long.
+        """
+        size = _size_of(self.prompt) if isinstance(self.prompt, str) else len(self.prompt) * _BYTES_OF_TOKEN
+        require_room(size + _size_of(self.suffix), n_ctx)
 
     def begin(self, llm: Llama) -> Any:
         """A response, or the chunks of a stream."""
@@ -113,6 +169,21 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
             "tools": _with_parameters(body.get("tools")),
             "tool_choice": _tool_choice(body),
         }
+
+    def require_room(self, n_ctx: int) -> None:
+        """Refuse before it is rendered and tokenized what cannot fit.
+
+        Raises:
+            ValueError: too many messages, or too long ones.
+        """
+        most = max(1, n_ctx // _LEAST_OF_MESSAGE)
+        if len(self.messages) > most:
+            raise ValueError(
+                f"{len(self.messages)} messages exceed context window of {n_ctx} tokens, for which at most {most} are "
+                "taken: leave out the oldest, or start the server with a larger context (-c)"
+            )
+        texts = [message.model_dump() for message in self.messages]
+        require_room(_size_of([texts, self.tools, self.functions]), n_ctx)
 
     def begin(self, llm: Llama) -> Any:
         """A response, or the chunks of a stream."""
