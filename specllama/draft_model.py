@@ -16,6 +16,7 @@ from .closed import is_open
 from .draft import Draft
 from .loading import explained
 from .memory import tokens_held
+from .opening import check_opening
 from .vocabulary import require_same_vocabulary, require_same_vocabulary_file
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class ModelDraft(Draft):
             "n_threads_batch": target.n_threads_batch,
             **(draft_kwargs or {}),
         }
+        check_opening(path, arguments)
         with explained(path):
             llama = llama_cpp.Llama(path, **arguments)
         return cls(target, llama, True, corpus)

@@ -25,6 +25,7 @@ from .draft import LOOKUP, Draft, opened, refuse
 from .generation import Generation
 from .loading import explained
 from .memory import fitted, note_change, settle, tokens_held
+from .opening import check_opening
 from .options import FallbackWarning, NumDraftTokens, Options, checked_max_draft_tokens, checked_seed
 from .request import Request
 from .samplers import taken_from
@@ -102,6 +103,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
+        check_opening(model_path, kwargs)
         with explained(model_path):
             super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked  # 0 is a seed like any other

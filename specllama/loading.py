@@ -16,6 +16,8 @@ from llama_cpp import _logger
 
 from . import catalog
 from .gguf_header import read_header
+from .header_checks import require_sound
+from .opening import lora_errors
 
 
 class ModelNotFoundError(FileNotFoundError, ValueError):
@@ -31,10 +33,11 @@ def explained(path: str) -> Iterator[None]:
 
     Raises:
         ModelNotFoundError: there is no such file.
-        ValueError: not a GGUF file, a truncated one, or not a model (a LoRA adapter, say).
+        ValueError: not a GGUF file, a truncated or damaged one, or not a model (a LoRA adapter, say).
     """
     _require_gguf(path)
-    with _captured_errors() as errors:
+    require_sound(path)
+    with _captured_errors() as errors, lora_errors(errors):
         try:
             yield
         except jinja2.TemplateError as error:

@@ -16,6 +16,7 @@ NOT_FOR_USERS = {
     "print: specllama: error: …": "only what every error on the command line begins with",
     "print: specllama: warning: …": "only what every warning on the command line begins with",
     "specllama/cost_cache.py: ValueError": "a file that cannot be used is as good as none: a line of the debug log",
+    "specllama/gguf_values.py: ValueError": "llama.cpp refuses such a file, too, and then its header is explained",
     "specllama/server/errors.py: error": "the log's heading of a traceback",
     "_reason: DO NOT MATCH THE HASHES": "what pip says",
     "_reason: No matching distribution": "what pip says",
