@@ -87,6 +87,8 @@ def context_of(llama: llama_cpp.Llama, name: str) -> _core.Context:
     """
     context: _core.Context | None = llama.__dict__.get("_specllama_context")
     if context is None:
+        if llama.model_params.vocab_only:
+            raise ValueError(f"the {name} was opened with vocab_only=True: it has no weights, and can only tokenize")
         context = _core.Context(API, int(llama._ctx.ctx), name)
         llama.__dict__["_specllama_context"] = context
     return context

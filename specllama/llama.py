@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _core, catalog
 from ._llama import context_of
-from .arguments import bound, check_constructor, sampling_of, warn, with_options
+from .arguments import bound, check_constructor, check_draft_kwargs, sampling_of, warn, with_options
 from .call_options import call_with_options, options_of_call
 from .closed import close_for_good
 from .completion import Completion
@@ -85,6 +85,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         self._options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
         checked = checked_seed(seed)
         check_constructor(kwargs)
+        check_draft_kwargs(draft_kwargs)
         self._lock = threading.RLock()
         self._warned: set[str] = set()
         self._generation: Generation | None = None

@@ -59,7 +59,11 @@ def _why_not(what: str, schema: Any) -> str | None:
     except TooLargeError:
         raise
     except RecursionError as error:
-        raise ValueError(f"{what} is nested too deeply for Python: give inner parts names in $defs") from error
+        raise ValueError(
+            f"{what} is nested too deeply for Python, or has too many optional properties: give inner parts names in "
+            "$defs, and "
+            'list in "required" what an answer always has'
+        ) from error
     except (TypeError, ValueError):  # no JSON
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import traceback
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -13,14 +14,23 @@ from llama_cpp.server.types import CreateChatCompletionRequest, CreateCompletion
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
 from specllama import Llama
+from specllama.limits import LARGEST_INT
 from specllama.options import Verify
+from specllama.prompt_only import prompt_only
 from specllama.sampler_fields import SamplerFields
 
 _OURS = {"timings_per_token", "return_origins", "stream_options"}
+# OpenAI's fields that mean nothing to one local model.
+_WITHOUT_EFFECT = {
+    *("audio", "metadata", "modalities", "parallel_tool_calls", "prediction", "prompt_cache_key"),
+    *("prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store", "verbosity"),
+    "web_search_options",
+}
 _THEIRS = {"n", "best_of", "user", "logit_bias_type", "min_tokens"}  # theirs that no method of Llama takes
 _BYTES_OF_TOKEN = 64  # more than texts of many tokens have
 _LEAST_OF_MESSAGE = 4  # tokens: chat templates put about as many around each
 _MOST_LOGPROBS = 20  # OpenAI's limit in chats; that in completions, 5, is too low for some clients of other servers
+_LONGEST_NAME = 60
 _NO_PARAMETERS = {"type": "object", "properties": {}}  # what OpenAI takes a function without them to have
 
 
@@ -95,11 +105,32 @@ class Additions(SamplerFields):
     timings_per_token: bool = Field(False, description="Send the timings so far with every chunk of a stream.")
     return_origins: bool = Field(False, description="Send with each text its tokens and where each came from.")
     stream_options: StreamOptions | None = None
+    typical_p: float = Field(1.0, ge=0.0, le=1.0, description="Locally typical sampling; 1 is off.")
+    top_k: int = Field(40, ge=0, le=LARGEST_INT, description="How many tokens may be chosen from; 0: all.")
     n: int | None = 1
+
+    model_config = ConfigDict(extra="allow")  # what has no effect is named in `warnings`
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, body: Any) -> Any:
+        known = {*CompletionRequest.model_fields, *ChatRequest.model_fields, *_WITHOUT_EFFECT}
+        for name in body.keys() - known if isinstance(body, dict) else ():
+            similar = difflib.get_close_matches(name[:_LONGEST_NAME], cls.model_fields, n=1)
+            hint = f': did you mean "{similar[0]}"?' if similar else "; /openapi.json lists all fields"
+            raise ValueError(f'there is no field "{name[:_LONGEST_NAME]}"{hint}')
+        return body
+
+    def warnings(self) -> list[str]:
+        """What of the request was accepted and did nothing."""
+        extra = self.model_extra or {}
+        return [f"{name} has no effect here" for name in sorted(extra) if extra[name] is not None]
 
     @field_validator("n", "best_of", check_fields=False)
     @classmethod
     def _only_one(cls, value: int | None) -> int | None:
+        if value is not None and value < 1:
+            raise ValueError(f"{value} must be 1")
         if value not in (None, 1):
             raise ValueError(f"{value} answers to one request are not supported: send it {value} times")
         return value
@@ -122,7 +153,8 @@ class CompletionRequest(Additions, CreateCompletionRequest):
 
     def begin(self, llm: Llama) -> Any:
         """A response, or the chunks of a stream."""
-        return llm.create_completion(**_arguments(self, llm))
+        with prompt_only(self.max_tokens == 0):
+            return llm.create_completion(**_arguments(self, llm))
 
 
 class Message(BaseModel):
@@ -155,7 +187,8 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     """The body of /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1)  # type: ignore[assignment]
-    max_completion_tokens: int | None = Field(None, ge=1, description="OpenAI's newer name of max_tokens.")
+    max_tokens: int | None = Field(None, ge=0, description="Default: as many as fit; 0 generates nothing.")
+    max_completion_tokens: int | None = Field(None, ge=0, description="OpenAI's newer name of max_tokens.")
     top_logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS, description="How many alternatives to each token.")
 
     @model_validator(mode="before")
@@ -188,11 +221,12 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     def begin(self, llm: Llama) -> Any:
         """A response, or the chunks of a stream."""
         arguments = _arguments(self, llm)
-        max_tokens = arguments.pop("max_completion_tokens", None) or self.max_tokens
+        newer = arguments.pop("max_completion_tokens", None)
+        max_tokens = self.max_tokens if newer is None else newer
         arguments["messages"] = [message.template_fields() for message in self.messages]
         if self.logprobs and self.top_logprobs is None:
             arguments["top_logprobs"] = 0  # llama_cpp would give no logprobs at all
-        with _template_errors():
+        with _template_errors(), prompt_only(max_tokens == 0):
             return llm.create_chat_completion(**{**arguments, "max_tokens": max_tokens})
 
 
@@ -244,7 +278,7 @@ def _tool_choice(body: dict[str, Any]) -> Any:
 
 def _arguments(body: CompletionRequest | ChatRequest, llm: Llama) -> dict[str, Any]:
     """Arguments of the Llama's method. What was not given, or given as null, is left to its defaults."""
-    dumped = body.model_dump(exclude={*_OURS, *_THEIRS})
+    dumped = body.model_dump(exclude={*_OURS, *_THEIRS, *(body.model_extra or ())})
     arguments = {name: value for name, value in dumped.items() if value is not None}
     if body.grammar is not None:
         arguments["grammar"] = LlamaGrammar.from_string(body.grammar, verbose=False)
