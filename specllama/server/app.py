@@ -97,7 +97,7 @@ def _add_generation(app: FastAPI, llm: Llama, name: str, worker: Worker, bodies:
     async def answer(request: Request, model: type[CompletionRequest | ChatRequest]) -> Response:
         try:
             body: CompletionRequest | ChatRequest = await bodies.parsed(request, model)
-            body.require_room(llm.n_ctx())
+            await asyncio.to_thread(body.require_room, llm.n_ctx())
             body.model = body.model or name
             job = worker.start(Answers(llm, body))
             async with stopped_when_client_leaves(request.receive, job):

@@ -11,13 +11,23 @@ from typing import Annotated, Any, Literal
 import llama_cpp
 from llama_cpp.llama_grammar import LlamaGrammar
 from llama_cpp.server.types import CreateChatCompletionRequest, CreateCompletionRequest
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PlainValidator,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from specllama import Llama
 from specllama.limits import LARGEST_INT
 from specllama.options import Verify
 from specllama.prompt_only import prompt_only
 from specllama.sampler_fields import SamplerFields
+from specllama.schemas import schemas_are_known, why_not_enforced
 
 _OURS = {"timings_per_token", "return_origins", "stream_options"}
 # OpenAI's fields that mean nothing to one local model.
@@ -191,6 +201,15 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     max_completion_tokens: int | None = Field(None, ge=0, description="OpenAI's newer name of max_tokens.")
     top_logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS, description="How many alternatives to each token.")
 
+    _is_strict: bool = PrivateAttr(True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_strictness(cls, body: Any, handler: ModelWrapValidatorHandler[ChatRequest]) -> ChatRequest:
+        made = handler(body)
+        made._is_strict = _is_strict(body)
+        return made
+
     @model_validator(mode="before")
     @classmethod
     def _as_llama_cpp_has_it(cls, body: Any) -> Any:
@@ -215,8 +234,19 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
                 f"{len(self.messages)} messages exceed context window of {n_ctx} tokens, for which at most {most} are "
                 "taken: leave out the oldest, or start the server with a larger context (-c)"
             )
+        if self._is_strict and (reason := self._not_enforced()):
+            raise ValueError(f'{reason}; simplify it, or send "strict": false with it')
         texts = [message.model_dump() for message in self.messages]
         require_room(_size_of([texts, self.tools, self.functions]), n_ctx)
+
+    def warnings(self) -> list[str]:
+        """What of the request was accepted and did nothing."""
+        reason = None if self._is_strict else self._not_enforced()
+        return [*super().warnings(), *([reason] if reason else [])]
+
+    def _not_enforced(self) -> str | None:
+        names = ("tools", "tool_choice", "functions", "function_call", "response_format")
+        return why_not_enforced({name: getattr(self, name) for name in names})
 
     def begin(self, llm: Llama) -> Any:
         """A response, or the chunks of a stream."""
@@ -226,8 +256,17 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         arguments["messages"] = [message.template_fields() for message in self.messages]
         if self.logprobs and self.top_logprobs is None:
             arguments["top_logprobs"] = 0  # llama_cpp would give no logprobs at all
-        with _template_errors(), prompt_only(max_tokens == 0):
+        with _template_errors(), prompt_only(max_tokens == 0), schemas_are_known():
             return llm.create_chat_completion(**{**arguments, "max_tokens": max_tokens})
+
+
+def _is_strict(body: Any) -> bool:
+    """Whether no schema of the request says that it need not be followed."""
+    tools = body.get("tools") if isinstance(body, dict) else None
+    places = [tool.get("function") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    wanted = body.get("response_format") if isinstance(body, dict) else None
+    places += [wanted, wanted.get("json_schema")] if isinstance(wanted, dict) else []
+    return not any(isinstance(place, dict) and place.get("strict") is False for place in places)
 
 
 @contextlib.contextmanager
