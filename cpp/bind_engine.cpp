@@ -12,6 +12,7 @@
 #include "drafters/mixed.hpp"
 #include "grammar.hpp"
 #include "speculator.hpp"
+#include "token_texts.hpp"
 #include "vocabulary.hpp"
 
 namespace py = pybind11;
@@ -53,13 +54,20 @@ void bind_api(py::module_ & module) {
                                   py::bytes(difference->draft_text));
         },
         py::arg("api"), py::arg("target_vocab"), py::arg("draft_vocab"));
+    py::class_<TokenTexts, std::shared_ptr<TokenTexts>>(module, "TokenTexts")
+        .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
+                 return std::make_shared<TokenTexts>(api, at_address<const llama_vocab>(vocab));
+             }),
+             py::arg("api"), py::arg("vocab"), ReleaseGil());
     module.def(
         "breakers_of_texts",
-        [](const LlamaApi & api, std::uintptr_t vocab, const std::vector<std::string> & texts) {
+        [](const LlamaApi & api, std::uintptr_t vocab, std::vector<std::string> texts,
+           std::shared_ptr<TokenTexts> words) {
+            const auto * at = at_address<const llama_vocab>(vocab);
             return std::make_shared<SequenceBreakers>(
-                breakers_of_texts(api, at_address<const llama_vocab>(vocab), texts));
+                breakers_of_texts(api, at, words ? *words : TokenTexts(api, at), std::move(texts)));
         },
-        py::arg("api"), py::arg("vocab"), py::arg("texts"));
+        py::arg("api"), py::arg("vocab"), py::arg("texts"), py::arg("words") = nullptr, ReleaseGil());
     py::class_<FirstBytes, std::shared_ptr<FirstBytes>>(module, "FirstBytes")
         .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
                  return std::make_shared<FirstBytes>(api, at_address<const llama_vocab>(vocab));
@@ -71,7 +79,7 @@ void bind_api(py::module_ & module) {
                  return std::make_shared<Grammar>(std::move(api), at_address<const llama_vocab>(vocab),
                                                   std::move(first_bytes), gbnf, root);
              }),
-             py::arg("api"), py::arg("vocab"), py::arg("first_bytes"), py::arg("gbnf"), py::arg("root"))
+             py::arg("api"), py::arg("vocab"), py::arg("first_bytes"), py::arg("gbnf"), py::arg("root"), ReleaseGil())
         .def(
             "forced",
             [](Grammar & self, const std::vector<int32_t> & recent) -> std::optional<std::pair<int32_t, bool>> {

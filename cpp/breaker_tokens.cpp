@@ -2,7 +2,11 @@
 #include "breaker_tokens.hpp"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <stdexcept>
+
+#include "text_matcher.hpp"
 
 namespace specllama {
 
@@ -11,52 +15,78 @@ namespace {
 constexpr std::size_t longest_text = 40;  // bytes
 constexpr std::size_t longest_rest = 20;  // tokens
 
-void require_usable(const std::string & text) {
-    if (text.empty() || text.size() > longest_text) {
-        throw std::invalid_argument("a text of dry_sequence_breakers has " + std::to_string(text.size()) +
-                                    " bytes: it must have 1 to " + std::to_string(longest_text));
+void require_usable(const std::vector<std::string> & texts) {
+    if (texts.size() > TextMatcher::most_texts) {
+        throw std::invalid_argument("dry_sequence_breakers has " + std::to_string(texts.size()) +
+                                    " texts: it may have at most " + std::to_string(TextMatcher::most_texts));
+    }
+    for (const std::string & text : texts) {
+        if (text.empty() || text.size() > longest_text) {
+            throw std::invalid_argument("a text of dry_sequence_breakers has " + std::to_string(text.size()) +
+                                        " bytes: it must have 1 to " + std::to_string(longest_text));
+        }
     }
 }
 
-// Not the token's piece: at the beginning of a text the tokenizer's leading space is left out.
-std::string text_of(const LlamaApi & api, const llama_vocab * vocab, int32_t token) {
-    std::string text(64, '\0');
-    int32_t size = api.llama_detokenize(vocab, &token, 1, text.data(), static_cast<int32_t>(text.size()), false, true);
-    if (size < 0) {
-        text.resize(static_cast<std::size_t>(-size));
-        size = api.llama_detokenize(vocab, &token, 1, text.data(), -size, false, true);
-    }
-    text.resize(static_cast<std::size_t>(std::max(size, 0)));
-    return text;
-}
+// What is left of a text behind its first bytes, in tokens. Each is tokenized once.
+class RestTokens {
+public:
+    RestTokens(const LlamaApi & api, const llama_vocab * vocab) : api_(api), vocab_(vocab) {}
 
-std::vector<int32_t> tokens_of(const LlamaApi & api, const llama_vocab * vocab, const std::string & text) {
-    std::vector<int32_t> tokens(4 * longest_text);
-    const int32_t count = api.llama_tokenize(vocab, text.data(), static_cast<int32_t>(text.size()), tokens.data(),
-                                             static_cast<int32_t>(tokens.size()), false, false);
-    tokens.resize(std::min(static_cast<std::size_t>(std::max(count, 0)), longest_rest));
-    return tokens;
+    const std::vector<int32_t> & tokens(const std::string & rest) {
+        const auto [found, is_new] = known_.try_emplace(rest);
+        if (is_new) {
+            std::vector<int32_t> & tokens = found->second;
+            tokens.resize(4 * longest_text);
+            const int32_t count = api_.llama_tokenize(vocab_, rest.data(), static_cast<int32_t>(rest.size()),
+                                                      tokens.data(), static_cast<int32_t>(tokens.size()), false, false);
+            tokens.resize(std::min(static_cast<std::size_t>(std::max(count, 0)), longest_rest));
+        }
+        return found->second;
+    }
+
+private:
+    const LlamaApi & api_;
+    const llama_vocab * vocab_;
+    std::map<std::string, std::vector<int32_t>> known_;
+};
+
+SequenceBreakers::Rests rests_behind(const TextMatcher & matcher, const TextMatcher::Match & match,
+                                     const std::vector<std::string> & texts, RestTokens & rests) {
+    SequenceBreakers::Rests found;
+    if (match.contained != 0) {
+        found.emplace_back();
+    }
+    for (const auto & [text, length] : matcher.begun(match.end)) {
+        if ((match.contained >> text & 1U) == 0) {
+            found.push_back(rests.tokens(texts[text].substr(length)));
+        }
+    }
+    std::sort(found.begin(), found.end());
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    return found;
 }
 
 }  // namespace
 
-SequenceBreakers breakers_of_texts(const LlamaApi & api, const llama_vocab * vocab,
-                                   const std::vector<std::string> & texts) {
-    std::for_each(texts.begin(), texts.end(), require_usable);
+SequenceBreakers breakers_of_texts(const LlamaApi & api, const llama_vocab * vocab, const TokenTexts & words,
+                                   std::vector<std::string> texts) {
+    require_usable(texts);
+    const TextMatcher matcher(texts);
+    RestTokens rests(api, vocab);
+    std::map<TextMatcher::Match, std::shared_ptr<const SequenceBreakers::Rests>> known;
     SequenceBreakers breakers;
-    for (int32_t token = 0; token < api.llama_vocab_n_tokens(vocab); ++token) {
-        const std::string word = text_of(api, vocab, token);
-        for (const std::string & text : texts) {
-            if (word.find(text) != std::string::npos) {
-                breakers.add(token, {});
-                continue;
-            }
-            for (std::size_t at = word.find(text[0]); at != std::string::npos; at = word.find(text[0], at + 1)) {
-                const std::size_t there = word.size() - at;
-                if (there < text.size() && word.compare(at, there, text, 0, there) == 0) {
-                    breakers.add(token, tokens_of(api, vocab, text.substr(there)));
-                }
-            }
+    for (int32_t token = 0; token < words.size(); ++token) {
+        const TextMatcher::Match match = matcher.match(words.of(token));
+        if (match.contained == 0 && match.end == 0) {
+            continue;
+        }
+        auto & of_match = known[match];  // shared by all tokens that match alike: there may be many thousands
+        if (!of_match) {
+            of_match = std::make_shared<const SequenceBreakers::Rests>(rests_behind(matcher, match, texts, rests));
+        }
+        if (!of_match->empty()) {
+            breakers.put(token, of_match);
         }
     }
     return breakers;

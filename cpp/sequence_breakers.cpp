@@ -6,10 +6,12 @@
 namespace specllama {
 
 void SequenceBreakers::add(int32_t first, std::vector<int32_t> rest) {
-    auto & rests = rests_[first];
+    auto & known = rests_[first];
+    Rests rests = known ? *known : Rests();
     if (std::find(rests.begin(), rests.end(), rest) == rests.end()) {
         rests.push_back(std::move(rest));
     }
+    known = std::make_shared<const Rests>(std::move(rests));
 }
 
 std::size_t SequenceBreakers::num_behind(const std::vector<int32_t> & backwards) const {
@@ -20,7 +22,7 @@ std::size_t SequenceBreakers::num_behind(const std::vector<int32_t> & backwards)
         }
         const auto behind = backwards.rend() - static_cast<std::ptrdiff_t>(i);  // the token after this one
         std::size_t nearest = backwards.size();
-        for (const auto & rest : found->second) {
+        for (const auto & rest : *found->second) {
             if (rest.size() <= i && std::equal(rest.begin(), rest.end(), behind)) {
                 nearest = std::min(nearest, i - rest.size());
             }
@@ -34,7 +36,7 @@ std::size_t SequenceBreakers::num_behind(const std::vector<int32_t> & backwards)
 
 bool SequenceBreakers::breaks_alone(int32_t token) const {
     const auto found = rests_.find(token);
-    return found != rests_.end() && std::any_of(found->second.begin(), found->second.end(),
+    return found != rests_.end() && std::any_of(found->second->begin(), found->second->end(),
                                                 [](const std::vector<int32_t> & rest) { return rest.empty(); });
 }
 

@@ -87,6 +87,8 @@ def context_of(llama: llama_cpp.Llama, name: str) -> _core.Context:
     """
     context: _core.Context | None = llama.__dict__.get("_specllama_context")
     if context is None:
+        if llama.model_params.vocab_only:
+            raise ValueError(f"the {name} was opened with vocab_only=True: it has no weights, and can only tokenize")
         context = _core.Context(API, int(llama._ctx.ctx), name)
         llama.__dict__["_specllama_context"] = context
     return context
@@ -126,13 +128,20 @@ def sequence_breakers_of(llama: llama_cpp.Llama, texts: tuple[str, ...]) -> _cor
     """The texts in the tokens of an open Llama, which remembers those of the last call.
 
     Raises:
-        ValueError: an empty text, or one that is too long.
+        ValueError: an empty text, one that is too long, or too many.
     """
     known: tuple[tuple[str, ...], _core.SequenceBreakers] | None = llama.__dict__.get("_specllama_breakers")
     if known is None or known[0] != texts:
-        known = (texts, _core.breakers_of_texts(API, _vocab(llama._model), list(texts)))
+        known = (texts, _core.breakers_of_texts(API, _vocab(llama._model), list(texts), _token_texts_of(llama)))
         llama.__dict__["_specllama_breakers"] = known
     return known[1]
+
+
+def _token_texts_of(llama: llama_cpp.Llama) -> _core.TokenTexts:
+    texts: _core.TokenTexts | None = llama.__dict__.get("_specllama_token_texts")
+    if texts is None:
+        texts = llama.__dict__["_specllama_token_texts"] = _core.TokenTexts(API, _vocab(llama._model))
+    return texts
 
 
 def why_no_rollback(llama: llama_cpp.Llama, name: str) -> str | None:

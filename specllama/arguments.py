@@ -137,6 +137,15 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
             raise ValueError(f"{name}={value} is out of range: it must be from {least} to {most}")
 
 
+def check_draft_kwargs(draft_kwargs: Any) -> None:
+    """Raises TypeError unless it is None or a dict."""
+    if draft_kwargs is not None and not isinstance(draft_kwargs, dict):
+        raise TypeError(
+            f"draft_kwargs={draft_kwargs!r:.100} must be a dict of the draft's constructor arguments, such as "
+            "{'n_gpu_layers': 0}"
+        )
+
+
 def sampling_of(arguments: dict[str, Any]) -> dict[str, Any]:
     """The sampling parameters among the arguments of ``generate`` or ``create_completion``."""
     named = {**arguments, "temp": arguments.get("temp", arguments.get("temperature"))}

@@ -44,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, and return its exit code, see the parser's epilog."""
+    _replace_closed_streams()
     # A terminal that cannot show a character must not end the run. Bytes that are no UTF-8 are refused where they are
     # understood as text, with a word on what they were.
     for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "replace"), (sys.stdin, "surrogateescape")):
@@ -119,6 +120,13 @@ def _ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _replace_closed_streams() -> None:
+    """Where a shell closed one (``>&-``) Python has None, and the next file that is opened would take its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # until the process ends
 
 
 def _flush_or_forget_stdout() -> None:

@@ -19,8 +19,9 @@ from .arguments import sampling_of, warn
 from .generation import Generation
 from .logprobs import LogprobLog, prompt_logprobs
 from .options import Options
-from .prompt import prompt_tokens_of
-from .request import Request
+from .prompt import checked_prompt, prompt_tokens_of
+from .prompt_only import is_prompt_only
+from .request import Request, checked_bias
 from .text import TextAssembler
 from .token import Origin, Token
 from .watch import watch_of_call
@@ -38,7 +39,7 @@ class Completion:
 
     def __init__(self, llama: Llama, options: Options, arguments: dict[str, Any]) -> None:
         self._llama = llama
-        self._prompt: str | list[int] = arguments["prompt"]
+        self._prompt = checked_prompt(arguments["prompt"])
         self._echo: bool = arguments["echo"]
         self._stream: bool = arguments["stream"]
         self._num_logprobs: int | None = arguments["logprobs"]
@@ -59,7 +60,7 @@ class Completion:
             seed=seed,
             seed_given=seed_given,
             sampling=sampling_of(arguments),
-            logit_bias={int(token): float(bias) for token, bias in logit_bias.items()},
+            logit_bias=checked_bias(logit_bias),
             logits_processor=arguments["logits_processor"],
             grammar=arguments["grammar"],
             stopping_criteria=arguments["stopping_criteria"],
@@ -68,6 +69,7 @@ class Completion:
         self._generation = Generation(llama, request)
         self._watch = watch_of_call()
         self._origins: list[Origin] = []  # of the assembler's tokens, for the watch
+        self._prompt_only = is_prompt_only()
         self._num_shown = 0  # tokens of which the watch knows
         self._finish_reason = "length"
 
@@ -105,6 +107,8 @@ class Completion:
         llama, assembler = self._llama, self._assembler
         if self._echo and self._log is not None and not self._stream:
             self._log.add_prompt(self._prompt_tokens, prompt_logprobs(llama, self._prompt_tokens, self._num_logprobs))
+        if self._prompt_only:
+            return
         tokens = self._generation.run()
         try:
             for token in tokens:
@@ -126,6 +130,8 @@ class Completion:
                 self._finish_reason = "stop"
         finally:
             tokens.close()
+            if self._watch is not None:
+                self._watch.finish_reason = self._finish_reason
 
     def _chunks(self) -> Iterator[dict[str, Any]]:
         for _ in self._generate():
@@ -195,7 +201,7 @@ class Completion:
         if room <= 0:
             raise ValueError(
                 f"Requested tokens ({len(self._prompt_tokens)}) exceed context window of {self._llama.n_ctx()}: "
-                "shorten the prompt, or create the Llama with a larger n_ctx"
+                "shorten the prompt, or create the Llama with a larger n_ctx (-c)"
             )
         return room if max_tokens is None or max_tokens <= 0 else min(int(max_tokens), room)
 
@@ -224,7 +230,7 @@ class Completion:
             llama._seed = seed
 
     def _save_cached_state(self) -> None:
-        if self._llama.cache:
+        if self._llama.cache and not self._prompt_only:
             self._llama.cache[self._prompt_tokens + self._assembler.tokens] = self._llama.save_state()
 
 

@@ -17,6 +17,7 @@ from .draft import Draft
 from .kernels import checked_kernels, loading, remember
 from .loading import explained
 from .memory import tokens_held
+from .opening import check_opening
 from .vocabulary import require_same_vocabulary, require_same_vocabulary_file
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class ModelDraft(Draft):
             "n_threads_batch": target.n_threads_batch,
             **own,
         }
+        check_opening(path, arguments)
         with explained(path), loading(choice) as use:
             llama = llama_cpp.Llama(path, **arguments)
         remember(llama, use)

@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _core, catalog
 from ._llama import context_of
-from .arguments import bound, check_constructor, sampling_of, warn, with_options
+from .arguments import bound, check_constructor, check_draft_kwargs, sampling_of, warn, with_options
 from .call_options import call_with_options, options_of_call
 from .closed import close_for_good
 from .completion import Completion
@@ -26,6 +26,7 @@ from .generation import Generation
 from .kernels import checked_kernels, loading, remember, use_of
 from .loading import explained
 from .memory import fitted, note_change, settle, tokens_held
+from .opening import check_opening
 from .options import FallbackWarning, NumDraftTokens, Options, checked_max_draft_tokens, checked_seed
 from .request import Request
 from .samplers import taken_from
@@ -90,6 +91,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         checked = checked_seed(seed)
         self._kernels = checked_kernels(kernels)
         check_constructor(kwargs)
+        check_draft_kwargs(draft_kwargs)
         self._lock = threading.RLock()
         self._warned: set[str] = set()
         self._generation: Generation | None = None
@@ -108,6 +110,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
+        check_opening(model_path, kwargs)
         with explained(model_path), loading(self._kernels) as use:
             super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
         remember(self, use)

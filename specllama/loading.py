@@ -17,6 +17,8 @@ from llama_cpp import _logger
 from . import catalog
 from .backend import prepare_backend
 from .gguf_header import read_header
+from .header_checks import require_sound
+from .opening import lora_errors
 
 
 class ModelNotFoundError(FileNotFoundError, ValueError):
@@ -32,11 +34,12 @@ def explained(path: str) -> Iterator[None]:
 
     Raises:
         ModelNotFoundError: there is no such file.
-        ValueError: not a GGUF file, a truncated one, or not a model (a LoRA adapter, say).
+        ValueError: not a GGUF file, a truncated or damaged one, or not a model (a LoRA adapter, say).
     """
     _require_gguf(path)
+    require_sound(path)
     prepare_backend()
-    with _captured_errors() as errors:
+    with _captured_errors() as errors, lora_errors(errors):
         try:
             yield
         except jinja2.TemplateError as error:

@@ -15,6 +15,22 @@ if TYPE_CHECKING:
 _PREFIX = _SUFFIX = _MIDDLE = 0
 
 
+def checked_prompt(prompt: Any) -> str | list[int]:
+    """A prompt as text or as a list of tokens.
+
+    Raises:
+        TypeError: neither: bytes, say, which Python takes for a sequence of numbers.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, np.ndarray) and prompt.ndim == 1:
+        prompt = prompt.tolist()
+    if isinstance(prompt, (bytes, bytearray, memoryview)) or not isinstance(prompt, Sequence):
+        hint = ": decode it, as in prompt.decode()" if isinstance(prompt, (bytes, bytearray)) else ""
+        raise TypeError(f"the prompt is {type(prompt).__name__}, and must be a text or a list of token ids{hint}")
+    return list(prompt)
+
+
 def prompt_tokens_of(llama: Llama, prompt: str | list[int], suffix: str | None) -> list[int]:
     """Tokens of a prompt given as text or tokens, with BOS and EOS where the model wants them."""
     model = llama._model

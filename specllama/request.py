@@ -3,12 +3,61 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
 from . import _core
 from .limits import LARGEST_INT
 from .options import Options
+
+_WHOLE = ("top_k", "mirostat_mode")
+_MIROSTATS = (0, 1, 2)
+
+
+def checked_bias(given: Any) -> dict[int, float]:
+    """``logit_bias`` by token.
+
+    Raises:
+        TypeError: no dict of numbers.
+        ValueError: a key that is no token id.
+    """
+    if not isinstance(given, dict):
+        raise TypeError(f"logit_bias={given!r:.100} must be a dict from token ids to what is added to their logits")
+    found = {}
+    for token, bias in given.items():
+        try:
+            number = int(token)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"logit_bias: {token!r:.100} is no token id: give numbers, such as llm.tokenize() gives of a text"
+            ) from None
+        if isinstance(bias, bool) or not isinstance(bias, numbers.Real):
+            raise TypeError(f"logit_bias: {bias!r:.100} for token {number} must be a number")
+        found[number] = float(bias)
+    return found
+
+
+def checked_sampling(sampling: dict[str, Any]) -> dict[str, Any]:
+    """The sampling parameters, each of them a number that fits.
+
+    Raises:
+        TypeError: one that is no number.
+        ValueError: one that does not fit, or a mode of mirostat that does not exist.
+    """
+    for name, value in sampling.items():
+        if name == "penalize_nl":  # a flag, and without effect in llama_cpp
+            continue
+        if not isinstance(value, numbers.Integral if name in _WHOLE else numbers.Real):
+            raise TypeError(f"{_SHOWN.get(name, name)}={value!r:.100} must be a {'whole ' * (name in _WHOLE)}number")
+        if isinstance(value, numbers.Integral) and name in _WHOLE and abs(int(value)) > LARGEST_INT:
+            raise ValueError(f"{name}={value} is out of range: it must be at most {LARGEST_INT}")
+    if sampling["mirostat_mode"] not in _MIROSTATS:
+        raise ValueError(f"mirostat_mode={sampling['mirostat_mode']} must be 0 (off), 1 or 2")
+    return sampling
+
+
+_SHOWN = {"temp": "temperature"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +99,7 @@ class Request:
         Raises:
             ValueError: a value that has no meaning, such as NaN.
         """
-        sampling = self.sampling
+        sampling = checked_sampling(self.sampling)
         active = self.options.samplers.active()
         if active and self.fallback_reason():
             raise ValueError(

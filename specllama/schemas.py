@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .arguments import warn
-from .schema_converter import TooLargeError, grammar_of_schema
+from .schema_converter import TooLargeError, grammar_of_schema, parts_passed_over
 
+_known: contextvars.ContextVar[bool] = contextvars.ContextVar("specllama_schemas_known", default=False)
+_MOST_PARTS = 5
 _LONGEST_REASON = 200  # characters: the converter quotes the schema
 
 
@@ -22,10 +26,40 @@ def warn_of_schema(options: Mapping[str, Any]) -> None:
     Raises:
         ValueError: a schema that is nested too deeply, or whose grammar would take all memory.
     """
+    if _known.get():
+        return
     reasons = [(what, _why_not(what, schema)) for what, schema in _schemas(options) if schema is not None]
     if reasons and reasons[0][1] is not None:
         what, reason = reasons[0]  # its grammar takes precedence
         warn(f"{what} cannot be made into a grammar ({reason}), so the answer may be any JSON: simplify the schema")
+
+
+def why_not_enforced(options: Mapping[str, Any]) -> str | None:
+    """What of the schema that a chat is to follow cannot be enforced; None if all of it is.
+
+    Args:
+        options: the keyword arguments of ``create_chat_completion``.
+
+    Raises:
+        ValueError: a schema that is nested too deeply, or whose grammar would take all memory.
+    """
+    for what, schema in _schemas(options):  # the first one is followed
+        if schema is None:
+            return None
+        reason = _why_not(what, schema)
+        parts = [reason] if reason is not None else parts_passed_over(json.dumps(schema))
+        return f"{what} cannot be enforced: {'; '.join(parts[:_MOST_PARTS])}" if parts else None
+    return None
+
+
+@contextlib.contextmanager
+def schemas_are_known() -> Iterator[None]:
+    """Within the block nothing is said of schemas: their user has been told."""
+    token = _known.set(True)
+    try:
+        yield
+    finally:
+        _known.reset(token)
 
 
 def _schemas(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -59,7 +93,11 @@ def _why_not(what: str, schema: Any) -> str | None:
     except TooLargeError:
         raise
     except RecursionError as error:
-        raise ValueError(f"{what} is nested too deeply for Python: give inner parts names in $defs") from error
+        raise ValueError(
+            f"{what} is nested too deeply for Python, or has too many optional properties: give inner parts names in "
+            "$defs, and "
+            'list in "required" what an answer always has'
+        ) from error
     except (TypeError, ValueError):  # no JSON
         return None
 

@@ -27,6 +27,8 @@ class Watch:
         self._ended = Tally()
         self._running: Callable[[], Tally] | None = None
         self._shown: list[tuple[int, Origin]] = []
+        self.finish_reason = "stop"
+        """Of the last completion: ``stop`` or ``length``."""
         self.num_shown = 0
         """Tokens of the texts, without those that ended one."""
 

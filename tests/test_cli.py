@@ -421,3 +421,13 @@ def test_a_signal_that_an_import_wraps(
     monkeypatch.setattr("specllama.commands.pull.run", run)
     assert cli.main(["pull", "--list"]) == code
     assert capsys.readouterr().err == f"specllama: {'interrupted' if code == 130 else 'terminated'}\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX closes the stream")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_a_closed_stream_is_as_good_as_nobody_reading(tiny_files: TinyFiles, closed: str) -> None:
+    line = f"exec {sys.executable} -m specllama.cli generate -m {tiny_files.target} -p 'the cat' -n 4 {closed}"
+    run = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+    assert run.returncode == 0
+    assert "Traceback" not in run.stdout + run.stderr
+    assert bool(run.stdout) == (closed in ("2>&-", "<&-"))

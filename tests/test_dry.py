@@ -97,10 +97,20 @@ def test_llama_cpps_sampler(make_base: MakeBase, breakers: list[str]) -> None:
     assert n_penalised > 20
 
 
+def test_many_breakers_that_overlap(make_base: MakeBase) -> None:
+    """As many as may be, of which most begin at the end of many tokens, against llama.cpp's sampler."""
+    texts = [*TEXTS, *(rest + " the cat" * 3 for rest in ("", "t", "at", "e", "s")), "sat on", "on t", "b.", "no"]
+    texts += [f"t {i} the" for i in range(64 - len(texts))]
+    assert len(texts) == 64
+    test_llama_cpps_sampler(make_base, texts)
+
+
 def test_bad_breakers(make_base: MakeBase) -> None:
     for text in ("", "a" * 41):
         with pytest.raises(ValueError, match=f"dry_sequence_breakers has {len(text)} bytes"):
             _core.breakers_of_texts(api(), vocab_address(make_base()), ["\n", text])
+    with pytest.raises(ValueError, match="dry_sequence_breakers has 65 texts: it may have at most 64"):
+        _core.breakers_of_texts(api(), vocab_address(make_base()), [f"a{i}" for i in range(65)])
     with pytest.raises(ValueError, match="no tokens"):
         _core.SequenceBreakers([[1], []])
 

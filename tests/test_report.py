@@ -210,6 +210,19 @@ def test_prediction_figure() -> None:
     assert axes.get_xlim() == axes.get_ylim()
 
 
+def test_a_lookups_acceptance_is_shown(tmp_path: Path) -> None:
+    """It costs no time of a draft model's."""
+    runs = [
+        dataclasses.replace(run, stats={**run.stats, "draft_seconds": 0.0})
+        for run in synthetic.bench_runs(("plain", "block:4"), ("code",), prompts=1)
+    ]
+    result = synthetic.bench_result(runs)
+    row = next(row for row in result.summary if row.mode == "block:4")
+    assert row.draft_share == 0 and row.acceptance_rate > 0
+    source = Page(write_report(result, tmp_path)).source
+    assert f"<td>{row.acceptance_rate:.0%}</td>" in source
+
+
 def test_no_mode_is_faster(tmp_path: Path) -> None:
     runs = synthetic.bench_runs(("plain", "block:4"), ("code",), prompts=1)
     slower = [dataclasses.replace(run, speedup=0.8) if run.mode == "block:4" else run for run in runs]

@@ -69,7 +69,9 @@ def send(served: Served, path: str, body: bytes, content_type: str = "applicatio
     """Sends a request, and leaves the answer unread."""
     host, port = served.url.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)))
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     connection.sendall(head.encode() + body)
     return connection
 

@@ -193,6 +193,32 @@ def test_plain_decoding_beside_it_in_the_dark(page: Any) -> None:
     photograph(page, "dark")
 
 
+def test_an_answer_that_was_cut_off_says_so(page: Any) -> None:
+    page.fill("#max_tokens", "10")
+    page.fill("#message", "the cat")
+    page.press("#message", "Enter")
+    wait_until_answered(page)
+    assert page.locator("article small").inner_text().startswith("cut off: ")
+
+
+def test_a_reader_who_has_scrolled_up_stays_there(page: Any, gate: threading.Event) -> None:
+    page.set_viewport_size({"width": 500, "height": 420})
+    begin_long_answer(page)
+    where = "document.getElementById('log').scrollTop"
+    page.evaluate(f"{where} = 0")
+    gate.set()
+    wait_until_answered(page)
+    assert page.evaluate(where) == 0
+    page.evaluate(f"{where} = 1e9")
+    end = page.evaluate(where)
+    assert end > 100
+    page.fill("#max_tokens", "300")
+    page.fill("#message", "the cat")
+    page.press("#message", "Enter")
+    wait_until_answered(page)
+    assert page.evaluate(where) > end
+
+
 def test_errors_are_shown(page: Any) -> None:
     page.fill("#message", "a " * 2000)
     page.press("#message", "Enter")

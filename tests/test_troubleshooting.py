@@ -22,6 +22,7 @@ NOT_FOR_USERS = {
     "specllama/trial.py: ValueError": "the same",
     "specllama/trial.py: RuntimeError": "for who writes a trial",
     "specllama/_trial_worker.py: ValueError": "for who writes a test",
+    "specllama/gguf_values.py: ValueError": "llama.cpp refuses such a file, too, and then its header is explained",
     "specllama/server/errors.py: error": "the log's heading of a traceback",
     "_reason: DO NOT MATCH THE HASHES": "what pip says",
     "_reason: No matching distribution": "what pip says",

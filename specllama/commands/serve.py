@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specllama.commands import Subparsers
 
 _KEY_VARIABLE = "SPECLLAMA_API_KEY"
+_MAX_BODY = 8 << 20  # server.bodies.MAX_BODY, which takes the extra to import
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -39,11 +40,27 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help=f"without it nothing answers; default: {_KEY_VARIABLE}, if set",
     )
     group.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        dest="allowed_hosts",
+        metavar="NAME",
+        help="a name or an address by which it may be called, beside --host and the loopback ones; may be given "
+        "several times; * allows all",
+    )
+    group.add_argument(
         "--max-waiting",
         type=common.whole(0),
         default=16,
         metavar="N",
         help="requests that may wait; others get 503 (default 16)",
+    )
+    group.add_argument(
+        "--max-body",
+        type=common.whole(1),
+        default=_MAX_BODY,
+        metavar="BYTES",
+        help=f"longest body of a request; others get 413 (default {_MAX_BODY})",
     )
     return parser
 
@@ -52,14 +69,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until told to end."""
     try:
         from specllama import server
+        from specllama.server.hosts import checked_host
     except ModuleNotFoundError as error:
         raise ImportError(f'the server needs {error.name}: pip install "specllama[server]"') from error
     api_key = arguments.api_key if arguments.api_key is not None else os.environ.get(_KEY_VARIABLE)
+    hosts = [checked_host(host) for host in (arguments.host, *arguments.allowed_hosts)]
     with contextlib.closing(server.bound_socket(arguments.host, arguments.port)) as bound:
         llm = common.load_llama(arguments)
         with contextlib.closing(llm):
             name = Path(arguments.model).name
-            app = server.create_app(llm, name=name, api_key=api_key, max_waiting=arguments.max_waiting)
+            app = server.create_app(
+                llm,
+                name=name,
+                api_key=api_key,
+                max_waiting=arguments.max_waiting,
+                allowed_hosts=hosts,
+                max_body=arguments.max_body,
+            )
             host, port = bound.getsockname()[:2]
             print(f"serving {name} on http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr)
             if api_key is None and not ipaddress.ip_address(host).is_loopback:

@@ -31,7 +31,7 @@ class Answers:
         if self._request.stream:
             yield from self._chunks(given, watch)
         else:
-            yield {**given, **self._tokens(watch), "timings": timings(watch.stats())}
+            yield {**_ended(given, watch), **self._tokens(watch), **self._warnings(), "timings": timings(watch.stats())}
 
     def _chunks(self, chunks: Any, watch: Watch) -> Generator[Item, None, None]:
         held: Item | None = None  # until everything has ended, and the timings are complete
@@ -47,16 +47,28 @@ class Answers:
         if held is None:
             return
         done = {"timings": timings(watch.stats())}
-        yield {**held, **self._tokens(watch), **done}
+        yield {**_ended(held, watch), **self._tokens(watch), **self._warnings(), **done}
         options = self._request.stream_options
         if options is not None and options.include_usage:
             yield {**held, "choices": [], "usage": _usage(watch), **done}
+
+    def _warnings(self) -> Item:
+        warnings = self._request.warnings()
+        return {"warnings": warnings} if warnings else {}
 
     def _tokens(self, watch: Watch) -> Item:
         shown = watch.take_shown()
         if not self._request.return_origins:
             return {}
         return {"tokens": [{"id": token, "origin": origin} for token, origin in shown]}
+
+
+def _ended(item: Item, watch: Watch) -> Item:
+    """A call of a tool that was cut off says so, as OpenAI's does: llama_cpp calls every one complete."""
+    choice = item["choices"][0]
+    if choice["finish_reason"] not in ("tool_calls", "function_call") or watch.finish_reason != "length":
+        return item
+    return {**item, "choices": [{**choice, "finish_reason": "length"}]}
 
 
 def _carries_text(choice: Any) -> bool:

@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from importlib import resources
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
-from llama_cpp.server.types import DetokenizeInputRequest, TokenizeInputRequest
+from llama_cpp.server.types import TokenizeInputRequest
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from specllama import Llama, __version__
+from specllama.watch import Stopped
 
 from .answers import Answers
 from .auth import KeyRequired
+from .bodies import MAX_BODY, Bodies
+from .documentation import body_of, document
 from .errors import ShuttingDownError, error_body, error_reply
+from .hosts import HostsChecked, checked_host
 from .metrics import Metrics, RequestsCounted
 from .replies import EventStream, JsonReply, stopped_when_client_leaves
-from .requests import ChatRequest, CompletionRequest
+from .requests import ChatRequest, CompletionRequest, DetokenizeRequest, require_room
 from .worker import Worker
 
 
-def create_app(llm: Llama, *, name: str, api_key: str | None = None, max_waiting: int = 16) -> FastAPI:
+def create_app(
+    llm: Llama,
+    *,
+    name: str,
+    api_key: str | None = None,
+    max_waiting: int = 16,
+    allowed_hosts: Iterable[str] = (),
+    max_body: int = MAX_BODY,
+) -> FastAPI:
     """An app that owns the generations of `llm` while it runs. ``app.state.worker`` is what runs them.
 
     Args:
@@ -35,14 +46,19 @@ def create_app(llm: Llama, *, name: str, api_key: str | None = None, max_waiting
         name: its name in /v1/models.
         api_key: what every request must carry; None: nothing.
         max_waiting: how many requests may wait while another one has the model; more get 503.
+        allowed_hosts: names and addresses by which it may be called, beside the loopback ones: 403 to all others.
+            ``"0.0.0.0"`` allows every address, ``"*"`` every name, too, and pages of every origin.
+        max_body: bytes that the body of a request may have; more get 413.
 
     Raises:
-        ValueError: an empty key, or a negative number.
+        ValueError: an empty key, a negative number, or a host that is neither a name nor an address.
     """
     if api_key is not None and not api_key.strip():
         raise ValueError("the API key is empty: give one, or none to serve without")
     if max_waiting < 0:
         raise ValueError(f"max_waiting={max_waiting} must be 0 (none may wait) or more")
+    hosts = [checked_host(host) for host in allowed_hosts]
+    bodies = Bodies(max_body)
     worker = Worker(max_waiting)
     registry = CollectorRegistry()
     registry.register(Metrics(llm, worker))
@@ -51,33 +67,38 @@ def create_app(llm: Llama, *, name: str, api_key: str | None = None, max_waiting
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await asyncio.to_thread(worker.close)
+        bodies.close()
 
     # FastAPI's documentation pages load scripts from elsewhere; /openapi.json is what they show.
     app = FastAPI(title="specllama", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.worker = worker
-    _add_generation(app, llm, name, worker)
-    _add_tokenizer(app, llm)
+    _add_generation(app, llm, name, worker, bodies)
+    _add_tokenizer(app, llm, bodies)
     _add_service(app, name, worker, registry)
     _add_errors(app)
+    document(app, (CompletionRequest, ChatRequest, TokenizeInputRequest, DetokenizeRequest))
     if api_key is not None:
         app.add_middleware(KeyRequired, key=api_key)
+    app.add_middleware(HostsChecked, allowed=hosts)
     endpoints = frozenset(route.path for route in app.routes if hasattr(route, "path"))
     app.add_middleware(RequestsCounted, registry=registry, endpoints=endpoints)
     return app
 
 
-def _add_generation(app: FastAPI, llm: Llama, name: str, worker: Worker) -> None:
-    @app.post("/v1/completions", response_model=None)
-    async def completions(request: Request, body: CompletionRequest) -> Response:
-        return await answer(request, body)
+def _add_generation(app: FastAPI, llm: Llama, name: str, worker: Worker, bodies: Bodies) -> None:
+    @app.post("/v1/completions", response_model=None, openapi_extra=body_of(CompletionRequest))
+    async def completions(request: Request) -> Response:
+        return await answer(request, CompletionRequest)
 
-    @app.post("/v1/chat/completions", response_model=None)
-    async def chat_completions(request: Request, body: ChatRequest) -> Response:
-        return await answer(request, body)
+    @app.post("/v1/chat/completions", response_model=None, openapi_extra=body_of(ChatRequest))
+    async def chat_completions(request: Request) -> Response:
+        return await answer(request, ChatRequest)
 
-    async def answer(request: Request, body: CompletionRequest | ChatRequest) -> Response:
-        body.model = body.model or name
+    async def answer(request: Request, model: type[CompletionRequest | ChatRequest]) -> Response:
         try:
+            body: CompletionRequest | ChatRequest = await bodies.parsed(request, model)
+            await asyncio.to_thread(body.require_room, llm.n_ctx())
+            body.model = body.model or name
             job = worker.start(Answers(llm, body))
             async with stopped_when_client_leaves(request.receive, job):
                 first = await anext(job)  # so that an error has a status of its own, in a stream too
@@ -89,24 +110,30 @@ def _add_generation(app: FastAPI, llm: Llama, name: str, worker: Worker) -> None
         return EventStream(job, first, error_body) if body.stream else JsonReply(first)
 
 
-def _add_tokenizer(app: FastAPI, llm: Llama) -> None:
-    def tokens_of(body: TokenizeInputRequest) -> list[int]:
-        return llm.tokenize(body.input.encode("utf-8", errors="replace"), special=True)
+def _add_tokenizer(app: FastAPI, llm: Llama, bodies: Bodies) -> None:
+    async def tokens_of(request: Request) -> list[int]:
+        text = (await bodies.parsed(request, TokenizeInputRequest)).input.encode("utf-8", errors="replace")
+        require_room(len(text), llm.n_ctx())
+        return await asyncio.to_thread(llm.tokenize, text, special=True)
 
-    @app.post("/extras/tokenize")
-    def tokenize(body: TokenizeInputRequest) -> dict[str, list[int]]:
-        return {"tokens": tokens_of(body)}
+    @app.post("/extras/tokenize", openapi_extra=body_of(TokenizeInputRequest))
+    async def tokenize(request: Request) -> dict[str, list[int]]:
+        return {"tokens": await tokens_of(request)}
 
-    @app.post("/extras/tokenize/count")
-    def count(body: TokenizeInputRequest) -> dict[str, int]:
-        return {"count": len(tokens_of(body))}
+    @app.post("/extras/tokenize/count", openapi_extra=body_of(TokenizeInputRequest))
+    async def count(request: Request) -> dict[str, int]:
+        return {"count": len(await tokens_of(request))}
 
-    @app.post("/extras/detokenize")
-    def detokenize(body: DetokenizeInputRequest) -> dict[str, str]:
-        for token in body.tokens:
+    @app.post("/extras/detokenize", openapi_extra=body_of(DetokenizeRequest))
+    async def detokenize(request: Request) -> dict[str, str]:
+        tokens = (await bodies.parsed(request, DetokenizeRequest)).tokens
+        return {"text": await asyncio.to_thread(text_of, tokens)}
+
+    def text_of(tokens: list[int]) -> str:
+        for token in tokens:
             if not 0 <= token < llm.n_vocab():
                 raise HTTPException(400, f"token {token} is out of range: the vocabulary has {llm.n_vocab()} tokens")
-        return {"text": llm.detokenize(body.tokens).decode("utf-8", errors="replace")}
+        return llm.detokenize(tokens).decode("utf-8", errors="replace")
 
 
 def _add_service(app: FastAPI, name: str, worker: Worker, registry: CollectorRegistry) -> None:
@@ -139,8 +166,10 @@ def _add_errors(app: FastAPI) -> None:
     async def http_error(_: Request, error: HTTPException) -> Response:
         return error_reply(error)
 
-    @app.exception_handler(RequestValidationError)
-    async def wrong_body(_: Request, error: RequestValidationError) -> Response:
-        # Not what was given: it may be long, or no JSON.
-        places = [f"{'.'.join(map(str, one['loc'][1:])) or 'body'}: {one['msg']}" for one in error.errors()[:5]]
-        return error_reply(HTTPException(400, "; ".join(places)))
+    @app.exception_handler(ValueError)
+    async def wrong_value(_: Request, error: ValueError) -> Response:
+        return error_reply(error)
+
+    @app.exception_handler(Stopped)
+    async def client_left(_: Request, error: Stopped) -> Response:
+        return error_reply(error)

@@ -44,6 +44,8 @@ def status_of(error: Exception) -> int:
         return 503
     if isinstance(error, Stopped):
         return _CLIENT_LEFT
+    if str(error).startswith("no token can be sampled"):  # the request has banned all of them
+        return 400
     return 400 if isinstance(error, ValueError) else 500
 
 
@@ -53,6 +55,7 @@ def error_body(error: Exception) -> dict[str, dict[str, str | None]]:
     if status == 500:
         _log.error("a request failed", exc_info=error)
     message = error.detail if isinstance(error, HTTPException) else str(error)
+    message = message.replace(" (what it says is on stderr)", "")  # which the client does not see
     # OpenAI's code, by which clients know that a shorter prompt would do.
     too_long = re.search(r"exceed context window", message)
     return {

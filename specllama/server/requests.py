@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import traceback
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import llama_cpp
 from llama_cpp.llama_grammar import LlamaGrammar
 from llama_cpp.server.types import CreateChatCompletionRequest, CreateCompletionRequest
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PlainValidator,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from specllama import Llama
+from specllama.limits import LARGEST_INT
 from specllama.options import Verify
+from specllama.prompt_only import prompt_only
 from specllama.sampler_fields import SamplerFields
+from specllama.schemas import schemas_are_known, why_not_enforced
 
 _OURS = {"timings_per_token", "return_origins", "stream_options"}
+# OpenAI's fields that mean nothing to one local model.
+_WITHOUT_EFFECT = {
+    *("audio", "metadata", "modalities", "parallel_tool_calls", "prediction", "prompt_cache_key"),
+    *("prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store", "verbosity"),
+    "web_search_options",
+}
 _THEIRS = {"n", "best_of", "user", "logit_bias_type", "min_tokens"}  # theirs that no method of Llama takes
+_BYTES_OF_TOKEN = 64  # more than texts of many tokens have
+_LEAST_OF_MESSAGE = 4  # tokens: chat templates put about as many around each
 _MOST_LOGPROBS = 20  # OpenAI's limit in chats; that in completions, 5, is too low for some clients of other servers
+_LONGEST_NAME = 60
 _NO_PARAMETERS = {"type": "object", "properties": {}}  # what OpenAI takes a function without them to have
 
 
@@ -26,6 +48,61 @@ class StreamOptions(BaseModel):
     """OpenAI's options of a stream."""
 
     include_usage: bool = False
+
+
+def _one_prompt(prompt: Any) -> str | list[int]:
+    """One text, or token ids. A union of types would make millions of errors of a long list."""
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
+        return prompt[0]
+    if isinstance(prompt, str):
+        return prompt
+    kinds = {type(part) for part in prompt} if isinstance(prompt, list) else set()
+    if not isinstance(prompt, list) or not kinds <= {int}:
+        if str in kinds:
+            raise ValueError(f"{len(prompt)} prompts in one request are not supported: send one request for each")
+        raise ValueError("it must be a text, or a list of token ids, which are whole numbers")
+    return prompt
+
+
+def _token_ids(tokens: Any) -> list[int]:
+    if not isinstance(tokens, list) or not {type(part) for part in tokens} <= {int}:
+        raise ValueError("it must be a list of token ids, which are whole numbers")
+    return tokens
+
+
+class DetokenizeRequest(BaseModel):
+    """The body of /extras/detokenize."""
+
+    model: str | None = None
+    tokens: Annotated[list[int], PlainValidator(_token_ids, json_schema_input_type=list[int])]
+
+
+Prompt = Annotated[
+    str | list[int],
+    PlainValidator(_one_prompt, json_schema_input_type=str | list[int] | Annotated[list[str], Field(max_length=1)]),
+]
+
+
+def require_room(num_bytes: int, n_ctx: int) -> None:
+    """Refuse a text before it is tokenized, which may take minutes.
+
+    Raises:
+        ValueError: it has more bytes than so many tokens have.
+    """
+    if num_bytes > n_ctx * _BYTES_OF_TOKEN:
+        raise ValueError(
+            f"{num_bytes} bytes of text exceed context window of {n_ctx} tokens, for which at most {_BYTES_OF_TOKEN} "
+            "bytes each are taken: shorten the text, or start the server with a larger context (-c)"
+        )
+
+
+def _size_of(value: Any) -> int:
+    """Bytes of all texts in a value."""
+    if isinstance(value, str):
+        return len(value.encode("utf-8", errors="replace"))
+    if isinstance(value, dict):
+        return sum(_size_of(key) + _size_of(part) for key, part in value.items())
+    return sum(map(_size_of, value)) if isinstance(value, list) else 0
 
 
 class Additions(SamplerFields):
@@ -38,11 +115,32 @@ class Additions(SamplerFields):
     timings_per_token: bool = Field(False, description="Send the timings so far with every chunk of a stream.")
     return_origins: bool = Field(False, description="Send with each text its tokens and where each came from.")
     stream_options: StreamOptions | None = None
+    typical_p: float = Field(1.0, ge=0.0, le=1.0, description="Locally typical sampling; 1 is off.")
+    top_k: int = Field(40, ge=0, le=LARGEST_INT, description="How many tokens may be chosen from; 0: all.")
     n: int | None = 1
+
+    model_config = ConfigDict(extra="allow")  # what has no effect is named in `warnings`
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, body: Any) -> Any:
+        known = {*CompletionRequest.model_fields, *ChatRequest.model_fields, *_WITHOUT_EFFECT}
+        for name in body.keys() - known if isinstance(body, dict) else ():
+            similar = difflib.get_close_matches(name[:_LONGEST_NAME], cls.model_fields, n=1)
+            hint = f': did you mean "{similar[0]}"?' if similar else "; /openapi.json lists all fields"
+            raise ValueError(f'there is no field "{name[:_LONGEST_NAME]}"{hint}')
+        return body
+
+    def warnings(self) -> list[str]:
+        """What of the request was accepted and did nothing."""
+        extra = self.model_extra or {}
+        return [f"{name} has no effect here" for name in sorted(extra) if extra[name] is not None]
 
     @field_validator("n", "best_of", check_fields=False)
     @classmethod
     def _only_one(cls, value: int | None) -> int | None:
+        if value is not None and value < 1:
+            raise ValueError(f"{value} must be 1")
         if value not in (None, 1):
             raise ValueError(f"{value} answers to one request are not supported: send it {value} times")
         return value
@@ -51,22 +149,22 @@ class Additions(SamplerFields):
 class CompletionRequest(Additions, CreateCompletionRequest):
     """The body of /v1/completions."""
 
-    prompt: str | list[str] | list[int] = Field("", description="A text, or token ids.")  # type: ignore[assignment]
+    prompt: Prompt = Field("", description="A text, or token ids.")  # type: ignore[assignment]
     logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS, description="How many alternatives to each token.")
 
-    @field_validator("prompt")
-    @classmethod
-    def _one_prompt(cls, prompt: str | list[str] | list[int]) -> str | list[int]:
-        if isinstance(prompt, str):
-            return prompt
-        texts = [part for part in prompt if isinstance(part, str)]
-        if texts and len(prompt) > 1:
-            raise ValueError(f"{len(prompt)} prompts in one request are not supported: send one request for each")
-        return texts[0] if texts else [part for part in prompt if isinstance(part, int)]
+    def require_room(self, n_ctx: int) -> None:
+        """Refuse before it is tokenized what cannot fit.
+
+        Raises:
+            ValueError: it is too long.
+        """
+        size = _size_of(self.prompt) if isinstance(self.prompt, str) else len(self.prompt) * _BYTES_OF_TOKEN
+        require_room(size + _size_of(self.suffix), n_ctx)
 
     def begin(self, llm: Llama) -> Any:
         """A response, or the chunks of a stream."""
-        return llm.create_completion(**_arguments(self, llm))
+        with prompt_only(self.max_tokens == 0):
+            return llm.create_completion(**_arguments(self, llm))
 
 
 class Message(BaseModel):
@@ -99,8 +197,18 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     """The body of /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1)  # type: ignore[assignment]
-    max_completion_tokens: int | None = Field(None, ge=1, description="OpenAI's newer name of max_tokens.")
+    max_tokens: int | None = Field(None, ge=0, description="Default: as many as fit; 0 generates nothing.")
+    max_completion_tokens: int | None = Field(None, ge=0, description="OpenAI's newer name of max_tokens.")
     top_logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS, description="How many alternatives to each token.")
+
+    _is_strict: bool = PrivateAttr(True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_strictness(cls, body: Any, handler: ModelWrapValidatorHandler[ChatRequest]) -> ChatRequest:
+        made = handler(body)
+        made._is_strict = _is_strict(body)
+        return made
 
     @model_validator(mode="before")
     @classmethod
@@ -114,15 +222,51 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
             "tool_choice": _tool_choice(body),
         }
 
+    def require_room(self, n_ctx: int) -> None:
+        """Refuse before it is rendered and tokenized what cannot fit.
+
+        Raises:
+            ValueError: too many messages, or too long ones.
+        """
+        most = max(1, n_ctx // _LEAST_OF_MESSAGE)
+        if len(self.messages) > most:
+            raise ValueError(
+                f"{len(self.messages)} messages exceed context window of {n_ctx} tokens, for which at most {most} are "
+                "taken: leave out the oldest, or start the server with a larger context (-c)"
+            )
+        if self._is_strict and (reason := self._not_enforced()):
+            raise ValueError(f'{reason}; simplify it, or send "strict": false with it')
+        texts = [message.model_dump() for message in self.messages]
+        require_room(_size_of([texts, self.tools, self.functions]), n_ctx)
+
+    def warnings(self) -> list[str]:
+        """What of the request was accepted and did nothing."""
+        reason = None if self._is_strict else self._not_enforced()
+        return [*super().warnings(), *([reason] if reason else [])]
+
+    def _not_enforced(self) -> str | None:
+        names = ("tools", "tool_choice", "functions", "function_call", "response_format")
+        return why_not_enforced({name: getattr(self, name) for name in names})
+
     def begin(self, llm: Llama) -> Any:
         """A response, or the chunks of a stream."""
         arguments = _arguments(self, llm)
-        max_tokens = arguments.pop("max_completion_tokens", None) or self.max_tokens
+        newer = arguments.pop("max_completion_tokens", None)
+        max_tokens = self.max_tokens if newer is None else newer
         arguments["messages"] = [message.template_fields() for message in self.messages]
         if self.logprobs and self.top_logprobs is None:
             arguments["top_logprobs"] = 0  # llama_cpp would give no logprobs at all
-        with _template_errors():
+        with _template_errors(), prompt_only(max_tokens == 0), schemas_are_known():
             return llm.create_chat_completion(**{**arguments, "max_tokens": max_tokens})
+
+
+def _is_strict(body: Any) -> bool:
+    """Whether no schema of the request says that it need not be followed."""
+    tools = body.get("tools") if isinstance(body, dict) else None
+    places = [tool.get("function") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    wanted = body.get("response_format") if isinstance(body, dict) else None
+    places += [wanted, wanted.get("json_schema")] if isinstance(wanted, dict) else []
+    return not any(isinstance(place, dict) and place.get("strict") is False for place in places)
 
 
 @contextlib.contextmanager
@@ -173,7 +317,7 @@ def _tool_choice(body: dict[str, Any]) -> Any:
 
 def _arguments(body: CompletionRequest | ChatRequest, llm: Llama) -> dict[str, Any]:
     """Arguments of the Llama's method. What was not given, or given as null, is left to its defaults."""
-    dumped = body.model_dump(exclude={*_OURS, *_THEIRS})
+    dumped = body.model_dump(exclude={*_OURS, *_THEIRS, *(body.model_extra or ())})
     arguments = {name: value for name, value in dumped.items() if value is not None}
     if body.grammar is not None:
         arguments["grammar"] = LlamaGrammar.from_string(body.grammar, verbose=False)

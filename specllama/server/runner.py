@@ -11,6 +11,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from .connections import TimedConnection
 from .worker import Worker
 
 _GRACE_SECONDS = 10  # for clients to read the end of their answers
@@ -51,11 +52,22 @@ def serve(app: FastAPI, bound: socket.socket) -> None:
     Raises:
         KeyboardInterrupt: it was Ctrl-C.
     """
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE_SECONDS)
-    server = _Server(config, app.state.worker)
+    server = _Server(configured(app), app.state.worker)
     server.run(sockets=[bound])
     if server.interrupted:
         raise KeyboardInterrupt
+
+
+def configured(app: FastAPI) -> uvicorn.Config:
+    """How uvicorn is to serve an app."""
+    return uvicorn.Config(
+        app,
+        http=TimedConnection,
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
 
 
 class _Server(uvicorn.Server):

@@ -1,0 +1,80 @@
+"""Reads the metadata of a GGUF file as a whole, tokens included, as quickly as Python can."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_STRING, _ARRAY = 8, 9
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_LENGTH = struct.Struct("<Q")
+
+
+def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """All pairs of the header: numbers, texts as bytes, arrays of numbers as NumPy's, of texts as lists of bytes.
+
+    Raises:
+        ValueError: the header is damaged. It is not said how: `gguf_header.read_header` does that.
+        OSError: the file cannot be read.
+    """
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            return _Walk(data).pairs()
+        except (struct.error, EOFError, KeyError, UnicodeDecodeError, OverflowError) as error:
+            raise ValueError(f"{path}: the header is damaged ({error!r})") from error
+
+
+class _Walk:
+    """Goes once through the pairs of a mapped file."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._at = 8  # behind magic and version
+
+    def pairs(self) -> dict[str, Any]:
+        self._number("Q")  # of tensors
+        found = {}
+        for _ in range(self._number("Q")):
+            key = self._text().decode("utf-8")
+            found[key] = self._reader(self._number("I"))()
+        return found
+
+    def _reader(self, kind: int) -> Callable[[], Any]:
+        if kind == _STRING:
+            return self._text
+        if kind == _ARRAY:
+            return self._array
+        code = _SCALARS[kind]
+        return lambda: self._number(code)
+
+    def _number(self, code: str) -> Any:
+        (value,) = struct.unpack_from("<" + code, self._data, self._at)
+        self._at += struct.calcsize("<" + code)
+        return value
+
+    def _text(self) -> bytes:
+        (length,) = _LENGTH.unpack_from(self._data, self._at)
+        self._at += 8 + length
+        if self._at > len(self._data):
+            raise EOFError("a text ends behind the file")
+        return self._data[self._at - length : self._at]
+
+    def _array(self) -> Any:
+        kind, count = self._number("I"), self._number("Q")
+        if count > len(self._data):
+            raise EOFError("an array is longer than the file")
+        if kind == _STRING:
+            return [self._text() for _ in range(count)]
+        if kind == _ARRAY:
+            return [self._array() for _ in range(count)]
+        size = struct.calcsize("<" + _SCALARS[kind]) * count
+        part = self._data[self._at : self._at + size]
+        if len(part) < size:
+            raise EOFError("an array ends behind the file")
+        self._at += size
+        return np.frombuffer(part, np.dtype(_SCALARS[kind]).newbyteorder("<"))

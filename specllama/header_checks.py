@@ -1,0 +1,114 @@
+"""What llama.cpp asserts of a model's metadata, looked at before: an assertion of its ends the process."""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from . import catalog
+from .gguf_values import read_values
+
+_MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
+_MOST_EXPERTS = 1024  # LLAMA_MAX_EXPERTS
+_SCALINGS = (b"none", b"linear", b"yarn", b"longrope")
+_WITH_BYTES = (b"llama", b"t5")  # tokenizers that write what they do not know as tokens of bytes
+_BYTE = 6  # LLAMA_TOKEN_TYPE_BYTE
+_MOST_SHOWN = 60
+
+
+def require_sound(path: str) -> None:
+    """Refuse a model file on whose metadata llama.cpp would end the process.
+
+    Raises:
+        ValueError: it has such a value.
+    """
+    try:
+        values = read_values(path)
+    except (ValueError, OSError):
+        return  # llama.cpp refuses it, and the reason is looked for then
+    problem = next(iter(problems(values)), None)
+    if problem is not None:
+        raise ValueError(f"cannot load {path}: {problem}, on which llama.cpp would crash; {catalog.remedy(path)}")
+
+
+def problems(values: Mapping[str, Any]) -> Iterable[str]:
+    """What is wrong with these metadata, or with some of them."""
+    yield from _wrong_epsilons(values)
+    yield from _wrong_layers(values)
+    yield from _wrong_experts(values)
+    yield from _wrong_tokens(values)
+
+
+def _named(values: Mapping[str, Any], name: str) -> Any:
+    """An architecture's value, by what follows the architecture's name; 0 without."""
+    architecture = values.get("general.architecture", b"")
+    prefix = architecture.decode("utf-8", "replace") if isinstance(architecture, bytes) else ""
+    found = values.get(f"{prefix}.{name}", 0)
+    if isinstance(found, np.ndarray):
+        return int(found.max(initial=0)) if found.dtype.kind in "iu" else 0
+    return found if isinstance(found, (int, float, bytes)) else 0
+
+
+def _wrong_epsilons(values: Mapping[str, Any]) -> Iterable[str]:
+    for name, value in values.items():
+        if name.endswith("epsilon") and isinstance(value, (int, float)) and not value >= 0:  # NaN is not, either
+            yield f"its {name} is {value}, and must be 0 or more"
+
+
+def _wrong_layers(values: Mapping[str, Any]) -> Iterable[str]:
+    if "general.architecture" not in values:
+        return
+    layers = _named(values, "block_count")
+    if not 0 < layers <= _MOST_LAYERS and any(name.endswith(".block_count") for name in values):
+        yield f"its block_count is {layers}, and must be from 1 to {_MOST_LAYERS}"
+    further = _named(values, "nextn_predict_layers")
+    if further > layers:
+        yield f"its nextn_predict_layers is {further}, and its block_count only {layers}"
+    scaling = _named(values, "rope.scaling.type")
+    if scaling != 0 and scaling not in _SCALINGS:
+        yield f"its rope.scaling.type is {_shown(scaling)}, which does not exist"
+
+
+def _wrong_experts(values: Mapping[str, Any]) -> Iterable[str]:
+    experts, used = _named(values, "expert_count"), _named(values, "expert_used_count")
+    groups, groups_used = _named(values, "expert_group_count"), _named(values, "expert_group_used_count")
+    what = f"its expert_count is {experts} with expert_used_count {used}"
+    if experts > _MOST_EXPERTS:
+        yield f"its expert_count is {experts}, and must be at most {_MOST_EXPERTS}"
+    elif used > experts or (experts > 0) != (used > 0):
+        yield f"{what}, which must be from 1 to the former, or both 0"
+    elif groups and (groups >= experts or (groups > 1 and (experts % groups or not 0 < groups_used < groups))):
+        yield f"{what}, in {groups} groups of which {groups_used} are used: they cannot be divided so"
+
+
+def _wrong_tokens(values: Mapping[str, Any]) -> Iterable[str]:
+    tokens = values.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list):
+        return
+    known = set(tokens)
+    if len(known) < len(tokens):
+        twice = [token for token, count in collections.Counter(tokens).items() if count > 1 and token]
+        if twice:
+            yield f"its vocabulary has the token {_shown(twice[0])} twice"
+    if values.get("tokenizer.ggml.model") not in _WITH_BYTES:
+        return
+    kinds = values.get("tokenizer.ggml.token_type")
+    if isinstance(kinds, np.ndarray):
+        for token in np.flatnonzero(kinds[: len(tokens)] == _BYTE):
+            if not re.fullmatch(rb"<0x[0-9A-F]{2}>", tokens[token]):
+                yield f"its token {token}, {_shown(tokens[token])} is said to be a byte, and not of the form <0x41>"
+                return
+    if values.get("tokenizer.ggml.model") != b"llama":
+        return
+    without = [byte for byte in range(256) if b"<0x%02X>" % byte not in known]
+    missing = [byte for byte in without if bytes([byte]) not in known]
+    if missing and len(without) < 256:  # some vocabularies have none, and are for texts of known letters
+        yield f"its vocabulary has no token for the byte 0x{missing[0]:02X}"
+
+
+def _shown(text: Any) -> str:
+    return repr(text[:_MOST_SHOWN])[1:] if isinstance(text, bytes) else repr(text)

@@ -1,0 +1,129 @@
+"""The bodies of requests: read within a limit, and parsed where parsing keeps nobody else waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import re
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from specllama.watch import Stopped
+
+MAX_BODY = 8 << 20
+"""Bytes of a body, unless the server is told otherwise."""
+_MOST_VALUES = 1 << 17
+_MOST_WITHOUT_IDS = 1 << 14
+_SECONDS_TO_SEND = 60
+_MOST_PROBLEMS = 5
+_LONGEST_PROBLEM = 300
+_JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\s*(?:;.*)?\Z", re.I)
+_PART = re.compile(rb'"(?:[^"\\]|\\.)*"?|[,\[{]', re.S)
+
+_Body = TypeVar("_Body", bound=BaseModel)
+
+
+class Bodies:
+    """Reads and checks bodies.
+
+    Parsing runs in threads of its own. Python's parser of JSON, and pydantic, hold the GIL until they are done, so how
+    much they are given is bounded before.
+
+    Args:
+        most_bytes: the longest body; more gets 413.
+    """
+
+    def __init__(self, most_bytes: int = MAX_BODY) -> None:
+        if most_bytes < 1:
+            raise ValueError(f"max_body={most_bytes} must be 1 or more: so many bytes may the body of a request have")
+        self._most_bytes = most_bytes
+        self._threads = concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="specllama-bodies")
+
+    def close(self) -> None:
+        """Parse no more."""
+        self._threads.shutdown(wait=False)
+
+    async def parsed(self, request: Request, model: type[_Body]) -> _Body:
+        """The body, checked.
+
+        Raises:
+            HTTPException: 400, 408 or 413, with what is wrong.
+            Stopped: the client has left.
+        """
+        if not _JSON.match(request.headers.get("content-type", "")):
+            raise HTTPException(400, "the body must be JSON: send it with the header Content-Type: application/json")
+        try:
+            body = await asyncio.wait_for(self._read(request), _SECONDS_TO_SEND)
+        except asyncio.TimeoutError:
+            raise HTTPException(408, f"the body was not sent within {_SECONDS_TO_SEND} s: send it faster") from None
+        except ClientDisconnect:
+            raise Stopped("the client has left") from None
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _parse, body, model)
+
+    async def _read(self, request: Request) -> bytes:
+        declared = request.headers.get("content-length", "")
+        self._require_fits(int(declared) if declared.isdecimal() else 0)
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            self._require_fits(len(body))
+        return bytes(body)
+
+    def _require_fits(self, num_bytes: int) -> None:
+        if num_bytes > self._most_bytes:
+            raise HTTPException(
+                413,
+                f"the body has more than {self._most_bytes} bytes: send less, or start the server with a larger "
+                "--max-body (create_app: max_body)",
+            )
+
+
+def _parse(body: bytes, model: type[_Body]) -> _Body:
+    num_values = _num_values(body)
+    try:
+        value = json.loads(body)
+    except RecursionError:
+        raise HTTPException(400, "the body is nested too deeply: send it with fewer levels") from None
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise HTTPException(400, f"the body is not JSON: {str(error)[:_LONGEST_PROBLEM]}") from None
+    if not isinstance(value, dict):
+        raise HTTPException(400, "the body must be a JSON object, such as {}")
+    if num_values - _num_ids(value) > _MOST_WITHOUT_IDS:
+        raise HTTPException(413, f"the body has more than {_MOST_WITHOUT_IDS} values beside token ids: send fewer")
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False)[:_MOST_PROBLEMS]
+        raise HTTPException(400, "; ".join(map(_told, problems))) from None
+
+
+def _num_values(body: bytes) -> int:
+    """How many values there are, about. The parser takes no break: what it would take long for must not come to it."""
+    most = body.count(b",") + body.count(b"[") + body.count(b"{")
+    if most <= _MOST_WITHOUT_IDS:
+        return most
+    count = 0
+    for part in _PART.finditer(body):  # what is in texts does not count
+        count += part[0][:1] != b'"'
+        if count > _MOST_VALUES:
+            raise HTTPException(
+                413, f"the body has more than {_MOST_VALUES} values: send fewer (a prompt as text instead of token ids)"
+            )
+    return count
+
+
+def _num_ids(body: dict[str, Any]) -> int:
+    """How many of the values are token ids, which are looked at quickly."""
+    lists = [body.get(name) for name in ("prompt", "tokens")]
+    return sum(len(ids) for ids in lists if isinstance(ids, list))
+
+
+def _told(problem: Any) -> str:
+    """A place and what is wrong there, without what was given: it may be long."""
+    place = ".".join(str(part)[:40] for part in problem["loc"]) or "the body"
+    return f"{place}: {problem['msg'][:_LONGEST_PROBLEM]}"

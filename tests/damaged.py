@@ -1,0 +1,53 @@
+"""Opens models that may end the process: each in a child of its own. Run as a program, with the paths as arguments."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def attempts(paths: Sequence[Path], **kwargs: Any) -> list[str]:
+    """What came of each: "ok", an error's type and message, or the signal that ended it."""
+    command = [sys.executable, __file__, json.dumps(kwargs), *map(str, paths)]
+    run = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "GGML_NO_BACKTRACE": "1"})
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def _attempt(path: str, kwargs: dict[str, Any]) -> str:
+    sys.stdout.flush()  # what waits to be written would be written by the child, too
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os.write(writing, _use(path, kwargs).encode()[:2000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as said:
+        text = said.read().decode("utf-8", "replace")
+    _, status = os.waitpid(child, 0)
+    return f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else text
+
+
+def _use(path: str, kwargs: dict[str, Any]) -> str:
+    import specllama
+
+    try:
+        llm = specllama.Llama(path, **{"n_ctx": 64, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **kwargs})
+        llm.create_completion("the cat é 日 <b>", max_tokens=12, temperature=1.0, top_k=0)
+        llm.detokenize(list(range(llm.n_vocab())))
+        llm.close()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "ok"
+
+
+if __name__ == "__main__":
+    import specllama  # once, for all children  # noqa: F401
+
+    for one in sys.argv[2:]:
+        sys.stdout.write(json.dumps(_attempt(one, json.loads(sys.argv[1]))) + "\n")

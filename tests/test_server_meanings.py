@@ -1,0 +1,156 @@
+"""What a request asks for is done, or refused by name; what was accepted and does nothing is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from needed import imported
+
+imported("fastapi")
+
+from served import Served, serving  # needs the extra
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama, TinyFiles
+
+PROMPT = "the cat sat on the dog and"
+MESSAGES = [{"role": "user", "content": "hi"}]
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "minLength": 30}}, "required": ["a"]}
+TOOLS = {
+    "tools": [{"type": "function", "function": {"name": "pick", "parameters": SCHEMA}}],
+    "tool_choice": {"type": "function", "function": {"name": "pick"}},
+}
+PATHS = ["/v1/completions", "/v1/chat/completions"]
+
+pytestmark = pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
+
+
+@pytest.fixture
+def served(make_llama: MakeLlama, tiny_files: TinyFiles) -> Iterator[Served]:
+    with serving(make_llama(draft=tiny_files.good)) as running:
+        yield running
+
+
+def ask(served: Served, path: str, **fields: Any) -> Any:
+    what: dict[str, Any] = {"prompt": PROMPT} if path == "/v1/completions" else {"messages": MESSAGES}
+    return served.post(path, **{**what, "max_tokens": 8, "temperature": 0.0, **fields})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("max_tokens", "reason"), [(5, "length"), (200, "tool_calls")])
+def test_a_tool_call_that_is_cut_off_says_so(served: Served, stream: bool, max_tokens: int, reason: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"], "additionalProperties": False}
+    tools = json.loads(json.dumps(TOOLS))
+    if reason == "tool_calls":
+        tools["tools"][0]["function"]["parameters"] = schema
+    body = {"messages": MESSAGES, "max_tokens": max_tokens, "temperature": 0.0, **tools}
+    if stream:
+        found = served.events("/v1/chat/completions", **body)[-1]
+    else:
+        found = served.post("/v1/chat/completions", **body).json()
+    assert found["choices"][0]["finish_reason"] == reason
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_tokens_are_none(served: Served, path: str) -> None:
+    reply = ask(served, path, max_tokens=0).json()
+    choice = reply["choices"][0]
+    assert (choice["text"] if "text" in choice else choice["message"]["content"]) == ""
+    assert choice["finish_reason"] == "length"
+    assert reply["usage"]["completion_tokens"] == 0 and reply["usage"]["prompt_tokens"] > 0
+    assert served.llm.total_stats.num_tokens == 0
+    events = served.events(path, prompt=PROMPT, messages=MESSAGES, max_tokens=0)
+    assert events[-1]["choices"][0]["finish_reason"] == "length"
+    assert ask(served, path, max_tokens=3).json()["usage"]["completion_tokens"] == 3
+
+
+def test_no_tokens_of_a_chat_by_the_newer_name(served: Served) -> None:
+    reply = ask(served, PATHS[1], max_tokens=5, max_completion_tokens=0).json()
+    assert reply["usage"]["completion_tokens"] == 0
+
+
+def test_a_prompt_is_scored(served: Served) -> None:
+    """As OpenAI's legacy completions did: what evaluation harnesses ask for."""
+    reply = ask(served, PATHS[0], max_tokens=0, echo=True, logprobs=2).json()
+    choice = reply["choices"][0]
+    assert choice["text"].strip() == PROMPT
+    scores = choice["logprobs"]["token_logprobs"]
+    assert scores[0] is None and len(scores) == reply["usage"]["prompt_tokens"] - 1 and max(scores[1:]) < 0
+    longer = ask(served, PATHS[0], max_tokens=4, echo=True, logprobs=2).json()["choices"][0]["logprobs"]
+    assert longer["token_logprobs"][: len(scores)] == pytest.approx(scores)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_typical_p_works(served: Served, path: str) -> None:
+    options: dict[str, Any] = {"temperature": 1.5, "seed": 3, "max_tokens": 30, "top_k": 0, "min_p": 0.0, "top_p": 1.0}
+    texts = [ask(served, path, **options, **more).json()["choices"] for more in ({}, {"typical_p": 0.2})]
+    assert texts[0] != texts[1]
+    assert ask(served, path, typical_p=2.0).status_code == 400
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_unknown_fields_are_refused_by_name(served: Served, path: str) -> None:
+    for name, hint in (
+        ("temprature", 'did you mean "temperature"?'),
+        ("max_token", 'did you mean "max_tokens"?'),
+        ("num_draft", 'did you mean "num_draft_tokens"?'),
+        ("zzz", "/openapi.json lists all fields"),
+        ("x" * 5000, "/openapi.json"),
+    ):
+        reply = ask(served, path, **{name: 1})
+        message = reply.json()["error"]["message"]
+        assert reply.status_code == 400 and f'there is no field "{name[:60]}"' in message and hint in message
+        assert len(message) < 300
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_openais_fields_without_effect_are_named(served: Served, path: str) -> None:
+    fields = {"store": True, "metadata": {"a": "b"}, "service_tier": None}
+    warnings = ["metadata has no effect here", "store has no effect here"]
+    assert ask(served, path, **fields).json()["warnings"] == warnings
+    what: dict[str, Any] = {"prompt": PROMPT} if path == PATHS[0] else {"messages": MESSAGES}
+    assert served.events(path, max_tokens=3, **what, **fields)[-1]["warnings"] == warnings
+    both = ask(served, path, **fields, prompt=PROMPT, messages=MESSAGES).json()["warnings"]
+    assert len(both) == 3 and set(warnings) < set(both)  # that of the other endpoint
+    assert "warnings" not in ask(served, path, user="me", n=1).json()
+
+
+ERRORS: list[tuple[dict[str, Any], str]] = [
+    ({"top_k": 2**31}, "top_k"),
+    ({"top_k": 2**70}, "top_k"),
+    ({"mirostat_mode": 3}, "mirostat_mode"),
+    ({"dry_allowed_length": 2**40, "dry_multiplier": 1.0}, "dry_allowed_length"),
+    ({"logit_bias": {"x": 1.0}}, "'x' is no token id"),
+    ({"logit_bias": {str(i): -1e9 for i in range(332)}}, "token"),
+    ({"logit_bias": {str(i): float("-inf") for i in range(332)}}, "no token can be sampled"),
+    ({"grammar": "root ::= ["}, "grammar"),
+    ({"seed": 2**100}, ""),
+    ({"num_draft_tokens": 2**40}, "num_draft_tokens"),
+    ({"n": -1}, "must be 1"),
+    ({"model": "a\0b"}, ""),
+    ({"stop": ["\0"]}, ""),
+    ({"user": "a\0b"}, ""),
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("number", range(len(ERRORS)))
+def test_errors_of_the_client_are_not_the_servers(served: Served, path: str, number: int) -> None:
+    fields, why = ERRORS[number]
+    body = json.dumps({"prompt": PROMPT, "messages": MESSAGES, "max_tokens": 4, "temperature": 0.5, **fields})
+    reply = served.client.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code < 500, reply.text
+    if reply.status_code >= 400:
+        message = reply.json()["error"]["message"]
+        assert why in message and len(message) < 400 and "stderr" not in message and "self: " not in message
+
+
+def test_a_null_character_in_a_name(served: Served) -> None:
+    tools = json.loads(json.dumps(TOOLS).replace('"pick"', '"a\\u0000b"'))
+    for fields in (tools, {"response_format": {"type": "json_object", "schema": {"const": "a\0b"}}}):
+        assert ask(served, PATHS[1], **fields).status_code < 500
+    message = {"role": "user", "content": "a\0b", "name": "\0"}
+    assert served.post(PATHS[1], messages=[message], max_tokens=2).status_code < 500
