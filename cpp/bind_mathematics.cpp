@@ -9,10 +9,10 @@
 #include <memory>
 #include <stdexcept>
 
+#include "acceptance_rules.hpp"
 #include "bindings.hpp"
 #include "distribution.hpp"
 #include "logits_scan.hpp"
-#include "verify.hpp"
 
 namespace py = pybind11;
 

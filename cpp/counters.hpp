@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "acceptance.hpp"
+#include "acceptance_rates.hpp"
 
 namespace specllama {
 

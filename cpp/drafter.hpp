@@ -6,10 +6,10 @@
 #include <functional>
 #include <vector>
 
-#include "acceptance.hpp"
+#include "acceptance_rates.hpp"
+#include "acceptance_rules.hpp"
 #include "context.hpp"
 #include "distribution.hpp"
-#include "verify.hpp"
 
 namespace specllama {
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "acceptance.hpp"
+#include "acceptance_rates.hpp"
 #include "cost_model.hpp"
 #include "counters.hpp"
 #include "yield.hpp"

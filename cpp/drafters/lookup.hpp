@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "../acceptance.hpp"
+#include "../acceptance_rates.hpp"
 #include "../context.hpp"
 #include "../suffix_index.hpp"
 

@@ -1,5 +1,5 @@
 // How likely a drafted token is accepted, learned from those that were. Knows neither llama.cpp nor Python.
-#include "acceptance.hpp"
+#include "acceptance_rates.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Acceptance rules.
-#include "verify.hpp"
+#include "acceptance_rules.hpp"
 
 #include <algorithm>
 #include <stdexcept>
