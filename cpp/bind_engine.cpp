@@ -1,4 +1,4 @@
-// Contexts and the loop. Every call that decodes runs without the GIL.
+// The loop. Every call that decodes runs without the GIL.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -6,13 +6,9 @@
 #include <memory>
 
 #include "bindings.hpp"
-#include "breaker_tokens.hpp"
-#include "context.hpp"
 #include "drafters/callback.hpp"
 #include "drafters/mixed.hpp"
-#include "grammar.hpp"
 #include "speculator.hpp"
-#include "vocabulary.hpp"
 
 namespace py = pybind11;
 
@@ -30,57 +26,6 @@ Tokens to_array(const std::vector<int32_t> & tokens) {
     return Tokens(static_cast<py::ssize_t>(tokens.size()), tokens.data());
 }
 
-template <typename Pointer>
-Pointer * at_address(std::uintptr_t address) {
-    return reinterpret_cast<Pointer *>(address);
-}
-
-void bind_api(py::module_ & module) {
-    module.def("required_functions", &LlamaApi::required_functions);
-    module.def("optional_functions", &LlamaApi::optional_functions);
-    module.def("struct_layouts", &LlamaApi::struct_layouts);
-    py::class_<LlamaApi, std::shared_ptr<LlamaApi>>(module, "LlamaApi")
-        .def(py::init<const std::unordered_map<std::string, std::uintptr_t> &>(), py::arg("addresses"));
-    module.def(
-        "first_vocabulary_difference",
-        [](const LlamaApi & api, std::uintptr_t target_vocab, std::uintptr_t draft_vocab) -> py::object {
-            const auto difference = first_difference(api, at_address<const llama_vocab>(target_vocab),
-                                                     at_address<const llama_vocab>(draft_vocab));
-            if (!difference) {
-                return py::none();
-            }
-            return py::make_tuple(difference->token, py::bytes(difference->target_text),
-                                  py::bytes(difference->draft_text));
-        },
-        py::arg("api"), py::arg("target_vocab"), py::arg("draft_vocab"));
-    module.def(
-        "breakers_of_texts",
-        [](const LlamaApi & api, std::uintptr_t vocab, const std::vector<std::string> & texts) {
-            return std::make_shared<SequenceBreakers>(
-                breakers_of_texts(api, at_address<const llama_vocab>(vocab), texts));
-        },
-        py::arg("api"), py::arg("vocab"), py::arg("texts"));
-    py::class_<FirstBytes, std::shared_ptr<FirstBytes>>(module, "FirstBytes")
-        .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
-                 return std::make_shared<FirstBytes>(api, at_address<const llama_vocab>(vocab));
-             }),
-             py::arg("api"), py::arg("vocab"));
-    py::class_<Grammar, Constraint, std::shared_ptr<Grammar>>(module, "Grammar")
-        .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t vocab, std::shared_ptr<FirstBytes> first_bytes,
-                         const std::string & gbnf, const std::string & root) {
-                 return std::make_shared<Grammar>(std::move(api), at_address<const llama_vocab>(vocab),
-                                                  std::move(first_bytes), gbnf, root);
-             }),
-             py::arg("api"), py::arg("vocab"), py::arg("first_bytes"), py::arg("gbnf"), py::arg("root"))
-        .def(
-            "forced",
-            [](Grammar & self, const std::vector<int32_t> & recent) -> std::optional<std::pair<int32_t, bool>> {
-                const auto forced = self.forced(recent.data(), recent.size());
-                return forced ? std::optional(std::make_pair(forced->token, forced->alone)) : std::nullopt;
-            },
-            py::arg("recent"));
-}
-
 // A Python function that may be let go of by a thread without the GIL.
 struct OwnedByPython {
     explicit OwnedByPython(py::object given) : function(std::move(given)) {}
@@ -92,73 +37,6 @@ struct OwnedByPython {
     }
     py::object function;
 };
-
-const char * name_of(Rollback rollback) {
-    switch (rollback) {
-        case Rollback::seq_rm:
-            return "seq_rm";
-        case Rollback::sliding_window:
-            return "seq_rm (sliding window)";
-        case Rollback::snapshot:
-            return "snapshot";
-        case Rollback::checkpoint:
-            return "checkpoint";
-        case Rollback::none:
-            break;
-    }
-    return "none";
-}
-
-void decode(Context & self, const Tokens & tokens, std::size_t first_output) {
-    const std::vector<int32_t> batch = to_vector(tokens);
-    const py::gil_scoped_release release;
-    const Context::Use in_use(self);
-    self.decode(batch.data(), batch.size(), first_output);
-}
-
-void bind_context(py::module_ & module) {
-    py::class_<Context, std::shared_ptr<Context>>(module, "Context")
-        .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name) {
-                 return std::make_shared<Context>(std::move(api), at_address<llama_context>(context), std::move(name));
-             }),
-             py::arg("api"), py::arg("context"), py::arg("name"))
-        .def_property_readonly("n_ctx", &Context::n_ctx)
-        .def_property_readonly("n_vocab", &Context::n_vocab)
-        .def_property_readonly("num_tokens", [](const Context & self) { return self.tokens().size(); })
-        .def_property_readonly("num_decoded", &Context::num_decoded)
-        .def("tokens", [](const Context & self) { return to_array(self.tokens()); })
-        .def(
-            "assume",
-            [](Context & self, const Tokens & tokens) {
-                const Context::Use in_use(self);
-                self.assume(to_vector(tokens));
-            },
-            py::arg("tokens"))
-        .def(
-            "keep",
-            [](Context & self, std::size_t count) {
-                const Context::Use in_use(self);
-                self.keep(count);
-            },
-            py::arg("count"))
-        .def_property_readonly("rollback", [](const Context & self) { return name_of(self.rollback()); })
-        .def("save",
-             [](Context & self) {
-                 const Context::Use in_use(self);
-                 self.save(1);
-             })
-        .def("decode", &decode, py::arg("tokens"), py::arg("first_output"))
-        .def(
-            "logits",
-            [](Context & self, std::size_t i) {
-                return py::array_t<float>(static_cast<py::ssize_t>(self.n_vocab()), self.logits(i));
-            },
-            py::arg("i"))
-        .def("close", [](Context & self) {
-            const Context::Use in_use(self);
-            self.close();
-        });
-}
 
 template <typename Value, std::size_t size>
 std::map<std::string, Value> named(const std::array<const char *, size> & names,
@@ -283,15 +161,14 @@ std::unique_ptr<Drafter> callback_drafter(py::function drafter) {
 }
 
 // Plain without a draft and a corpus. With a corpus, which may be empty, the text is looked up too.
-std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Context> target, const std::shared_ptr<Context> & draft,
+std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, const std::shared_ptr<Sequence> & draft,
                                             const std::optional<Tokens> & lookup_corpus) {
     if (!draft && !lookup_corpus) {
         return std::make_unique<Speculator>(std::move(target));
     }
     auto model = draft ? std::make_unique<ModelDrafter>(draft) : nullptr;
     const std::vector<int32_t> corpus = lookup_corpus ? to_vector(*lookup_corpus) : std::vector<int32_t>();
-    return std::make_unique<Speculator>(std::move(target), std::make_unique<MixedDrafter>(std::move(model), corpus),
-                                        draft);
+    return std::make_unique<Speculator>(std::move(target), std::make_unique<MixedDrafter>(std::move(model), corpus));
 }
 
 void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
@@ -346,7 +223,7 @@ void bind_speculator(py::module_ & module) {
     py::class_<Speculator>(module, "Speculator")
         .def(py::init(&make_speculator), py::arg("target"), py::arg("draft") = nullptr,
              py::arg("lookup_corpus") = py::none())
-        .def(py::init([](std::shared_ptr<Context> target, py::function drafter) {
+        .def(py::init([](std::shared_ptr<Sequence> target, py::function drafter) {
                  return std::make_unique<Speculator>(std::move(target), callback_drafter(std::move(drafter)));
              }),
              py::arg("target"), py::kw_only(), py::arg("drafter"))
@@ -388,8 +265,6 @@ void bind_speculator(py::module_ & module) {
 }  // namespace
 
 void bind_engine(py::module_ & module) {
-    bind_api(module);
-    bind_context(module);
     bind_counters(module);
     bind_speculator(module);
 }

@@ -6,5 +6,7 @@ PYBIND11_MODULE(_core, module) {
     specllama::bind_errors(module);
     specllama::bind_mathematics(module);
     specllama::bind_drafting(module);
+    specllama::bind_api(module);
+    specllama::bind_decoder(module);
     specllama::bind_engine(module);
 }

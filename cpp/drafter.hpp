@@ -8,8 +8,8 @@
 
 #include "acceptance_rates.hpp"
 #include "acceptance_rules.hpp"
-#include "context.hpp"
 #include "distribution.hpp"
+#include "sequence.hpp"
 
 namespace specllama {
 
@@ -56,7 +56,7 @@ struct DraftRequest {
     const std::vector<int32_t> & history;  // all committed tokens
     std::size_t prompt_size;               // history[prompt_size..] was generated in this call
     std::size_t gamma;                     // at most so many tokens
-    const Context & target;                // which tokens there are, and which end a text
+    const Decoder & target;                // which tokens there are, and which end a text
     const SamplerChain & chain;            // p and q go through the same one
     Rule rule;
     std::uint64_t seed;
@@ -85,6 +85,9 @@ public:
     Drafter() = default;
     Drafter(const Drafter &) = delete;
     Drafter & operator=(const Drafter &) = delete;
+
+    // Those that it decodes with: the loop marks their decoders as in use, and has them forget what was rejected.
+    virtual std::vector<Sequence *> sequences() const { return {}; }
 
     // How many tokens could be proposed behind a history of this size.
     virtual std::size_t room(std::size_t history_size) const = 0;

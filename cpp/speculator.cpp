@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <list>
 #include <stdexcept>
 
 #include "clock.hpp"
@@ -12,20 +13,33 @@
 
 namespace specllama {
 
-// Both contexts, for the length of one call.
+// All decoders, for the length of one call.
 struct Speculator::InUse {
-    explicit InUse(Speculator & speculator) : target(*speculator.target_) {
-        if (speculator.draft_context_) {
-            draft.emplace(*speculator.draft_context_);
+    explicit InUse(Speculator & speculator) {
+        use(speculator.target_->decoder());
+        if (speculator.drafter_) {
+            for (Sequence * sequence : speculator.drafter_->sequences()) {
+                use(sequence->decoder());
+            }
         }
     }
-    Context::Use target;
-    std::optional<Context::Use> draft;
+
+private:
+    // A decoder may have several of the sequences.
+    void use(Decoder & decoder) {
+        if (std::find(decoders_.begin(), decoders_.end(), &decoder) == decoders_.end()) {
+            uses_.emplace_back(decoder);
+            decoders_.push_back(&decoder);
+        }
+    }
+
+    std::vector<Decoder *> decoders_;
+    std::list<Decoder::Use> uses_;
 };
 
 namespace {
 
-void refuse_bad_prompt(const std::vector<int32_t> & prompt, std::size_t first, const Context & target) {
+void refuse_bad_prompt(const std::vector<int32_t> & prompt, std::size_t first, const Decoder & target) {
     for (std::size_t i = first; i < prompt.size(); ++i) {
         if (prompt[i] < 0 || static_cast<std::size_t>(prompt[i]) >= target.n_vocab()) {
             throw std::invalid_argument("token " + std::to_string(prompt[i]) + " at index " + std::to_string(i) +
@@ -42,30 +56,29 @@ std::size_t num_common(const std::vector<int32_t> & one, const std::vector<int32
 
 // Recurrent memories go back to a copy, and what came behind it is decoded again: together with the next batch, which
 // costs less than a decode of its own, unless it is more than this.
-std::size_t most_carried(const Context & target) { return std::min<std::size_t>(8, target.n_batch() / 2); }
+std::size_t most_carried(const Decoder & target) { return std::min<std::size_t>(8, target.n_batch() / 2); }
 
 }  // namespace
 
-Speculator::Speculator(std::shared_ptr<Context> target, std::unique_ptr<Drafter> drafter,
-                       std::shared_ptr<Context> draft_context)
-    : target_(std::move(target)), draft_context_(std::move(draft_context)), drafter_(std::move(drafter)) {}
+Speculator::Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Drafter> drafter)
+    : target_(std::move(target)), drafter_(std::move(drafter)) {}
 
 void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     const InUse in_use(*this);
     if (prompt.empty()) {
         throw std::invalid_argument("the prompt is empty: give at least one token, such as the model's BOS token");
     }
-    if (prompt.size() > target_->n_ctx()) {
-        throw std::invalid_argument("the prompt of " + std::to_string(prompt.size()) +
-                                    " tokens is longer than the context: n_ctx=" + std::to_string(target_->n_ctx()) +
-                                    "; shorten it, or create the Llama with a larger n_ctx");
+    if (prompt.size() > target_->decoder().n_ctx()) {
+        throw std::invalid_argument(
+            "the prompt of " + std::to_string(prompt.size()) + " tokens is longer than the context: n_ctx=" +
+            std::to_string(target_->decoder().n_ctx()) + "; shorten it, or create the Llama with a larger n_ctx");
     }
     for (const auto & entry : settings.sampler.logit_bias) {
-        refuse_bad_prompt({entry.first}, 0, *target_);
+        refuse_bad_prompt({entry.first}, 0, target_->decoder());
     }
     SamplerChain chain(settings.sampler, settings.logits_processor, settings.constraint);
     SamplerChain draft_chain(settings.sampler, nullptr, settings.constraint);
-    refuse_bad_prompt(prompt, num_common(prompt, target_->tokens()), *target_);
+    refuse_bad_prompt(prompt, num_common(prompt, target_->tokens()), target_->decoder());
 
     history_ = std::move(prompt);
     settings_ = std::move(settings);
@@ -79,7 +92,7 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     counters_ = Counters();
     counters_.num_prompt_tokens = history_.size();
     counters_.num_prompt_tokens_reused = target_->keep_common(history_);
-    target_decoded_before_ = target_->num_decoded();
+    target_decoded_before_ = target_->decoder().num_decoded();
     draft_decoded_before_ = drafter_ ? drafter_->num_decoded() : 0;
     if (drafter_ && settings_.num_draft_tokens > 0) {
         drafter_->begin(history_, {settings_.num_draft_tokens, settings_.max_tokens, settings_.paced});
@@ -235,28 +248,40 @@ void Speculator::rewind(std::size_t count) {
 }
 
 void Speculator::extend(const std::vector<int32_t> & tokens) {
-    refuse_bad_prompt(tokens, 0, *target_);
+    refuse_bad_prompt(tokens, 0, target_->decoder());
     abandon_round();
     history_.insert(history_.end(), tokens.begin(), tokens.end());
     num_carried_ = 0;
 }
 
 std::size_t Speculator::finish(std::size_t count) {
-    const Context::Use in_use(*target_);
-    require_generation();
     const Stopwatch stopwatch(counters_.rollback_seconds);
-    rewind(count);
-    num_rows_ = 0;
-    target_->keep(num_common(history_, target_->tokens()));  // what was rejected may be in it
-    if (draft_context_ && draft_context_->is_open()) {
-        try {
-            const Context::Use draft_in_use(*draft_context_);
-            draft_context_->keep(num_common(history_, draft_context_->tokens()));
-        } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
-            // Another target drafts with it by now, and has said what it is to hold.
+    {
+        const Decoder::Use in_use(target_->decoder());
+        require_generation();
+        rewind(count);
+        num_rows_ = 0;
+        target_->keep(num_common(history_, target_->tokens()));  // what was rejected may be in it
+    }
+    if (drafter_) {
+        for (Sequence * sequence : drafter_->sequences()) {
+            leave(*sequence);
         }
     }
     return target_->tokens().size();
+}
+
+// What a drafter's sequence holds of another text than the history goes.
+void Speculator::leave(Sequence & sequence) {
+    if (!sequence.decoder().is_open()) {
+        return;
+    }
+    try {
+        const Decoder::Use in_use(sequence.decoder());
+        sequence.keep(num_common(history_, sequence.tokens()));
+    } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
+        // Another target drafts with it by now, and has said what it is to hold.
+    }
 }
 
 // Brings both caches in step with the history: after a rewind, an extension, or a failure of the last call.
@@ -272,11 +297,11 @@ void Speculator::settle() {
 // The design's rule for a fixed gamma: what was asked for, as far as max_tokens and both contexts have room.
 std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
     if (!drafter_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty() ||
-        history_.size() >= target_->n_ctx()) {
+        history_.size() >= target_->decoder().n_ctx()) {
         return 0;
     }
-    return std::min({settings_.num_draft_tokens, max_tokens - 1, target_->n_ctx() - history_.size(),
-                     target_->n_batch() - 1 - std::min(num_carried_, most_carried(*target_)),
+    return std::min({settings_.num_draft_tokens, max_tokens - 1, target_->decoder().n_ctx() - history_.size(),
+                     target_->decoder().n_batch() - 1 - std::min(num_carried_, most_carried(target_->decoder())),
                      drafter_->room(history_.size())});
 }
 
@@ -293,8 +318,8 @@ void Speculator::propose(std::size_t gamma) {
     const double decoded_before = drafter_->decode_seconds();
     try {
         drafter_->commit(history_);
-        drafter_->propose({history_, counters_.num_prompt_tokens, gamma, *target_, *draft_chain_, settings_.rule,
-                           settings_.seed, round_number_, settings_.paced,
+        drafter_->propose({history_, counters_.num_prompt_tokens, gamma, target_->decoder(), *draft_chain_,
+                           settings_.rule, settings_.seed, round_number_, settings_.paced,
                            settings_.rule == Rule::coupled || settings_.sampler.temperature == 0.0F, settings_.heed},
                           proposal_);
     } catch (const std::exception & error) {
@@ -307,7 +332,7 @@ void Speculator::propose(std::size_t gamma) {
 
 // [what a rollback has left to decode again, pending, d_1, .., d_gamma], with logits from pending on.
 void Speculator::decode_batch() {
-    if (num_carried_ > most_carried(*target_)) {
+    if (num_carried_ > most_carried(target_->decoder())) {
         while (prefill_chunk(*target_, history_) > 0) {
         }
     }
@@ -315,7 +340,7 @@ void Speculator::decode_batch() {
     batch_.assign(history_.begin() + static_cast<std::ptrdiff_t>(num_held_), history_.end());
     first_row_ = batch_.size() - 1;
     batch_.insert(batch_.end(), proposal_.tokens.begin(), proposal_.tokens.end());
-    if (proposal_.tokens.size() > target_->num_snapshots()) {
+    if (proposal_.tokens.size() > target_->decoder().num_snapshots()) {
         target_->save(1);
     }
     target_->decode(batch_.data(), batch_.size(), first_row_);
@@ -345,7 +370,7 @@ void Speculator::verify() {
 const Distribution & Speculator::target_at(std::size_t i) {
     const std::size_t num_before = sequence_.size() - round_.num_drafted - counters_.num_prompt_tokens;
     for (; p_known_ <= i; ++p_known_) {
-        chain_->apply(target_->logits(first_row_ + p_known_), target_->n_vocab(),
+        chain_->apply(target_->logits(first_row_ + p_known_), target_->decoder().n_vocab(),
                       sequence_.data() + counters_.num_prompt_tokens, num_before + p_known_, p_[p_known_]);
     }
     return p_[i];
@@ -418,7 +443,7 @@ void Speculator::stop_drafting(const std::string & why) {
 }
 
 void Speculator::count_decoded() {
-    counters_.num_target_tokens_decoded = target_->num_decoded() - target_decoded_before_;
+    counters_.num_target_tokens_decoded = target_->decoder().num_decoded() - target_decoded_before_;
     if (drafter_) {
         counters_.num_draft_tokens_decoded = drafter_->num_decoded() - draft_decoded_before_;
     }

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "context.hpp"
 #include "counters.hpp"
 #include "drafter.hpp"
+#include "sequence.hpp"
 
 namespace specllama {
 
@@ -43,9 +43,8 @@ struct Round {
 // An exception leaves the history as it was before the call; the next call brings the caches back in step.
 class Speculator {
 public:
-    // `drafter` may be null: plain decoding. `draft_context`: the one that it decodes with, if any.
-    explicit Speculator(std::shared_ptr<Context> target, std::unique_ptr<Drafter> drafter = nullptr,
-                        std::shared_ptr<Context> draft_context = nullptr);
+    // `drafter` may be null: plain decoding.
+    explicit Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Drafter> drafter = nullptr);
 
     // Starts a generation behind `prompt`, keeping what the caches have of it. Throws std::invalid_argument for an
     // empty or over-long prompt, a token out of range, or bad settings.
@@ -79,7 +78,7 @@ public:
     // of them the target's holds.
     std::size_t finish(std::size_t count);
 
-    std::size_t n_vocab() const { return target_->n_vocab(); }
+    std::size_t n_vocab() const { return target_->decoder().n_vocab(); }
     const std::vector<int32_t> & history() const { return history_; }
     const Counters & counters() const { return counters_; }
     // What decides how much is drafted; null if nothing does.
@@ -92,6 +91,7 @@ private:
 
     std::size_t choose_gamma(std::size_t max_tokens) const;
     void settle();
+    void leave(Sequence & sequence);
     void open_round(std::size_t max_tokens);
     void decode_round();
     void close_round();
@@ -113,8 +113,7 @@ private:
     // What verification has cost, what became of a rejection included.
     double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
 
-    std::shared_ptr<Context> target_;
-    std::shared_ptr<Context> draft_context_;
+    std::shared_ptr<Sequence> target_;
     std::unique_ptr<Drafter> drafter_;
 
     std::vector<int32_t> history_;

@@ -33,7 +33,7 @@ class Draft(abc.ABC):
         self.unusable: str | None = None
 
     @abc.abstractmethod
-    def engine(self, target: _core.Context) -> _core.Speculator:
+    def engine(self, target: _core.Sequence) -> _core.Speculator:
         """The native loop over the target and this draft."""
 
     @abc.abstractmethod

@@ -23,7 +23,7 @@ class LookupDraft(Draft):
         self._corpus = corpus
         self.unusable = why_no_rollback(target, "target")
 
-    def engine(self, target: _core.Context) -> _core.Speculator:
+    def engine(self, target: _core.Sequence) -> _core.Speculator:
         """See the base class."""
         return _core.Speculator(target, None, self._corpus)
 

@@ -108,7 +108,7 @@ class Generation:
     def _how_to_roll_back(self) -> str:
         if self._llama.draft_model is None or self._fallback_reason or self._draft_unusable():
             return "none"
-        return self._llama._target_context.rollback
+        return self._llama._target_sequence.decoder.rollback
 
     def _begin(self) -> None:
         llama, request = self._llama, self._request
@@ -125,7 +125,7 @@ class Generation:
         if num_draft_tokens > 0 and not llama._claim_draft():
             num_draft_tokens = 0
         sampler = request.native_sampler(llama.last_n_tokens_size, request.options.samplers.breakers(llama))
-        held = llama._target_context.num_tokens
+        held = llama._target_sequence.num_tokens
         grammar = None if request.grammar is None else grammar_of(llama, request.grammar)
         try:
             self._engine.begin(
@@ -141,7 +141,7 @@ class Generation:
                 heed=None if self._watch is None else self._watch.heed,
             )
         except BaseException:
-            left = llama._target_context.num_tokens
+            left = llama._target_sequence.num_tokens
             if left < held:  # it has been cut already
                 llama.n_tokens = min(llama.n_tokens, left)
             note_held(llama, left)
@@ -204,7 +204,7 @@ class Generation:
     def _publish(self, n_tokens: int | None) -> None:
         """Says how many tokens are evaluated (None: as many as the cache holds), and how many the cache holds."""
         # What was rejected may be in the memory still: at the last token, never before.
-        held = min(self._position - 1, self._llama._target_context.num_tokens)
+        held = min(self._position - 1, self._llama._target_sequence.num_tokens)
         self._llama.n_tokens = self._published = held if n_tokens is None else n_tokens
         note_held(self._llama, held)
 

@@ -42,7 +42,7 @@ void Lookup::commit(const std::vector<int32_t> & history) {
     }
 }
 
-Lookup::Found Lookup::look_up(std::size_t most, const Context & target) const {
+Lookup::Found Lookup::look_up(std::size_t most, const Decoder & target) const {
     Found found;
     const SuffixIndex::Match match = index_.longest();
     for (std::size_t i = 0; match.length > 0 && i < most; ++i) {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "../acceptance_rates.hpp"
-#include "../context.hpp"
+#include "../decoder.hpp"
 #include "../suffix_index.hpp"
 
 namespace specllama {
@@ -28,7 +28,7 @@ public:
     void rewind(std::size_t count);
 
     // At most `most` tokens of the target's that may follow history and what was pushed behind it.
-    Found look_up(std::size_t most, const Context & target) const;
+    Found look_up(std::size_t most, const Decoder & target) const;
     // Puts a drafted token behind the history, until the next commit().
     void push(int32_t token) { index_.append(token); }
 

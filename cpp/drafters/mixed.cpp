@@ -22,6 +22,10 @@ MixedDrafter::MixedDrafter(std::unique_ptr<ModelDrafter> model, const std::vecto
     }
 }
 
+std::vector<Sequence *> MixedDrafter::sequences() const {
+    return model_ ? model_->sequences() : std::vector<Sequence *>();
+}
+
 std::size_t MixedDrafter::room(std::size_t history_size) const {
     return model_ ? model_->room(history_size) : static_cast<std::size_t>(-1);
 }

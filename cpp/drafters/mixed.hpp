@@ -17,6 +17,7 @@ public:
     // model may be null: lookup alone. corpus: see Lookup.
     MixedDrafter(std::unique_ptr<ModelDrafter> model, const std::vector<int32_t> & corpus);
 
+    std::vector<Sequence *> sequences() const override;
     std::size_t room(std::size_t history_size) const override;
     void begin(const std::vector<int32_t> & history, const Task & task) override;
     // The model's prompt, if that is likely to pay, and now and then two tokens of it if it is not. Else it may catch

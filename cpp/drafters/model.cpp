@@ -1,4 +1,4 @@
-// The papers' draft: a second, smaller model in a context of its own.
+// The papers' draft: a second, smaller model with a decoder of its own.
 #include "model.hpp"
 
 #include <algorithm>
@@ -17,16 +17,16 @@ constexpr std::size_t most_saved = 8;  // copies of a recurrent draft's state, i
 
 // The last drafted token is never decoded: n tokens behind the history need n - 1 cells.
 std::size_t ModelDrafter::room(std::size_t history_size) const {
-    return context_->n_ctx() + 1 - std::min(context_->n_ctx() + 1, history_size);
+    return own_->decoder().n_ctx() + 1 - std::min(own_->decoder().n_ctx() + 1, history_size);
 }
 
 std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) {
-    const std::size_t left = tokens_to_prefill(*context_, history);
-    const std::size_t count = std::min(left, context_->n_batch());
+    const std::size_t left = tokens_to_prefill(*own_, history);
+    const std::size_t count = std::min(left, own_->decoder().n_batch());
     if (count > 0) {
-        decode(history.data() + context_->tokens().size(), count, count);
+        decode(history.data() + own_->tokens().size(), count, count);
         if (count == left && history.size() == prompt_size_) {
-            context_->save_prompt();
+            own_->save_prompt();
         }
     }
     return left - count;
@@ -34,8 +34,8 @@ std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) {
 
 void ModelDrafter::probe(const std::vector<int32_t> & history) {
     commit(history);
-    for (int i = 0; i < 2 && tokens_to_prefill(*context_, history) > 1; ++i) {
-        decode(history.data() + context_->tokens().size(), 1, 0);
+    for (int i = 0; i < 2 && tokens_to_prefill(*own_, history) > 1; ++i) {
+        decode(history.data() + own_->tokens().size(), 1, 0);
     }
 }
 
@@ -59,17 +59,17 @@ double ModelDrafter::draw(const DraftRequest & request, Proposal & out) {
     if (!out.tokens.empty() && out.tokens.size() <= most_saved) {
         save();
     }
-    while (missing(sequence_.size()) > context_->n_batch()) {
-        decode(sequence_.data() + context_->tokens().size(), context_->n_batch(), context_->n_batch());
+    while (missing(sequence_.size()) > own_->decoder().n_batch()) {
+        decode(sequence_.data() + own_->tokens().size(), own_->decoder().n_batch(), own_->decoder().n_batch());
         if (request.heed) {
             request.heed();
         }
     }
     // In the first step: the tokens that the last round added (two after a round without rejection). Then one each.
     const std::size_t count = missing(sequence_.size());
-    decode(sequence_.data() + context_->tokens().size(), count, count - 1);
-    float * logits = context_->logits(count - 1);
-    const std::size_t n_vocab = std::min(request.target.n_vocab(), context_->n_vocab());
+    decode(sequence_.data() + own_->tokens().size(), count, count - 1);
+    float * logits = own_->logits(count - 1);
+    const std::size_t n_vocab = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
     Distribution q;
     request.chain.apply(logits, n_vocab, sequence_.data() + request.prompt_size, sequence_.size() - request.prompt_size,
                         q);
@@ -87,16 +87,16 @@ double ModelDrafter::draw(const DraftRequest & request, Proposal & out) {
 
 // Before drafted tokens are decoded: those that will be rejected are forgotten, and the others are not decoded again.
 void ModelDrafter::save() {
-    const double before = context_->decode_seconds();
-    context_->save(most_saved);
-    saving_seconds_ += context_->decode_seconds() - before;
+    const double before = own_->decoder().decode_seconds();
+    own_->save(most_saved);
+    saving_seconds_ += own_->decoder().decode_seconds() - before;
 }
 
 void ModelDrafter::decode(const int32_t * tokens, std::size_t count, std::size_t first_output) {
-    const double before = context_->decode_seconds();
-    context_->decode(tokens, count, first_output);
+    const double before = own_->decoder().decode_seconds();
+    own_->decode(tokens, count, first_output);
     if (costs_ != nullptr) {
-        costs_->observe(count, context_->decode_seconds() - before + saving_seconds_);
+        costs_->observe(count, own_->decoder().decode_seconds() - before + saving_seconds_);
     }
     saving_seconds_ = 0.0;
 }
