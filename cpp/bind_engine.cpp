@@ -177,7 +177,7 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
     std::vector<int32_t> tokens = to_vector(prompt);
     LogitsProcessor processor = python_processor(logits_processor, tokens);
     Settings settings{sampler,
-                      rule_from_name(rule),
+                      &rule_by_name(rule),
                       num_draft_tokens,
                       paced,
                       max_tokens,

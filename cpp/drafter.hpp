@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "acceptance_rates.hpp"
-#include "acceptance_rules.hpp"
+#include "acceptance_rules/rule.hpp"
 #include "distribution.hpp"
 #include "sequence.hpp"
 
@@ -58,9 +58,8 @@ struct DraftRequest {
     std::size_t gamma;                     // at most so many tokens
     const Decoder & target;                // which tokens there are, and which end a text
     const SamplerChain & chain;            // p and q go through the same one
-    Rule rule;
-    std::uint64_t seed;
-    std::uint64_t round;
+    const Rule & rule;                     // by which a token of q is drawn, with this noise
+    RoundNoise noise;
     bool paced;  // fewer than gamma where more do not pay; else as many as there are
     // Which token was drawn may decide whether it is proposed: the target's token is the same with any draft, as it is
     // in coupled and in greedy decoding.

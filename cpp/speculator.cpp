@@ -6,6 +6,7 @@
 #include <list>
 #include <stdexcept>
 
+#include "acceptance_rules/residual.hpp"
 #include "clock.hpp"
 #include "errors.hpp"
 #include "pace.hpp"
@@ -319,8 +320,10 @@ void Speculator::propose(std::size_t gamma) {
     try {
         drafter_->commit(history_);
         drafter_->propose({history_, counters_.num_prompt_tokens, gamma, target_->decoder(), *draft_chain_,
-                           settings_.rule, settings_.seed, round_number_, settings_.paced,
-                           settings_.rule == Rule::coupled || settings_.sampler.temperature == 0.0F, settings_.heed},
+                           *settings_.rule, RoundNoise{settings_.seed, round_number_, history_.size()},
+                           settings_.paced,
+                           settings_.rule->about().independent_of_draft || settings_.sampler.temperature == 0.0F,
+                           settings_.heed},
                           proposal_);
     } catch (const std::exception & error) {
         stop_drafting(error.what());
@@ -348,7 +351,7 @@ void Speculator::decode_batch() {
 
 void Speculator::verify() {
     const Stopwatch stopwatch(counters_.sample_seconds);
-    if (settings_.logits_processor && settings_.rule != Rule::block) {
+    if (settings_.logits_processor && settings_.rule->about().decides_in_steps) {
         const Step step = decide_next();
         round_.tokens.push_back(step.token);
         round_.num_accepted += step.accepted ? 1 : 0;
@@ -376,31 +379,17 @@ const Distribution & Speculator::target_at(std::size_t i) {
     return p_[i];
 }
 
-Uniforms Speculator::uniforms() const {
-    const Noise accept(settings_.seed, Stream::accept, round_number_);
-    Uniforms uniforms{{}, Noise(settings_.seed, Stream::next, round_number_).uniform(0)};
-    for (std::size_t i = 0; i < round_.num_drafted; ++i) {
-        uniforms.accept.push_back(accept.uniform(i));
-    }
-    return uniforms;
-}
+// Of the round that is open: its first drafted token comes behind the history as it was then.
+RoundNoise Speculator::noise() const { return {settings_.seed, round_number_, sequence_.size() - round_.num_drafted}; }
 
 Verdict Speculator::decide() {
-    const auto & draft = proposal_.tokens;
     const TargetAt p = [this](std::size_t i) -> const Distribution & { return target_at(i); };
-    if (settings_.rule == Rule::coupled) {
-        return verify_coupled(p, draft, settings_.seed, history_.size());
-    }
-    return settings_.rule == Rule::block ? verify_block(p, proposal_.q, draft, uniforms())
-                                         : verify_rejection(p, proposal_.q, draft, uniforms());
+    return settings_.rule->decide(p, proposal_.q, proposal_.tokens, noise());
 }
 
 Step Speculator::decide_next() {
-    const auto & draft = proposal_.tokens;
     const std::size_t i = round_.tokens.size();
-    const Distribution & p = target_at(i);
-    return settings_.rule == Rule::coupled ? coupled_step(p, draft, settings_.seed, history_.size() - i, i)
-                                           : rejection_step(p, proposal_.q, draft, uniforms(), i);
+    return settings_.rule->decide_step(target_at(i), proposal_.q, proposal_.tokens, noise(), i);
 }
 
 void Speculator::commit() {

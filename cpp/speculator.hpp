@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "acceptance_rules/table.hpp"
 #include "counters.hpp"
 #include "drafter.hpp"
 #include "sequence.hpp"
@@ -17,13 +18,13 @@ namespace specllama {
 
 struct Settings {
     SamplerParams sampler;
-    Rule rule = Rule::block;
+    const Rule * rule = &block_rule();
     std::size_t num_draft_tokens = 4;                       // gamma, or the most of it; 0 is plain decoding
     bool paced = false;                                     // draft fewer where more do not pay
     std::size_t max_tokens = static_cast<std::size_t>(-1);  // of the generation
     std::uint64_t seed = 0;
-    // Of p only, and with `rejection` or `coupled` called once for each token of the text, in order, behind the text
-    // alone, when that token is asked for: so it may remember what it was called with. q needs no processor to be
+    // Of p only, and with a rule that decides in steps called once for each token of the text, in order, behind the
+    // text alone, when that token is asked for: so it may remember what it was called with. q needs no processor to be
     // exact.
     LogitsProcessor logits_processor = nullptr;
     std::shared_ptr<Constraint> constraint = nullptr;  // a grammar, if any
@@ -103,7 +104,7 @@ private:
     void copy_pace();
     void commit();
     const Distribution & target_at(std::size_t i);
-    Uniforms uniforms() const;
+    RoundNoise noise() const;
     Verdict decide();
     Step decide_next();
     void stop_drafting(const std::string & why);

@@ -73,9 +73,7 @@ double ModelDrafter::draw(const DraftRequest & request, Proposal & out) {
     Distribution q;
     request.chain.apply(logits, n_vocab, sequence_.data() + request.prompt_size, sequence_.size() - request.prompt_size,
                         q);
-    const int32_t token = request.rule == Rule::coupled
-                              ? q.gumbel_argmax(Noise(request.seed, Stream::gumbel, sequence_.size()))
-                              : q.sample(Noise(request.seed, Stream::draft, request.round).uniform(out.tokens.size()));
+    const int32_t token = request.rule.draw(q, request.noise, out.tokens.size());
     double confidence = q.of(token);
     if (request.paced && q.size() == 1) {
         const float top = largest(logits, n_vocab);
