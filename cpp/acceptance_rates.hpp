@@ -1,30 +1,36 @@
 // How likely a drafted token is accepted, learned from those that were. Knows neither llama.cpp nor Python.
 #pragma once
 
-#include <array>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace specllama {
 
-// Where a drafted token came from.
-enum class Source { model, lookup, function, padding, grammar };
-constexpr std::size_t num_sources = 5;
-constexpr std::array<const char *, num_sources> source_names{"model", "lookup", "function", "padding", "grammar"};
+enum class Source;  // drafter_table.hpp
 
 // What was known of a drafted token when it was drafted: where it came from, and a class of tokens like it.
 struct Expectation {
-    Source source = Source::model;
+    Source source{};
     std::size_t bucket = 0;
-    std::size_t before = 0;  // for the model: the bucket of what came before it
+    std::size_t before = 0;  // of a drawn token: the bucket of what came before it
+};
 
-    // A model's token, by the probability that it gave it.
-    static Expectation of_model(double probability, std::size_t before);
-    // A looked-up token, by how many tokens agree before it, and whether other occurrences went on differently.
-    static Expectation of_lookup(std::size_t length, bool disputed);
-    // A token that a grammar forces; alone: no other may come next.
-    static Expectation of_grammar(bool alone) { return {Source::grammar, alone ? 0U : 1U, 0}; }
-    static Expectation of_padding() { return {Source::padding, 0, 0}; }
+// What is believed of a drafter's tokens before any was verified.
+struct DrafterPriors {
+    std::vector<double> classes;  // of Expectation::bucket: how often such a token is accepted
+    bool together = false;        // the classes rise and fall together, and begin anew with each text
+    bool copies = false;          // it may offer long runs, which are begun with short ones
+    // Of a drafter that draws its tokens one by one: by the bucket of the token before, and last of a draft's first.
+    std::vector<double> next{};
+    double any = 0.0;  // of any token that it draws
+
+    // Each class is learned for itself, for good.
+    static DrafterPriors apart(std::vector<double> classes) { return {std::move(classes)}; }
+    static DrafterPriors runs(std::vector<double> classes) { return {std::move(classes), true, true}; }
+    static DrafterPriors drawn(std::vector<double> classes, std::vector<double> next, double any) {
+        return {std::move(classes), true, false, std::move(next), any};
+    }
 };
 
 // A rate with a prior. Old outcomes fade: texts change their kind. The prior follows them slowly: a draft that was of
@@ -54,7 +60,7 @@ private:
 // others for long; what they share follows the text at hand within some tokens.
 class Rates {
 public:
-    Rates(const double * priors, std::size_t count);
+    explicit Rates(const std::vector<double> & priors);
     double of(std::size_t i) const;
     void observe(std::size_t i, bool success);
     // Another text: what was particular to the last one counts for less.
@@ -66,32 +72,49 @@ private:
     double level_ = 0.0;
 };
 
-class Acceptance {
+// What is learned of one drafter.
+class DrafterRates {
 public:
-    static constexpr std::size_t num_confidences = 10;
-    static constexpr std::size_t num_lengths = 8;
-    static constexpr std::size_t start = num_confidences;  // `before` of a draft's first token
+    explicit DrafterRates(const DrafterPriors & priors);
 
-    Acceptance();
-
-    // Before a model's token is drawn, given what is drafted before it (the bucket of the last token, or `start`).
-    double next(std::size_t before) const { return next_.of(before); }
-    // Of any token of the model.
-    const Rate & model() const { return model_; }
+    bool copies() const { return copies_; }
     double of(const Expectation & token) const;
-
     void observe(const Expectation & token, bool accepted);
     void new_text();
-    // The model has not drafted for a while.
-    void forget_model(double factor) { model_.fade(factor); }
+
+    // Of a drafter that draws. Before a token is drawn, given the bucket of the last one, or start().
+    double next(std::size_t before) const { return next_.of(before); }
+    std::size_t start() const { return start_; }
+    // Of any of its tokens.
+    const Rate & any() const { return any_; }
+    // It has not drafted for a while.
+    void forget(double factor) { any_.fade(factor); }
 
 private:
-    Rates confidence_;
+    bool draws() const { return start_ > 0; }
+
+    bool together_;
+    bool copies_;
+    std::size_t start_;
+    Rates classes_;
+    std::vector<Rate> apart_;
     Rates next_;
-    Rates match_;
-    Rate model_;
-    Rate padding_;
-    std::array<Rate, 2> forced_;  // by a grammar: by Expectation::bucket
+    Rate any_;
+};
+
+class AcceptanceRates {
+public:
+    // By Source.
+    explicit AcceptanceRates(const std::vector<DrafterPriors> & priors);
+
+    DrafterRates & of(Source source) { return rates_[static_cast<std::size_t>(source)]; }
+    const DrafterRates & of(Source source) const { return rates_[static_cast<std::size_t>(source)]; }
+    double of(const Expectation & token) const { return of(token.source).of(token); }
+    void observe(const Expectation & token, bool accepted) { of(token.source).observe(token, accepted); }
+    void new_text();
+
+private:
+    std::vector<DrafterRates> rates_;
 };
 
 }  // namespace specllama

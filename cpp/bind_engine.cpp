@@ -6,8 +6,7 @@
 #include <memory>
 
 #include "bindings.hpp"
-#include "drafters/callback.hpp"
-#include "drafters/mixed.hpp"
+#include "drafter_parts.hpp"
 #include "speculator.hpp"
 
 namespace py = pybind11;
@@ -38,14 +37,30 @@ struct OwnedByPython {
     py::object function;
 };
 
-template <typename Value, std::size_t size>
-std::map<std::string, Value> named(const std::array<const char *, size> & names,
-                                   const std::array<Value, size> & values) {
-    std::map<std::string, Value> result;
-    for (std::size_t i = 0; i < size; ++i) {
-        result[names[i]] = values[i];
+std::map<std::string, std::size_t> idle_rounds(const Counters & self) {
+    std::map<std::string, std::size_t> result;
+    for (std::size_t i = 0; i < num_idle; ++i) {
+        result[idle_names[i]] = self.pace.idle_rounds[i];
     }
     return result;
+}
+
+std::map<std::string, SourceCounters> per_source(const Counters & self) {
+    std::map<std::string, SourceCounters> result;
+    for (std::size_t i = 0; i < num_sources; ++i) {
+        result[drafters[i].name] = self.per_source[i];
+    }
+    return result;
+}
+
+void bind_drafters(py::module_ & module) {
+    py::class_<DrafterAbout>(module, "Drafter", "A way of drafting, as the table of drafters has it.")
+        .def_property_readonly("name", [](const DrafterAbout & self) { return self.name; })
+        .def_property_readonly("origin", [](const DrafterAbout & self) { return self.origin; })
+        .def_property_readonly("needs", [](const DrafterAbout & self) { return self.needs; })
+        .def_property_readonly("summary", [](const DrafterAbout & self) { return self.summary; })
+        .def("__repr__", [](const DrafterAbout & self) { return std::string("Drafter(") + self.name + ")"; });
+    module.def("drafters", [] { return std::vector<DrafterAbout>(drafters.begin(), drafters.end()); });
 }
 
 void bind_counters(py::module_ & module) {
@@ -63,11 +78,10 @@ void bind_counters(py::module_ & module) {
         .def_readonly("num_draft_tokens_per_pos", &Counters::num_draft_tokens_per_pos)
         .def_readonly("num_accepted_tokens_per_pos", &Counters::num_accepted_tokens_per_pos)
         .def_readonly("num_rounds_per_gamma", &Counters::num_rounds_per_gamma)
-        .def_property_readonly("per_source", [](const Counters & self) { return named(source_names, self.per_source); })
+        .def_property_readonly("per_source", &per_source)
         .def_property_readonly("plain_seconds", [](const Counters & self) { return self.pace.plain_seconds; })
         .def_property_readonly("exploring_seconds", [](const Counters & self) { return self.pace.exploring_seconds; })
-        .def_property_readonly("idle_rounds",
-                               [](const Counters & self) { return named(idle_names, self.pace.idle_rounds); })
+        .def_property_readonly("idle_rounds", &idle_rounds)
         .def_property_readonly("num_dropped", [](const Counters & self) { return self.pace.num_dropped; })
         .def_property_readonly("prompt_skipped", [](const Counters & self) { return self.pace.prompt_skipped; })
         .def_property_readonly("predicted_tokens", [](const Counters & self) { return self.pace.predicted_tokens; })
@@ -142,33 +156,38 @@ std::function<void()> python_heed(const py::object & function) {
     };
 }
 
-// drafter(history, gamma) -> (tokens, distributions). A round runs without the GIL, and the drafter with it.
-std::unique_ptr<Drafter> callback_drafter(py::function drafter) {
-    return std::make_unique<CallbackDrafter>(
-        [drafter = std::make_shared<OwnedByPython>(std::move(drafter))](const DraftRequest & request, Proposal & out) {
-            const py::gil_scoped_acquire gil;
-            try {
-                const py::tuple proposal = drafter->function(to_array(request.history), request.gamma);
-                out.tokens = proposal[0].cast<std::vector<int32_t>>();
-                out.q = proposal[1].cast<std::vector<Distribution>>();
-            } catch (const py::error_already_set & error) {
-                if (!error.matches(PyExc_Exception)) {
-                    throw Interruption{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
-                }
-                throw std::runtime_error(error.what());  // whoever catches it has no GIL
+// function(history, gamma) -> (tokens, distributions). A round runs without the GIL, and the drafter with it.
+auto drafting_function(const py::object & function) -> decltype(DrafterParts::function) {
+    if (function.is_none()) {
+        return nullptr;
+    }
+    return [owned = std::make_shared<OwnedByPython>(function)](const DraftRequest & request, Offer & out) {
+        const py::gil_scoped_acquire gil;
+        try {
+            const py::tuple proposal = owned->function(to_array(request.history), request.gamma);
+            out.tokens = proposal[0].cast<std::vector<int32_t>>();
+            out.q = proposal[1].cast<std::vector<Distribution>>();
+        } catch (const py::error_already_set & error) {
+            if (!error.matches(PyExc_Exception)) {
+                throw Interruption{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
             }
-        });
+            throw std::runtime_error(error.what());  // whoever catches it has no GIL
+        }
+    };
 }
 
-// Plain without a draft and a corpus. With a corpus, which may be empty, the text is looked up too.
-std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, const std::shared_ptr<Sequence> & draft,
-                                            const std::optional<Tokens> & lookup_corpus) {
-    if (!draft && !lookup_corpus) {
-        return std::make_unique<Speculator>(std::move(target));
+// Plain without drafters.
+std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, const std::vector<std::string> & names,
+                                            std::shared_ptr<Sequence> draft, const std::optional<Tokens> & corpus,
+                                            const py::object & function) {
+    const DrafterParts parts{std::move(draft), corpus ? to_vector(*corpus) : std::vector<int32_t>(),
+                             drafting_function(function)};
+    std::vector<std::unique_ptr<Drafter>> drafters;
+    for (const std::string & name : names) {
+        drafters.push_back(make_drafter(name, parts));
     }
-    auto model = draft ? std::make_unique<ModelDrafter>(draft) : nullptr;
-    const std::vector<int32_t> corpus = lookup_corpus ? to_vector(*lookup_corpus) : std::vector<int32_t>();
-    return std::make_unique<Speculator>(std::move(target), std::make_unique<MixedDrafter>(std::move(model), corpus));
+    return std::make_unique<Speculator>(std::move(target),
+                                        names.empty() ? nullptr : std::make_unique<Drafting>(std::move(drafters)));
 }
 
 void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
@@ -221,12 +240,9 @@ void restore_costs(Speculator & self, const Costs & target, const Costs & draft)
 
 void bind_speculator(py::module_ & module) {
     py::class_<Speculator>(module, "Speculator")
-        .def(py::init(&make_speculator), py::arg("target"), py::arg("draft") = nullptr,
-             py::arg("lookup_corpus") = py::none())
-        .def(py::init([](std::shared_ptr<Sequence> target, py::function drafter) {
-                 return std::make_unique<Speculator>(std::move(target), callback_drafter(std::move(drafter)));
-             }),
-             py::arg("target"), py::kw_only(), py::arg("drafter"))
+        .def(py::init(&make_speculator), py::arg("target"), py::arg("drafters") = std::vector<std::string>(),
+             py::kw_only(), py::arg("draft") = nullptr, py::arg("corpus") = py::none(),
+             py::arg("function") = py::none())
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
              py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),
@@ -245,7 +261,7 @@ void bind_speculator(py::module_ & module) {
              [](const Speculator & self) {
                  std::vector<const char *> names;
                  for (const Source source : self.sources()) {
-                     names.push_back(source_names[static_cast<std::size_t>(source)]);
+                     names.push_back(about(source).name);
                  }
                  return names;
              })
@@ -265,6 +281,7 @@ void bind_speculator(py::module_ & module) {
 }  // namespace
 
 void bind_engine(py::module_ & module) {
+    bind_drafters(module);
     bind_counters(module);
     bind_speculator(module);
 }

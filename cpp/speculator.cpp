@@ -18,8 +18,8 @@ namespace specllama {
 struct Speculator::InUse {
     explicit InUse(Speculator & speculator) {
         use(speculator.target_->decoder());
-        if (speculator.drafter_) {
-            for (Sequence * sequence : speculator.drafter_->sequences()) {
+        if (speculator.drafting_) {
+            for (Sequence * sequence : speculator.drafting_->sequences()) {
                 use(sequence->decoder());
             }
         }
@@ -61,8 +61,8 @@ std::size_t most_carried(const Decoder & target) { return std::min<std::size_t>(
 
 }  // namespace
 
-Speculator::Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Drafter> drafter)
-    : target_(std::move(target)), drafter_(std::move(drafter)) {}
+Speculator::Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Drafting> drafting)
+    : target_(std::move(target)), drafting_(std::move(drafting)) {}
 
 void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     const InUse in_use(*this);
@@ -94,9 +94,9 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     counters_.num_prompt_tokens = history_.size();
     counters_.num_prompt_tokens_reused = target_->keep_common(history_);
     target_decoded_before_ = target_->decoder().num_decoded();
-    draft_decoded_before_ = drafter_ ? drafter_->num_decoded() : 0;
-    if (drafter_ && settings_.num_draft_tokens > 0) {
-        drafter_->begin(history_, {settings_.num_draft_tokens, settings_.max_tokens, settings_.paced});
+    draft_decoded_before_ = drafting_ ? drafting_->num_decoded() : 0;
+    if (drafting_ && settings_.num_draft_tokens > 0) {
+        drafting_->begin(history_, {settings_.num_draft_tokens, settings_.max_tokens, settings_.paced});
         copy_pace();
     }
 }
@@ -118,7 +118,7 @@ bool Speculator::prefill() {
     } else if (round_number_ == 0 && choose_gamma(2) > 0) {
         // Later the draft catches up where it drafts, with what it then needs in one batch.
         try {
-            more = drafter_->prefill(history_) > 0;
+            more = drafting_->prefill(history_) > 0;
         } catch (const std::exception & error) {
             stop_drafting(error.what());
         }
@@ -182,7 +182,7 @@ void Speculator::close_round() {
     commit();
     // A plain round that pays for the last rejection says nothing of what plain decoding costs.
     const bool is_typical = !carries_ || !proposal_.tokens.empty();
-    if (drafter_ && drafting_stopped_.empty() && is_typical) {
+    if (drafting_ && drafting_stopped_.empty() && is_typical) {
         learn();
     }
 }
@@ -196,14 +196,14 @@ void Speculator::abandon_round() {
 }
 
 void Speculator::learn() {
-    drafter_->learn({round_.tokens, proposed_, round_.num_drafted, round_.num_accepted,
-                     counters_.draft_seconds - draft_before_, verify_seconds() - verify_before_});
+    drafting_->learn({round_.tokens, proposed_, round_.num_drafted, round_.num_accepted,
+                      counters_.draft_seconds - draft_before_, verify_seconds() - verify_before_});
     copy_pace();
 }
 
 void Speculator::copy_pace() {
-    if (settings_.paced && settings_.num_draft_tokens > 0 && drafter_->pace() != nullptr) {
-        counters_.pace = drafter_->pace()->counters();
+    if (settings_.paced && settings_.num_draft_tokens > 0 && drafting_->pace() != nullptr) {
+        counters_.pace = drafting_->pace()->counters();
     }
 }
 
@@ -243,8 +243,8 @@ void Speculator::rewind(std::size_t count) {
     abandon_round();
     history_.resize(count);
     num_carried_ = 0;
-    if (drafter_ && settings_.num_draft_tokens > 0) {
-        drafter_->rewind(count);
+    if (drafting_ && settings_.num_draft_tokens > 0) {
+        drafting_->rewind(count);
     }
 }
 
@@ -264,8 +264,8 @@ std::size_t Speculator::finish(std::size_t count) {
         num_rows_ = 0;
         target_->keep(num_common(history_, target_->tokens()));  // what was rejected may be in it
     }
-    if (drafter_) {
-        for (Sequence * sequence : drafter_->sequences()) {
+    if (drafting_) {
+        for (Sequence * sequence : drafting_->sequences()) {
             leave(*sequence);
         }
     }
@@ -297,38 +297,37 @@ void Speculator::settle() {
 
 // The design's rule for a fixed gamma: what was asked for, as far as max_tokens and both contexts have room.
 std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
-    if (!drafter_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty() ||
+    if (!drafting_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty() ||
         history_.size() >= target_->decoder().n_ctx()) {
         return 0;
     }
     return std::min({settings_.num_draft_tokens, max_tokens - 1, target_->decoder().n_ctx() - history_.size(),
                      target_->decoder().n_batch() - 1 - std::min(num_carried_, most_carried(target_->decoder())),
-                     drafter_->room(history_.size())});
+                     drafting_->room(history_.size())});
 }
 
 // A draft that fails costs speed, never the text: what it has drawn is kept, and the target goes on alone.
 void Speculator::propose(std::size_t gamma) {
     proposed_ = gamma > 0;
     if (gamma == 0) {
-        if (drafter_ && settings_.num_draft_tokens > 0 && drafter_->room(history_.size()) == 0) {
+        if (drafting_ && settings_.num_draft_tokens > 0 && drafting_->room(history_.size()) == 0) {
             stop_drafting("the draft's context is full: give it a larger n_ctx by draft_kwargs");
         }
         return;
     }
     const double start = now_seconds();
-    const double decoded_before = drafter_->decode_seconds();
+    const double decoded_before = drafting_->decode_seconds();
     try {
-        drafter_->commit(history_);
-        drafter_->propose({history_, counters_.num_prompt_tokens, gamma, target_->decoder(), *draft_chain_,
-                           *settings_.rule, RoundNoise{settings_.seed, round_number_, history_.size()},
-                           settings_.paced,
-                           settings_.rule->about().independent_of_draft || settings_.sampler.temperature == 0.0F,
-                           settings_.heed},
-                          proposal_);
+        drafting_->commit(history_);
+        drafting_->propose(
+            {history_, counters_.num_prompt_tokens, gamma, target_->decoder(), *draft_chain_, *settings_.rule,
+             RoundNoise{settings_.seed, round_number_, history_.size()}, settings_.paced,
+             settings_.rule->about().independent_of_draft || settings_.sampler.temperature == 0.0F, settings_.heed},
+            proposal_);
     } catch (const std::exception & error) {
         stop_drafting(error.what());
     }
-    const double decode = drafter_->decode_seconds() - decoded_before;
+    const double decode = drafting_->decode_seconds() - decoded_before;
     counters_.draft_seconds += decode;
     counters_.sample_seconds += now_seconds() - start - decode;
 }
@@ -413,7 +412,7 @@ void Speculator::commit() {
 // The round's text is safe by now: a draft that cannot follow is left behind.
 void Speculator::roll_back_draft() {
     try {
-        drafter_->commit(history_);
+        drafting_->commit(history_);
     } catch (const std::exception & error) {
         stop_drafting(error.what());
     }
@@ -433,8 +432,8 @@ void Speculator::stop_drafting(const std::string & why) {
 
 void Speculator::count_decoded() {
     counters_.num_target_tokens_decoded = target_->decoder().num_decoded() - target_decoded_before_;
-    if (drafter_) {
-        counters_.num_draft_tokens_decoded = drafter_->num_decoded() - draft_decoded_before_;
+    if (drafting_) {
+        counters_.num_draft_tokens_decoded = drafting_->num_decoded() - draft_decoded_before_;
     }
 }
 

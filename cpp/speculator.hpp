@@ -11,7 +11,7 @@
 
 #include "acceptance_rules/table.hpp"
 #include "counters.hpp"
-#include "drafter.hpp"
+#include "drafting.hpp"
 #include "sequence.hpp"
 
 namespace specllama {
@@ -44,8 +44,8 @@ struct Round {
 // An exception leaves the history as it was before the call; the next call brings the caches back in step.
 class Speculator {
 public:
-    // `drafter` may be null: plain decoding.
-    explicit Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Drafter> drafter = nullptr);
+    // `drafting` may be null: plain decoding.
+    explicit Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Drafting> drafting = nullptr);
 
     // Starts a generation behind `prompt`, keeping what the caches have of it. Throws std::invalid_argument for an
     // empty or over-long prompt, a token out of range, or bad settings.
@@ -83,7 +83,7 @@ public:
     const std::vector<int32_t> & history() const { return history_; }
     const Counters & counters() const { return counters_; }
     // What decides how much is drafted; null if nothing does.
-    Pace * pace() { return drafter_ ? drafter_->pace() : nullptr; }
+    Pace * pace() { return drafting_ ? drafting_->pace() : nullptr; }
     // Why drafting was given up in this generation; empty if it was not.
     const std::string & drafting_stopped() const { return drafting_stopped_; }
 
@@ -115,7 +115,7 @@ private:
     double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
 
     std::shared_ptr<Sequence> target_;
-    std::unique_ptr<Drafter> drafter_;
+    std::unique_ptr<Drafting> drafting_;
 
     std::vector<int32_t> history_;
     Settings settings_;

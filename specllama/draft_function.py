@@ -35,7 +35,7 @@ class FunctionDraft(Draft):
 
     def engine(self, target: _core.Sequence) -> _core.Speculator:
         """See the base class."""
-        return _core.Speculator(target, drafter=self._propose)
+        return _core.Speculator(target, ["function"], function=self._propose)
 
     def pickled(self) -> Any:
         """See the base class."""

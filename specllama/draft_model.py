@@ -13,7 +13,7 @@ from . import _core, catalog
 from ._llama import sequence_of, why_no_rollback
 from .arguments import check_constructor, warn
 from .closed import is_open
-from .draft import Draft
+from .draft import GRAMMAR, LOOKUP, Draft
 from .loading import explained
 from .memory import tokens_held
 from .vocabulary import require_same_vocabulary, require_same_vocabulary_file
@@ -95,7 +95,7 @@ class ModelDraft(Draft):
 
     def engine(self, target: _core.Sequence) -> _core.Speculator:
         """See the base class."""
-        return _core.Speculator(target, self.sequence, self._corpus)
+        return _core.Speculator(target, [GRAMMAR, LOOKUP, "model"], draft=self.sequence, corpus=self._corpus)
 
     def pickled(self) -> Any:
         """See the base class."""

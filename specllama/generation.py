@@ -7,7 +7,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import llama_cpp
 import numpy as np
@@ -26,6 +26,8 @@ from .watch import watch_of_call
 if TYPE_CHECKING:
     from .llama import Llama
     from .request import Request
+
+_ORIGINS = {drafter.name: cast(Origin, drafter.origin) for drafter in _core.drafters()}
 
 
 class Generation:
@@ -234,7 +236,7 @@ class Generation:
             self._llama._warn_once(f"{self._engine.drafting_stopped}: decoding plainly from here on")
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
         sources = self._engine.sources()[:num_accepted] if num_accepted else ()
-        origins: list[Origin] = ["lookup" if source == "lookup" else "draft" for source in sources]
+        origins: list[Origin] = [_ORIGINS[source] for source in sources]
         # A round that is open has come as far as its accepted tokens.
         return itertools.islice(zip(tokens, [*origins, last], strict=False), self._row + 1, None)
 

@@ -21,7 +21,7 @@ from .call_options import call_with_options, options_of_call
 from .closed import close_for_good
 from .completion import Completion
 from .cost_memory import CostMemory
-from .draft import LOOKUP, Draft, opened, refuse
+from .draft import TEXT_DRAFTERS, Draft, opened, refuse
 from .generation import Generation
 from .loading import explained
 from .memory import fitted, note_change, settle, tokens_held
@@ -97,7 +97,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         if draft_model is None:
             refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
             refuse(lookup_corpus, "lookup_corpus", "a draft model or draft_model='lookup'")
-        if isinstance(draft_model, (str, os.PathLike)) and draft_model != LOOKUP:
+        if isinstance(draft_model, (str, os.PathLike)) and draft_model not in TEXT_DRAFTERS:
             draft_model = catalog.resolve(draft_model)  # before the target's weights are loaded
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         self._kwargs = kwargs

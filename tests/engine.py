@@ -35,6 +35,11 @@ def grammar(llama: llama_cpp.Llama, gbnf: str) -> _core.Grammar:
     return _core.Grammar(api(), vocab, _core.FirstBytes(api(), vocab), gbnf, "root")
 
 
+def drafters_of(draft: _core.Sequence | None) -> list[str]:
+    """Those that draft together with a draft model, or without one."""
+    return ["grammar", "lookup", *([] if draft is None else ["model"])]
+
+
 @dataclasses.dataclass
 class RoundLog:
     """What one round did."""
@@ -54,7 +59,9 @@ class Engine:
         self.draft_llama = None if draft is None else llama_cpp.Llama(str(draft), n_ctx=draft_n_ctx, **common)
         self.target = self._sequence(self.target_llama, "target")
         self.draft = None if self.draft_llama is None else self._sequence(self.draft_llama, "draft")
-        self.speculator = _core.Speculator(self.target, self.draft)
+        self.speculator = _core.Speculator(
+            self.target, [] if draft is None else drafters_of(self.draft), draft=self.draft
+        )
         self.rounds: list[RoundLog] = []
 
     @staticmethod

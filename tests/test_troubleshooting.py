@@ -22,7 +22,9 @@ NOT_FOR_USERS = {
     "problems:  with seed …": "part of where a text differs",
     "_notes: the costs of batches": "part of 'interrupted: … are missing'",
     "cpp/bind_mathematics.cpp": "the tests' way into the mathematics, of no use to anybody else",
-    "cpp/acceptance_rules/": "what is said of a rule where all are listed",
+    "C++: Drafter": "documentation",
+    "C++: the drafter '": "Python gives each drafter what it is made of",
+    "C++: two drafters that draw": "Python takes one draft",
     "cpp/bindings.cpp": "the module's documentation",
     "C++: seq_rm (sliding window)": "a name in the statistics",
     "C++: the llama_context is null": "Python looks first, and says that the Llama is closed",
@@ -37,6 +39,8 @@ NOT_FOR_USERS = {
     "C++: cannot rewind": "Python stays within its generation",
     "C++: there is no generation": "Python begins one first",
     "C++: unknown rule": "Python looks first",
+    "C++: unknown drafter": "Python looks first",
+    "cpp/acceptance_rules/": "what is said of a rule where all are listed",
     "C++: libllama has no function": "Python looks first",
 }
 """Why a message needs no entry, by its kind or by what it begins with, behind its file or not."""

@@ -77,7 +77,7 @@ def drafted_by(
     def make(drafter: Callable[[Any, int], tuple[list[int], list[_core.Distribution]]]) -> specllama.Llama:
         monkeypatch.setattr(
             "specllama.draft_model.ModelDraft.engine",
-            lambda draft, target: _core.Speculator(target, drafter=drafter),
+            lambda draft, target: _core.Speculator(target, ["function"], function=drafter),
         )
         return make_llama(draft=tiny_files.good)
 

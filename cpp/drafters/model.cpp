@@ -2,16 +2,27 @@
 #include "model.hpp"
 
 #include <algorithm>
+#include <array>
+#include <stdexcept>
 
+#include "../drafter_parts.hpp"
 #include "../logits_scan.hpp"
 #include "../prefill.hpp"
-#include "forced.hpp"
 
 namespace specllama {
 
 namespace {
 
 constexpr std::size_t most_saved = 8;  // copies of a recurrent draft's state, in one round
+
+// Bounds of the classes, and what a pair of models of one family showed on code, prose and questions (greedy).
+constexpr std::size_t num_confidences = 10;
+constexpr std::array<double, num_confidences - 1> confidences{0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995};
+constexpr std::array<double, num_confidences> confidence_priors{0.26, 0.37, 0.52, 0.69, 0.82,
+                                                                0.92, 0.95, 0.98, 0.99, 0.995};
+constexpr std::array<double, num_confidences + 1> next_priors{0.65, 0.65, 0.74, 0.78, 0.78, 0.80,
+                                                              0.81, 0.86, 0.90, 0.95, 0.75};
+constexpr double any_prior = 0.75;
 
 }  // namespace
 
@@ -39,21 +50,7 @@ void ModelDrafter::probe(const std::vector<int32_t> & history) {
     }
 }
 
-void ModelDrafter::propose(const DraftRequest & request, Proposal & out) {
-    while (out.tokens.size() < request.gamma) {
-        const auto forced = forced_token(request, out);
-        if (forced && forced->alone) {
-            out.append_guess(forced->token, Source::grammar);
-        } else {
-            draw(request, out);
-        }
-        if (request.target.is_eog(out.tokens.back())) {
-            return;
-        }
-    }
-}
-
-double ModelDrafter::draw(const DraftRequest & request, Proposal & out) {
+Expectation ModelDrafter::draw(const DraftRequest & request, std::size_t before, Proposal & out) {
     sequence_ = request.history;
     sequence_.insert(sequence_.end(), out.tokens.begin(), out.tokens.end());
     if (!out.tokens.empty() && out.tokens.size() <= most_saved) {
@@ -80,7 +77,7 @@ double ModelDrafter::draw(const DraftRequest & request, Proposal & out) {
         confidence = 1.0 / sum_exp(logits, n_vocab, top, 1.0F);
     }
     out.append(token, std::move(q), Source::model);
-    return confidence;
+    return model_expectation(confidence, before);
 }
 
 // Before drafted tokens are decoded: those that will be rejected are forgotten, and the others are not decoded again.
@@ -97,6 +94,23 @@ void ModelDrafter::decode(const int32_t * tokens, std::size_t count, std::size_t
         costs_->observe(count, own_->decoder().decode_seconds() - before + saving_seconds_);
     }
     saving_seconds_ = 0.0;
+}
+
+Expectation model_expectation(double probability, std::size_t before) {
+    const auto above = std::upper_bound(confidences.begin(), confidences.end(), probability);
+    return {Source::model, static_cast<std::size_t>(above - confidences.begin()), before};
+}
+
+DrafterPriors model_priors() {
+    return DrafterPriors::drawn({confidence_priors.begin(), confidence_priors.end()},
+                                {next_priors.begin(), next_priors.end()}, any_prior);
+}
+
+std::unique_ptr<Drafter> make_model(const DrafterParts & parts) {
+    if (!parts.model) {
+        throw std::invalid_argument("the drafter 'model' needs a draft model");
+    }
+    return std::make_unique<ModelDrafter>(parts.model);
 }
 
 }  // namespace specllama
