@@ -17,7 +17,6 @@ namespace {
 
 using Tokens = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 using Scores = py::array_t<float, py::array::c_style | py::array::forcecast>;
-using ReleaseGil = py::call_guard<py::gil_scoped_release>;
 
 std::vector<int32_t> to_vector(const Tokens & tokens) { return {tokens.data(), tokens.data() + tokens.size()}; }
 
@@ -100,7 +99,7 @@ void bind_counters(py::module_ & module) {
 
 // Ctrl-C in a drafter and any error in a logits processor end the round, where an error would only end the drafting: no
 // std::exception, which is caught.
-struct Interruption {
+struct PythonError {
     py::error_already_set error;
 };
 
@@ -134,7 +133,7 @@ LogitsProcessor python_processor(const py::object & function, std::vector<int32_
         try {
             process(owned->function, to_array(history), logits);
         } catch (const py::error_already_set & error) {
-            throw Interruption{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
+            throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
         }
     };
 }
@@ -151,7 +150,7 @@ std::function<void()> python_heed(const py::object & function) {
                 owned->function();
             }
         } catch (const py::error_already_set & error) {
-            throw Interruption{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
+            throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
         }
     };
 }
@@ -169,7 +168,7 @@ auto drafting_function(const py::object & function) -> decltype(DrafterParts::fu
             out.q = proposal[1].cast<std::vector<Distribution>>();
         } catch (const py::error_already_set & error) {
             if (!error.matches(PyExc_Exception)) {
-                throw Interruption{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
+                throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
             }
             throw std::runtime_error(error.what());  // whoever catches it has no GIL
         }
@@ -211,15 +210,20 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
     self.begin(std::move(tokens), std::move(settings));
 }
 
-// (tokens, number drafted, number accepted)
-py::tuple step(Speculator & self, std::size_t max_tokens) {
-    Round round;
+// Calls without the GIL what a Python function may end.
+template <typename Call>
+auto without_gil(Call call) {
     try {
         const py::gil_scoped_release release;
-        round = self.step(max_tokens);
-    } catch (const Interruption & interruption) {
-        throw interruption.error;
+        return call();
+    } catch (const PythonError & raised) {
+        throw raised.error;
     }
+}
+
+// (tokens, number drafted, number accepted)
+py::tuple step(Speculator & self, std::size_t max_tokens) {
+    const Round round = without_gil([&] { return self.step(max_tokens); });
     return py::make_tuple(round.tokens, round.num_drafted, round.num_accepted);
 }
 
@@ -247,10 +251,10 @@ void bind_speculator(py::module_ & module) {
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
              py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),
              py::arg("constraint") = nullptr, py::arg("heed") = py::none())
-        .def("prefill", &Speculator::prefill, ReleaseGil())
+        .def("prefill", [](Speculator & self) { return without_gil([&] { return self.prefill(); }); })
         .def("step", &step, py::arg("max_tokens"))
         .def_property_readonly("round_is_open", &Speculator::round_is_open)
-        .def("decode_pending", &Speculator::decode_pending, ReleaseGil())
+        .def("decode_pending", [](Speculator & self) { without_gil([&] { self.decode_pending(); }); })
         .def(
             "logits",
             [](Speculator & self, std::size_t i) {

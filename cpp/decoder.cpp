@@ -42,11 +42,14 @@ Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, s
       n_vocab_(static_cast<std::size_t>(api_->llama_vocab_n_tokens(vocab_))),
       n_swa_(static_cast<std::size_t>(std::max(0, api_->llama_model_n_swa(api_->llama_get_model(context))))),
       num_snapshots_(snapshots_of_context()),
-      rollback_(way_back()) {
+      rollback_(way_back()),
+      interruption_(nullptr) {
     if (memory_ == nullptr) {
         throw std::invalid_argument("the " + name_ +
                                     " model keeps no KV cache: it is an embedding model and cannot generate text");
     }
+    interruption_ = new Interruption();
+    api_->llama_set_abort_callback(context_, &Interruption::is_wanted, interruption_);
 }
 
 bool Decoder::is_eog(int32_t token) const { return api_->llama_vocab_is_eog(vocab_, token); }
@@ -203,13 +206,17 @@ float * Decoder::logits(std::size_t i) {
     return row;
 }
 
-Decoder::Use::Use(Decoder & decoder) : decoder_(decoder) {
+Decoder::Use::Use(Decoder & decoder, const std::function<void()> * heed) : decoder_(decoder) {
     if (decoder_.in_use_.exchange(true)) {
         throw BusyError("the " + decoder_.name_ +
                         " Llama is generating in another thread: wait for it, or create one Llama for each thread");
     }
+    decoder_.interruption_->ask(heed);
 }
 
-Decoder::Use::~Use() { decoder_.in_use_.store(false); }
+Decoder::Use::~Use() {
+    decoder_.interruption_->ask(nullptr);
+    decoder_.in_use_.store(false);
+}
 
 }  // namespace specllama

@@ -6,10 +6,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "interruption.hpp"
 #include "llama_api.hpp"
 
 namespace specllama {
@@ -88,10 +90,14 @@ public:
     void add_sequence(int32_t sequence);
     void remove_sequence(int32_t sequence);
 
-    // Marks the decoder as in use; a second thread gets BusyError instead of a corrupt cache.
+    // After a decode that returned 2: throws what ended it, if somebody of ours did.
+    void raise_interruption() { interruption_->raise(); }
+
+    // Marks the decoder as in use; a second thread gets BusyError instead of a corrupt cache. `heed` is called now and
+    // then while it decodes on a CPU; what that throws ends the decode, with the caches as after any failure.
     class Use {
     public:
-        explicit Use(Decoder & decoder);
+        explicit Use(Decoder & decoder, const std::function<void()> * heed = nullptr);
         ~Use();
         Use(const Use &) = delete;
         Use & operator=(const Use &) = delete;
@@ -121,6 +127,8 @@ private:
     std::size_t num_decoded_ = 0;
     double decode_seconds_ = 0.0;
     std::atomic<bool> in_use_{false};
+    // The llama_context has its address, and may live longer than this object: never freed.
+    Interruption * interruption_;
 
     // The llama_batch: its arrays are kept from decode to decode.
     std::vector<int32_t> tokens_;

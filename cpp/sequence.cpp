@@ -177,6 +177,7 @@ void Sequence::decode_together(const Addition * additions, std::size_t count) {
         row += additions[i].count;
     }
     if (code != 0) {
+        decoder.raise_interruption();
         fail(decoder, code, row, committed);
     }
 }

@@ -54,7 +54,8 @@ public:
 
     // Decodes what is added to several sequences of one decoder in one batch of at most n_batch tokens; each sequence
     // once. On failure every cache is put back to where it was, or emptied if that cannot be done. Throws
-    // std::invalid_argument (token out of range), ContextFullError, DecodeError.
+    // std::invalid_argument (token out of range), ContextFullError, DecodeError, and what ended a decode
+    // (Decoder::Use).
     static void decode_together(const Addition * additions, std::size_t count);
 
     // The same for this one alone.

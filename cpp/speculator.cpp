@@ -16,7 +16,7 @@ namespace specllama {
 
 // All decoders, for the length of one call.
 struct Speculator::InUse {
-    explicit InUse(Speculator & speculator) {
+    explicit InUse(Speculator & speculator) : heed_(&speculator.settings_.heed) {
         use(speculator.target_->decoder());
         if (speculator.drafting_) {
             for (Sequence * sequence : speculator.drafting_->sequences()) {
@@ -29,11 +29,12 @@ private:
     // A decoder may have several of the sequences.
     void use(Decoder & decoder) {
         if (std::find(decoders_.begin(), decoders_.end(), &decoder) == decoders_.end()) {
-            uses_.emplace_back(decoder);
+            uses_.emplace_back(decoder, heed_);
             decoders_.push_back(&decoder);
         }
     }
 
+    const std::function<void()> * heed_;
     std::vector<Decoder *> decoders_;
     std::list<Decoder::Use> uses_;
 };
