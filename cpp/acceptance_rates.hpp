@@ -22,12 +22,12 @@ struct DrafterPriors {
     bool together = false;        // the classes rise and fall together, and begin anew with each text
     bool copies = false;          // it may offer long runs, which are begun with short ones
     // Of a drafter that draws its tokens one by one: by the bucket of the token before, and last of a draft's first.
-    std::vector<double> next{};
+    std::vector<double> next;
     double any = 0.0;  // of any token that it draws
 
     // Each class is learned for itself, for good.
-    static DrafterPriors apart(std::vector<double> classes) { return {std::move(classes)}; }
-    static DrafterPriors runs(std::vector<double> classes) { return {std::move(classes), true, true}; }
+    static DrafterPriors apart(std::vector<double> classes) { return {std::move(classes), false, false, {}, 0.0}; }
+    static DrafterPriors runs(std::vector<double> classes) { return {std::move(classes), true, true, {}, 0.0}; }
     static DrafterPriors drawn(std::vector<double> classes, std::vector<double> next, double any) {
         return {std::move(classes), true, false, std::move(next), any};
     }

@@ -42,8 +42,7 @@ Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, s
       n_vocab_(static_cast<std::size_t>(api_->llama_vocab_n_tokens(vocab_))),
       n_swa_(static_cast<std::size_t>(std::max(0, api_->llama_model_n_swa(api_->llama_get_model(context))))),
       num_snapshots_(snapshots_of_context()),
-      rollback_(way_back()),
-      interruption_(nullptr) {
+      rollback_(way_back()) {
     if (memory_ == nullptr) {
         throw std::invalid_argument("the " + name_ +
                                     " model keeps no KV cache: it is an embedding model and cannot generate text");

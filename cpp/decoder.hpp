@@ -128,7 +128,7 @@ private:
     double decode_seconds_ = 0.0;
     std::atomic<bool> in_use_{false};
     // The llama_context has its address, and may live longer than this object: never freed.
-    Interruption * interruption_;
+    Interruption * interruption_ = nullptr;
 
     // The llama_batch: its arrays are kept from decode to decode.
     std::vector<int32_t> tokens_;

@@ -79,10 +79,10 @@ struct DraftRequest {
 
 // What a drafter could draft next without a decode.
 struct Offer {
-    std::vector<int32_t> tokens{};
-    std::vector<Expectation> expectations{};  // [tokens]
+    std::vector<int32_t> tokens;
+    std::vector<Expectation> expectations;  // [tokens]
     // [tokens], if they were drawn; else each is certain: a function of the history, the corpus and the tokens before.
-    std::vector<Distribution> q{};
+    std::vector<Distribution> q;
     // So many of them, at the beginning, have nothing else that could come in their place.
     std::size_t num_certain = 0;
 

@@ -13,7 +13,7 @@ namespace specllama {
 
 struct DrafterParts {
     std::shared_ptr<Sequence> model = nullptr;  // of a second model
-    std::vector<int32_t> corpus{};              // a text to look at besides prompt and output
+    std::vector<int32_t> corpus;                // a text to look at besides prompt and output
     // A function of the caller's: fills the tokens and, if it likes, the q of an offer.
     std::function<void(const DraftRequest & request, Offer & out)> function = nullptr;
 };

@@ -60,7 +60,7 @@ public:
 private:
     // An offer, and whose it is.
     struct Found {
-        Source source;
+        Source source{};
         Offer offer;
     };
 
