@@ -5,6 +5,9 @@
 #include <array>
 
 #include "bindings.hpp"
+#include "drafters/grammar.hpp"
+#include "drafters/lookup.hpp"
+#include "drafters/model.hpp"
 #include "pace.hpp"
 #include "suffix_index.hpp"
 
@@ -27,8 +30,25 @@ py::tuple longest(const SuffixIndex & self) {
 }
 
 const char * name_of(Pace::Move move) {
-    constexpr std::array<const char *, 4> names{"stop", "model", "lookup", "pad"};
+    constexpr std::array<const char *, 4> names{"stop", "draw", "take", "pad"};
     return names[static_cast<std::size_t>(move)];
+}
+
+// One whose drawer is the model.
+std::unique_ptr<Pace> make_pace() {
+    auto pace = std::make_unique<Pace>(all_priors());
+    pace->set_drawer(Source::model, 512);
+    return pace;
+}
+
+// (move, count, number of the offer)
+py::tuple decide(Pace & self, const std::vector<std::vector<Expectation>> & offers) {
+    Pace::Offers all;
+    for (const std::vector<Expectation> & offer : offers) {
+        all.push_back(&offer);
+    }
+    const Pace::Decision decision = self.decide(all);
+    return py::make_tuple(name_of(decision.move), decision.count, decision.offer);
 }
 
 void bind_pace(py::module_ & module) {
@@ -39,32 +59,28 @@ void bind_pace(py::module_ & module) {
         .def("seconds", &CostModel::seconds, py::arg("n"))
         .def("known", &CostModel::known);
     py::class_<Expectation>(module, "Expectation")
-        .def_static("of_model", &Expectation::of_model, py::arg("probability"), py::arg("before"))
-        .def_static("of_lookup", &Expectation::of_lookup, py::arg("length"), py::arg("disputed"))
-        .def_static("of_grammar", &Expectation::of_grammar, py::arg("alone"))
-        .def_static("of_padding", &Expectation::of_padding);
+        .def_static("of_model", &model_expectation, py::arg("probability"), py::arg("before"))
+        .def_static("of_lookup", &lookup_expectation, py::arg("length"), py::arg("disputed"))
+        .def_static("of_grammar", &grammar_expectation, py::arg("alone"))
+        .def_static("of_padding", [] { return Expectation{Source::padding, 0, 0}; });
     py::class_<Pace>(module, "Pace")
-        .def(py::init<>())
+        .def(py::init(&make_pace))
         .def("begin_generation", &Pace::begin_generation)
-        .def("set_draft_batch", &Pace::set_draft_batch, py::arg("n_batch"))
+        .def(
+            "set_draft_batch", [](Pace & self, std::size_t n_batch) { self.set_drawer(Source::model, n_batch); },
+            py::arg("n_batch"))
         .def("probes", &Pace::probes)
         .def("prompt_pays", &Pace::prompt_pays, py::arg("missing"), py::arg("most"), py::arg("max_tokens"))
         .def("decoded", &Pace::decoded, py::arg("count"), py::arg("seconds"))
         .def("begin_round", &Pace::begin_round, py::arg("most"), py::arg("missing"), py::arg("may_drop") = false)
-        .def(
-            "decide",
-            [](Pace & self, const std::vector<Expectation> & lookup) {
-                const Pace::Decision decision = self.decide(lookup);
-                return py::make_tuple(name_of(decision.move), decision.count);
-            },
-            py::arg("lookup"))
+        .def("decide", &decide, py::arg("offers"))
         .def("before", &Pace::before)
         .def("drafted", &Pace::drafted, py::arg("token"))
         .def("drop", &Pace::drop)
         .def("judge_dropped", &Pace::judge_dropped, py::arg("right"))
         .def("end_round", &Pace::end_round, py::arg("num_accepted"), py::arg("verify_seconds"),
              py::arg("draft_seconds"))
-        .def("judge_unused", &Pace::judge_unused, py::arg("lookup"), py::arg("num_right"), py::arg("num_judged"))
+        .def("judge_unused", &Pace::judge_unused, py::arg("offer"), py::arg("num_right"), py::arg("num_judged"))
         .def_property_readonly("target", &Pace::target, py::return_value_policy::reference_internal)
         .def_property_readonly("draft", &Pace::draft, py::return_value_policy::reference_internal)
         .def_property_readonly("exploring_seconds",

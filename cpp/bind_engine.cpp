@@ -1,4 +1,4 @@
-// Contexts and the loop. Every call that decodes runs without the GIL.
+// The loop. Every call that decodes runs without the GIL.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -6,14 +6,8 @@
 #include <memory>
 
 #include "bindings.hpp"
-#include "breaker_tokens.hpp"
-#include "context.hpp"
-#include "drafters/callback.hpp"
-#include "drafters/mixed.hpp"
-#include "grammar.hpp"
+#include "drafter_parts.hpp"
 #include "speculator.hpp"
-#include "token_texts.hpp"
-#include "vocabulary.hpp"
 
 namespace py = pybind11;
 
@@ -23,70 +17,11 @@ namespace {
 
 using Tokens = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 using Scores = py::array_t<float, py::array::c_style | py::array::forcecast>;
-using ReleaseGil = py::call_guard<py::gil_scoped_release>;
 
 std::vector<int32_t> to_vector(const Tokens & tokens) { return {tokens.data(), tokens.data() + tokens.size()}; }
 
 Tokens to_array(const std::vector<int32_t> & tokens) {
     return Tokens(static_cast<py::ssize_t>(tokens.size()), tokens.data());
-}
-
-template <typename Pointer>
-Pointer * at_address(std::uintptr_t address) {
-    return reinterpret_cast<Pointer *>(address);
-}
-
-void bind_api(py::module_ & module) {
-    module.def("required_functions", &LlamaApi::required_functions);
-    module.def("optional_functions", &LlamaApi::optional_functions);
-    module.def("struct_layouts", &LlamaApi::struct_layouts);
-    py::class_<LlamaApi, std::shared_ptr<LlamaApi>>(module, "LlamaApi")
-        .def(py::init<const std::unordered_map<std::string, std::uintptr_t> &>(), py::arg("addresses"));
-    module.def(
-        "first_vocabulary_difference",
-        [](const LlamaApi & api, std::uintptr_t target_vocab, std::uintptr_t draft_vocab) -> py::object {
-            const auto difference = first_difference(api, at_address<const llama_vocab>(target_vocab),
-                                                     at_address<const llama_vocab>(draft_vocab));
-            if (!difference) {
-                return py::none();
-            }
-            return py::make_tuple(difference->token, py::bytes(difference->target_text),
-                                  py::bytes(difference->draft_text));
-        },
-        py::arg("api"), py::arg("target_vocab"), py::arg("draft_vocab"));
-    py::class_<TokenTexts, std::shared_ptr<TokenTexts>>(module, "TokenTexts")
-        .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
-                 return std::make_shared<TokenTexts>(api, at_address<const llama_vocab>(vocab));
-             }),
-             py::arg("api"), py::arg("vocab"), ReleaseGil());
-    module.def(
-        "breakers_of_texts",
-        [](const LlamaApi & api, std::uintptr_t vocab, std::vector<std::string> texts,
-           std::shared_ptr<TokenTexts> words) {
-            const auto * at = at_address<const llama_vocab>(vocab);
-            return std::make_shared<SequenceBreakers>(
-                breakers_of_texts(api, at, words ? *words : TokenTexts(api, at), std::move(texts)));
-        },
-        py::arg("api"), py::arg("vocab"), py::arg("texts"), py::arg("words") = nullptr, ReleaseGil());
-    py::class_<FirstBytes, std::shared_ptr<FirstBytes>>(module, "FirstBytes")
-        .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
-                 return std::make_shared<FirstBytes>(api, at_address<const llama_vocab>(vocab));
-             }),
-             py::arg("api"), py::arg("vocab"));
-    py::class_<Grammar, Constraint, std::shared_ptr<Grammar>>(module, "Grammar")
-        .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t vocab, std::shared_ptr<FirstBytes> first_bytes,
-                         const std::string & gbnf, const std::string & root) {
-                 return std::make_shared<Grammar>(std::move(api), at_address<const llama_vocab>(vocab),
-                                                  std::move(first_bytes), gbnf, root);
-             }),
-             py::arg("api"), py::arg("vocab"), py::arg("first_bytes"), py::arg("gbnf"), py::arg("root"), ReleaseGil())
-        .def(
-            "forced",
-            [](Grammar & self, const std::vector<int32_t> & recent) -> std::optional<std::pair<int32_t, bool>> {
-                const auto forced = self.forced(recent.data(), recent.size());
-                return forced ? std::optional(std::make_pair(forced->token, forced->alone)) : std::nullopt;
-            },
-            py::arg("recent"));
 }
 
 // A Python function that may be let go of by a thread without the GIL.
@@ -101,81 +36,30 @@ struct OwnedByPython {
     py::object function;
 };
 
-const char * name_of(Rollback rollback) {
-    switch (rollback) {
-        case Rollback::seq_rm:
-            return "seq_rm";
-        case Rollback::sliding_window:
-            return "seq_rm (sliding window)";
-        case Rollback::snapshot:
-            return "snapshot";
-        case Rollback::checkpoint:
-            return "checkpoint";
-        case Rollback::none:
-            break;
-    }
-    return "none";
-}
-
-void decode(Context & self, const Tokens & tokens, std::size_t first_output) {
-    const std::vector<int32_t> batch = to_vector(tokens);
-    const py::gil_scoped_release release;
-    const Context::Use in_use(self);
-    self.decode(batch.data(), batch.size(), first_output);
-}
-
-void bind_context(py::module_ & module) {
-    py::class_<Context, std::shared_ptr<Context>>(module, "Context")
-        .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name) {
-                 return std::make_shared<Context>(std::move(api), at_address<llama_context>(context), std::move(name));
-             }),
-             py::arg("api"), py::arg("context"), py::arg("name"))
-        .def_property_readonly("n_ctx", &Context::n_ctx)
-        .def_property_readonly("n_vocab", &Context::n_vocab)
-        .def_property_readonly("num_tokens", [](const Context & self) { return self.tokens().size(); })
-        .def_property_readonly("num_decoded", &Context::num_decoded)
-        .def("tokens", [](const Context & self) { return to_array(self.tokens()); })
-        .def(
-            "assume",
-            [](Context & self, const Tokens & tokens) {
-                const Context::Use in_use(self);
-                self.assume(to_vector(tokens));
-            },
-            py::arg("tokens"))
-        .def(
-            "keep",
-            [](Context & self, std::size_t count) {
-                const Context::Use in_use(self);
-                self.keep(count);
-            },
-            py::arg("count"))
-        .def_property_readonly("rollback", [](const Context & self) { return name_of(self.rollback()); })
-        .def("save",
-             [](Context & self) {
-                 const Context::Use in_use(self);
-                 self.save(1);
-             })
-        .def("decode", &decode, py::arg("tokens"), py::arg("first_output"))
-        .def(
-            "logits",
-            [](Context & self, std::size_t i) {
-                return py::array_t<float>(static_cast<py::ssize_t>(self.n_vocab()), self.logits(i));
-            },
-            py::arg("i"))
-        .def("close", [](Context & self) {
-            const Context::Use in_use(self);
-            self.close();
-        });
-}
-
-template <typename Value, std::size_t size>
-std::map<std::string, Value> named(const std::array<const char *, size> & names,
-                                   const std::array<Value, size> & values) {
-    std::map<std::string, Value> result;
-    for (std::size_t i = 0; i < size; ++i) {
-        result[names[i]] = values[i];
+std::map<std::string, std::size_t> idle_rounds(const Counters & self) {
+    std::map<std::string, std::size_t> result;
+    for (std::size_t i = 0; i < num_idle; ++i) {
+        result[idle_names[i]] = self.pace.idle_rounds[i];
     }
     return result;
+}
+
+std::map<std::string, SourceCounters> per_source(const Counters & self) {
+    std::map<std::string, SourceCounters> result;
+    for (std::size_t i = 0; i < num_sources; ++i) {
+        result[drafters[i].name] = self.per_source[i];
+    }
+    return result;
+}
+
+void bind_drafters(py::module_ & module) {
+    py::class_<DrafterAbout>(module, "Drafter", "A way of drafting, as the table of drafters has it.")
+        .def_property_readonly("name", [](const DrafterAbout & self) { return self.name; })
+        .def_property_readonly("origin", [](const DrafterAbout & self) { return self.origin; })
+        .def_property_readonly("needs", [](const DrafterAbout & self) { return self.needs; })
+        .def_property_readonly("summary", [](const DrafterAbout & self) { return self.summary; })
+        .def("__repr__", [](const DrafterAbout & self) { return std::string("Drafter(") + self.name + ")"; });
+    module.def("drafters", [] { return std::vector<DrafterAbout>(drafters.begin(), drafters.end()); });
 }
 
 void bind_counters(py::module_ & module) {
@@ -193,11 +77,10 @@ void bind_counters(py::module_ & module) {
         .def_readonly("num_draft_tokens_per_pos", &Counters::num_draft_tokens_per_pos)
         .def_readonly("num_accepted_tokens_per_pos", &Counters::num_accepted_tokens_per_pos)
         .def_readonly("num_rounds_per_gamma", &Counters::num_rounds_per_gamma)
-        .def_property_readonly("per_source", [](const Counters & self) { return named(source_names, self.per_source); })
+        .def_property_readonly("per_source", &per_source)
         .def_property_readonly("plain_seconds", [](const Counters & self) { return self.pace.plain_seconds; })
         .def_property_readonly("exploring_seconds", [](const Counters & self) { return self.pace.exploring_seconds; })
-        .def_property_readonly("idle_rounds",
-                               [](const Counters & self) { return named(idle_names, self.pace.idle_rounds); })
+        .def_property_readonly("idle_rounds", &idle_rounds)
         .def_property_readonly("num_dropped", [](const Counters & self) { return self.pace.num_dropped; })
         .def_property_readonly("prompt_skipped", [](const Counters & self) { return self.pace.prompt_skipped; })
         .def_property_readonly("predicted_tokens", [](const Counters & self) { return self.pace.predicted_tokens; })
@@ -216,7 +99,7 @@ void bind_counters(py::module_ & module) {
 
 // Ctrl-C in a drafter and any error in a logits processor end the round, where an error would only end the drafting: no
 // std::exception, which is caught.
-struct Interruption {
+struct PythonError {
     py::error_already_set error;
 };
 
@@ -250,7 +133,7 @@ LogitsProcessor python_processor(const py::object & function, std::vector<int32_
         try {
             process(owned->function, to_array(history), logits);
         } catch (const py::error_already_set & error) {
-            throw Interruption{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
+            throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
         }
     };
 }
@@ -267,39 +150,43 @@ std::function<void()> python_heed(const py::object & function) {
                 owned->function();
             }
         } catch (const py::error_already_set & error) {
-            throw Interruption{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
+            throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
         }
     };
 }
 
-// drafter(history, gamma) -> (tokens, distributions). A round runs without the GIL, and the drafter with it.
-std::unique_ptr<Drafter> callback_drafter(py::function drafter) {
-    return std::make_unique<CallbackDrafter>(
-        [drafter = std::make_shared<OwnedByPython>(std::move(drafter))](const DraftRequest & request, Proposal & out) {
-            const py::gil_scoped_acquire gil;
-            try {
-                const py::tuple proposal = drafter->function(to_array(request.history), request.gamma);
-                out.tokens = proposal[0].cast<std::vector<int32_t>>();
-                out.q = proposal[1].cast<std::vector<Distribution>>();
-            } catch (const py::error_already_set & error) {
-                if (!error.matches(PyExc_Exception)) {
-                    throw Interruption{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
-                }
-                throw std::runtime_error(error.what());  // whoever catches it has no GIL
+// function(history, gamma) -> (tokens, distributions). A round runs without the GIL, and the drafter with it.
+auto drafting_function(const py::object & function) -> decltype(DrafterParts::function) {
+    if (function.is_none()) {
+        return nullptr;
+    }
+    return [owned = std::make_shared<OwnedByPython>(function)](const DraftRequest & request, Offer & out) {
+        const py::gil_scoped_acquire gil;
+        try {
+            const py::tuple proposal = owned->function(to_array(request.history), request.gamma);
+            out.tokens = proposal[0].cast<std::vector<int32_t>>();
+            out.q = proposal[1].cast<std::vector<Distribution>>();
+        } catch (const py::error_already_set & error) {
+            if (!error.matches(PyExc_Exception)) {
+                throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
             }
-        });
+            throw std::runtime_error(error.what());  // whoever catches it has no GIL
+        }
+    };
 }
 
-// Plain without a draft and a corpus. With a corpus, which may be empty, the text is looked up too.
-std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Context> target, const std::shared_ptr<Context> & draft,
-                                            const std::optional<Tokens> & lookup_corpus) {
-    if (!draft && !lookup_corpus) {
-        return std::make_unique<Speculator>(std::move(target));
+// Plain without drafters.
+std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, const std::vector<std::string> & names,
+                                            std::shared_ptr<Sequence> draft, const std::optional<Tokens> & corpus,
+                                            const py::object & function) {
+    const DrafterParts parts{std::move(draft), corpus ? to_vector(*corpus) : std::vector<int32_t>(),
+                             drafting_function(function)};
+    std::vector<std::unique_ptr<Drafter>> drafters;
+    for (const std::string & name : names) {
+        drafters.push_back(make_drafter(name, parts));
     }
-    auto model = draft ? std::make_unique<ModelDrafter>(draft) : nullptr;
-    const std::vector<int32_t> corpus = lookup_corpus ? to_vector(*lookup_corpus) : std::vector<int32_t>();
-    return std::make_unique<Speculator>(std::move(target), std::make_unique<MixedDrafter>(std::move(model), corpus),
-                                        draft);
+    return std::make_unique<Speculator>(std::move(target),
+                                        names.empty() ? nullptr : std::make_unique<Drafting>(std::move(drafters)));
 }
 
 void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
@@ -308,7 +195,7 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
     std::vector<int32_t> tokens = to_vector(prompt);
     LogitsProcessor processor = python_processor(logits_processor, tokens);
     Settings settings{sampler,
-                      rule_from_name(rule),
+                      &rule_by_name(rule),
                       num_draft_tokens,
                       paced,
                       max_tokens,
@@ -323,15 +210,20 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
     self.begin(std::move(tokens), std::move(settings));
 }
 
-// (tokens, number drafted, number accepted)
-py::tuple step(Speculator & self, std::size_t max_tokens) {
-    Round round;
+// Calls without the GIL what a Python function may end.
+template <typename Call>
+auto without_gil(Call call) {
     try {
         const py::gil_scoped_release release;
-        round = self.step(max_tokens);
-    } catch (const Interruption & interruption) {
-        throw interruption.error;
+        return call();
+    } catch (const PythonError & raised) {
+        throw raised.error;
     }
+}
+
+// (tokens, number drafted, number accepted)
+py::tuple step(Speculator & self, std::size_t max_tokens) {
+    const Round round = without_gil([&] { return self.step(max_tokens); });
     return py::make_tuple(round.tokens, round.num_drafted, round.num_accepted);
 }
 
@@ -352,20 +244,17 @@ void restore_costs(Speculator & self, const Costs & target, const Costs & draft)
 
 void bind_speculator(py::module_ & module) {
     py::class_<Speculator>(module, "Speculator")
-        .def(py::init(&make_speculator), py::arg("target"), py::arg("draft") = nullptr,
-             py::arg("lookup_corpus") = py::none())
-        .def(py::init([](std::shared_ptr<Context> target, py::function drafter) {
-                 return std::make_unique<Speculator>(std::move(target), callback_drafter(std::move(drafter)));
-             }),
-             py::arg("target"), py::kw_only(), py::arg("drafter"))
+        .def(py::init(&make_speculator), py::arg("target"), py::arg("drafters") = std::vector<std::string>(),
+             py::kw_only(), py::arg("draft") = nullptr, py::arg("corpus") = py::none(),
+             py::arg("function") = py::none())
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
              py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),
              py::arg("constraint") = nullptr, py::arg("heed") = py::none())
-        .def("prefill", &Speculator::prefill, ReleaseGil())
+        .def("prefill", [](Speculator & self) { return without_gil([&] { return self.prefill(); }); })
         .def("step", &step, py::arg("max_tokens"))
         .def_property_readonly("round_is_open", &Speculator::round_is_open)
-        .def("decode_pending", &Speculator::decode_pending, ReleaseGil())
+        .def("decode_pending", [](Speculator & self) { without_gil([&] { self.decode_pending(); }); })
         .def(
             "logits",
             [](Speculator & self, std::size_t i) {
@@ -376,7 +265,7 @@ void bind_speculator(py::module_ & module) {
              [](const Speculator & self) {
                  std::vector<const char *> names;
                  for (const Source source : self.sources()) {
-                     names.push_back(source_names[static_cast<std::size_t>(source)]);
+                     names.push_back(about(source).name);
                  }
                  return names;
              })
@@ -396,8 +285,7 @@ void bind_speculator(py::module_ & module) {
 }  // namespace
 
 void bind_engine(py::module_ & module) {
-    bind_api(module);
-    bind_context(module);
+    bind_drafters(module);
     bind_counters(module);
     bind_speculator(module);
 }

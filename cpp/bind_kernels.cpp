@@ -115,8 +115,9 @@ std::vector<std::string> ggml_functions() {
 void bind_kernels(py::module_ & module) {
     module.def("instruction_sets", &instruction_sets,
                "The kernels' instruction sets that this processor has, the fastest first.");
-    module.def("quantized_types", &quantized_types,
-               "The types that the kernels multiply: their names, values and bytes of a block, and their numbers in GGUF files.");
+    module.def(
+        "quantized_types", &quantized_types,
+        "The types that the kernels multiply: their names, values and bytes of a block, and their numbers in GGUF files.");
     module.def("multiply_quantized", &multiply_quantized, py::arg("weights"), py::arg("type"), py::arg("x"),
                py::arg("instruction_set"),
                "The product of quantized rows with columns, as the kernels compute it: [columns, rows].");

@@ -9,10 +9,13 @@
 #include <memory>
 #include <stdexcept>
 
+#include "acceptance_rules/block.hpp"
+#include "acceptance_rules/coupled.hpp"
+#include "acceptance_rules/rejection.hpp"
+#include "acceptance_rules/table.hpp"
 #include "bindings.hpp"
 #include "distribution.hpp"
 #include "logits_scan.hpp"
-#include "verify.hpp"
 
 namespace py = pybind11;
 
@@ -218,6 +221,22 @@ void bind_noise(py::module_ & module) {
         py::arg("dist"), py::arg("seed"), py::arg("position"));
 }
 
+void bind_table(py::module_ & module) {
+    py::class_<Rule::About>(module, "Rule", "An acceptance rule, as the table of rules has it.")
+        .def_property_readonly("name", [](const Rule::About & self) { return self.name; })
+        .def_property_readonly("summary", [](const Rule::About & self) { return self.summary; })
+        .def_readonly("independent_of_draft", &Rule::About::independent_of_draft)
+        .def_readonly("decides_in_steps", &Rule::About::decides_in_steps)
+        .def("__repr__", [](const Rule::About & self) { return std::string("Rule(") + self.name + ")"; });
+    module.def("rules", [] {
+        std::vector<Rule::About> rules;
+        for (const Rule * rule : all_rules()) {
+            rules.push_back(rule->about());
+        }
+        return rules;
+    });
+}
+
 void bind_rules(py::module_ & module) {
     module.def("residual", &residual, py::arg("p"), py::arg("q"), py::arg("weight"));
     module.def(
@@ -263,6 +282,7 @@ void bind_mathematics(py::module_ & module) {
     bind_params(module);
     bind_distributions(module);
     bind_noise(module);
+    bind_table(module);
     bind_rules(module);
 }
 

@@ -6,6 +6,8 @@ PYBIND11_MODULE(_core, module) {
     specllama::bind_errors(module);
     specllama::bind_mathematics(module);
     specllama::bind_drafting(module);
+    specllama::bind_api(module);
+    specllama::bind_decoder(module);
     specllama::bind_engine(module);
     specllama::bind_kernels(module);
     specllama::bind_ggml_plugin(module);

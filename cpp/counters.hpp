@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "acceptance.hpp"
+#include "drafter_table.hpp"
 
 namespace specllama {
 

@@ -11,10 +11,10 @@ namespace {
 constexpr double fading = 0.9;              // of rounds in the rate: some 10 are remembered
 constexpr double prior_rounds = 8.0;        // of plain decoding, before there are others
 constexpr double catching_up_share = 0.15;  // of its cost is charged to one round: the next ones profit, too
-constexpr double forgetting = 0.99;         // of what is known of the model, for each round without it
+constexpr double forgetting = 0.99;         // of what is known of the drawer, for each round without it
 constexpr double exploring_share = 0.01;    // of all time
-constexpr double model_prior_rounds = 3.0;  // that go by the acceptance alone
-constexpr double model_fading = 0.93;       // of rounds of the model
+constexpr double drawn_prior_rounds = 3.0;  // that go by the acceptance alone
+constexpr double drawn_fading = 0.93;       // of rounds that began with a drawn token
 constexpr double realised_share = 0.8;      // of what came in them, beside what was expected
 constexpr double kept = 0.3;                // of what is particular to a text, for the next one
 constexpr std::size_t first_plain_rounds = 2;
@@ -36,25 +36,24 @@ constexpr std::size_t usual_answer = 128;    // tokens; max_tokens is often far 
 void Pace::begin_generation() {
     credit_ = first_credit + std::clamp(credit_, -largest_credit, 0.0);  // what was lost beyond it is still owed
     of_all_ = Yield();
-    of_model_.fade(kept);
-    acceptance_.new_text();
+    of_drawn_.fade(kept);
+    rates_.new_text();
     window_ = first_window;
     counters_ = PaceCounters();
 }
 
 bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens) {
-    const bool pays =
-        target_.empty() || draft_.empty() ||
-        static_cast<double>(std::min(max_tokens, usual_answer)) *
-                (target_.seconds(1) - 1.0 / model_yield(acceptance_.model().optimistic(hope), 1, most).rate()) >
-            catching_up_seconds(missing) - draft_.seconds(1);
+    const bool pays = target_.empty() || draft_.empty() ||
+                      static_cast<double>(std::min(max_tokens, usual_answer)) *
+                              (target_.seconds(1) - 1.0 / drawn_yield(drawn().any().optimistic(hope), 1, most).rate()) >
+                          catching_up_seconds(missing) - draft_.seconds(1);
     counters_.prompt_skipped = !pays;
     return pays;
 }
 
 bool Pace::probes() {
-    const bool now = since_model_ == 0;
-    since_model_ = (since_model_ + 1) % probing_interval;
+    const bool now = since_drawn_ == 0;
+    since_drawn_ = (since_drawn_ + 1) % probing_interval;
     if (now) {
         draft_.distrust_level();
     }
@@ -68,42 +67,42 @@ void Pace::begin_round(std::size_t most, std::size_t missing, bool may_drop) {
     most_ = measuring ? 0 : most;
     missing_ = missing_at_first_ = missing;
     may_drop_ = may_drop;
-    exploring_ = with_model_ = uses_model_ = false;
+    exploring_ = begins_drawn_ = has_drawn_ = false;
     survival_ = 1.0;
     tokens_.clear();
-    if (most_ > 0 && missing_ > 0 && !model_pays()) {
+    if (most_ > 0 && missing_ > 0 && !drawing_pays()) {
         missing_ = 0;
-        acceptance_.forget_model(forgetting);
-        of_model_.fade(forgetting);
+        rates_.of(*drawer_).forget(forgetting);
+        of_drawn_.fade(forgetting);
     }
 }
 
-// Whether the model is worth considering in this round. If it pays only should its acceptance be better than it was so
+// Whether the drawer is worth considering in this round. If it pays only should its acceptance be better than it was so
 // far, that costs credit.
-bool Pace::model_pays() {
+bool Pace::drawing_pays() {
     const double plain = 1.0 / target_.seconds(1);
-    if (usual_model_yield().rate() > plain) {
+    if (usual_drawn_yield().rate() > plain) {
         return true;
     }
     exploring_ =
-        credit_ >= exploring_cost(1) && model_yield(acceptance_.model().optimistic(), missing_, most_).rate() > plain;
+        credit_ >= exploring_cost(1) && drawn_yield(drawn().any().optimistic(), missing_, most_).rate() > plain;
     return exploring_;
 }
 
-// What drafting k tokens with the model is expected to cost, in plain decodes.
+// What drawing k tokens is expected to cost, in plain decodes.
 double Pace::exploring_cost(std::size_t k) const {
     const double draft_seconds = catching_up_seconds(missing_) + static_cast<double>(k - 1) * draft_.seconds(1);
     double tokens = 1.0;
     double survival = 1.0;
     for (std::size_t i = 0; i < k; ++i) {
-        survival *= acceptance_.model().mean();
+        survival *= drawn().any().mean();
         tokens += survival;
     }
     return (draft_seconds + target_.seconds(k + 1)) / target_.seconds(1) - tokens;
 }
 
-// What a round yields if every token of the model is accepted so often, with the number of them that is best then.
-Yield Pace::model_yield(double acceptance, std::size_t missing, std::size_t most) const {
+// What a round yields if every drawn token is accepted so often, with the number of them that is best then.
+Yield Pace::drawn_yield(double acceptance, std::size_t missing, std::size_t most) const {
     Yield best;
     double survival = 1.0;
     double tokens = 1.0;
@@ -117,12 +116,12 @@ Yield Pace::model_yield(double acceptance, std::size_t missing, std::size_t most
     return best;
 }
 
-// What a round that begins with the model yields, by the last ones. Unlike model_yield() it knows what it is worth to
-// stop behind an unsure token.
-Yield Pace::usual_model_yield() const {
-    Yield usual = model_yield(acceptance_.model().mean(), 1, most_);
-    usual.fade(model_prior_rounds);
-    usual.add(of_model_);
+// What a round that begins with a drawn token yields, by the last ones. Unlike drawn_yield() it knows what it is worth
+// to stop behind an unsure token.
+Yield Pace::usual_drawn_yield() const {
+    Yield usual = drawn_yield(drawn().any().mean(), 1, most_);
+    usual.fade(drawn_prior_rounds);
+    usual.add(of_drawn_);
     usual.fade(1.0 / usual.rounds);
     usual.seconds += first_draft_seconds(missing_) - draft_.seconds(1);
     return usual;
@@ -149,7 +148,7 @@ double Pace::earned() const {
 // What time is worth: as much as the last rounds earned, but no more than the next ones may well earn. A copy that has
 // ended says nothing of what comes behind it.
 double Pace::rate() const {
-    const double usual = missing_at_first_ > 0 ? usual_model_yield().rate() : 0.0;
+    const double usual = missing_at_first_ > 0 ? usual_drawn_yield().rate() : 0.0;
     return std::max(1.0 / target_.seconds(1), std::min(earned(), usual));
 }
 
@@ -165,54 +164,69 @@ std::size_t Pace::plain_interval() const {
 }
 
 std::size_t Pace::before() const {
-    return !tokens_.empty() && tokens_.back().source == Source::model ? tokens_.back().bucket : Acceptance::start;
+    return !tokens_.empty() && is_drawn(tokens_.back()) ? tokens_.back().bucket : drawer_ ? drawn().start() : 0;
 }
 
-Pace::Decision Pace::decide(const std::vector<Expectation> & lookup) {
+Pace::Decision Pace::decide(const Offers & offers) {
     const std::size_t done = tokens_.size();
     if (done >= most_) {
         return {};
     }
-    if (!lookup.empty()) {
+    if (std::any_of(offers.begin(), offers.end(), [](const auto * offer) { return !offer->empty(); })) {
         idle_ = Idle::not_worth_it;
     }
     const double rho = rate();
     const double stop = target_.seconds(done + 1);
     Decision best;
     double best_net = best_prefix(rho).second;
-    double model = model_run(survival_, -stop, done, missing_, before(), rho);
+    double drawing = drawn_run(survival_, -stop, done, missing_, before(), rho);
     if (done == 0 && missing_ > 0) {
-        const Yield usual = usual_model_yield();
-        model = std::max(model, usual.tokens - 1.0 - rho * (usual.seconds - stop));
+        const Yield usual = usual_drawn_yield();
+        drawing = std::max(drawing, usual.tokens - 1.0 - rho * (usual.seconds - stop));
     }
-    if (model > best_net && !(exploring_ && exploring_cost(done + 1) > credit_)) {
-        best = {Move::model, 1};
-        best_net = model;
+    if (drawing > best_net && !(exploring_ && exploring_cost(done + 1) > credit_)) {
+        best = {Move::draw, 1, 0};
+        best_net = drawing;
     }
-    double survival = survival_;
-    double gain = 0.0;
-    for (std::size_t k = 1; k <= std::min({lookup.size(), most_ - done, window_}); ++k) {
-        survival *= acceptance_.of(lookup[k - 1]);
-        gain += survival;
-        const double alone = gain - rho * (target_.seconds(done + k + 1) - stop);
-        const double continued =
-            gain + model_run(survival, -stop, done + k, missing_ > 0 ? missing_ + k : 0, Acceptance::start, rho);
-        if (std::max(alone, continued) > best_net) {
-            best = {Move::lookup, k};
-            best_net = std::max(alone, continued);
-        }
-    }
+    const Decision take = best_take(offers, rho, best_net);
+    best = take.move == Move::stop ? best : take;
     if (best.move != Move::stop) {
         return best;
     }
     const std::size_t pad = best_net > 0.0 ? 0 : padding();
-    return pad > 0 ? Decision{Move::pad, pad} : Decision{};
+    return pad > 0 ? Decision{Move::pad, pad, 0} : Decision{};
 }
 
-// The best net gain, in tokens, of drafting one token or more with the model, behind `drafted` tokens that survive
+// The beginning of an offer whose net gain, in tokens, is above `best_net`, which becomes the best one's; to stop if
+// there is none.
+Pace::Decision Pace::best_take(const Offers & offers, double rho, double & best_net) const {
+    const std::size_t done = tokens_.size();
+    const double stop = target_.seconds(done + 1);
+    Decision best;
+    for (std::size_t number = 0; number < offers.size(); ++number) {
+        const std::vector<Expectation> & offer = *offers[number];
+        double survival = survival_;
+        double gain = 0.0;
+        for (std::size_t k = 1; k <= std::min({offer.size(), most_ - done, window_}); ++k) {
+            survival *= rates_.of(offer[k - 1]);
+            gain += survival;
+            const double alone = gain - rho * (target_.seconds(done + k + 1) - stop);
+            const std::size_t missing = missing_ > 0 ? missing_ + k : 0;
+            const std::size_t start = drawer_ ? drawn().start() : 0;
+            const double continued = gain + drawn_run(survival, -stop, done + k, missing, start, rho);
+            if (std::max(alone, continued) > best_net) {
+                best = {Move::take, k, number};
+                best_net = std::max(alone, continued);
+            }
+        }
+    }
+    return best;
+}
+
+// The best net gain, in tokens, of drawing one token or more, behind `drafted` tokens that survive
 // verification with probability `survival`; minus infinity if it cannot. The target's batch is counted from
 // `time_so_far` on.
-double Pace::model_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing,
+double Pace::drawn_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing,
                        std::size_t before, double rho) const {
     double best = -std::numeric_limits<double>::infinity();
     if (missing == 0) {
@@ -221,8 +235,8 @@ double Pace::model_run(double survival, double time_so_far, std::size_t drafted,
     double gain = 0.0;
     double draft_time = 0.0;
     for (std::size_t k = 1; drafted + k <= most_; ++k) {
-        const double usual = exploring_ ? acceptance_.model().optimistic() : acceptance_.model().mean();
-        survival *= k == 1 && !exploring_ ? acceptance_.next(before) : usual;
+        const double usual = exploring_ ? drawn().any().optimistic() : drawn().any().mean();
+        survival *= k == 1 && !exploring_ ? drawn().next(before) : usual;
         gain += survival;
         draft_time += k == 1 ? first_draft_seconds(missing) : draft_.seconds(1);
         const double net = gain - rho * (draft_time + target_.seconds(drafted + k + 1) + time_so_far);
@@ -259,7 +273,7 @@ std::pair<std::size_t, double> Pace::best_prefix(double rho) const {
     double survival = survival_;
     for (std::size_t k = done; k > 0; --k) {
         left_out += survival;
-        survival /= acceptance_.of(tokens_[k - 1]);
+        survival /= rates_.of(tokens_[k - 1]);
         const double net = rho * (target_.seconds(done + 1) - target_.seconds(k)) - left_out;
         if (net > best.second) {
             best = {k - 1, net};
@@ -278,15 +292,15 @@ std::size_t Pace::drop() {
     return kept;
 }
 
-void Pace::judge_dropped(bool right) { acceptance_.observe(dropped_, right); }
+void Pace::judge_dropped(bool right) { rates_.observe(dropped_, right); }
 
 void Pace::drafted(const Expectation & token) {
-    with_model_ = with_model_ || (tokens_.empty() && token.source == Source::model);
-    uses_model_ = uses_model_ || token.source == Source::model;
+    begins_drawn_ = begins_drawn_ || (tokens_.empty() && is_drawn(token));
+    has_drawn_ = has_drawn_ || is_drawn(token);
     tokens_.push_back(token);
-    survival_ *= acceptance_.of(token);
+    survival_ *= rates_.of(token);
     if (missing_ > 0) {
-        missing_ = token.source == Source::model ? 1 : missing_ + 1;
+        missing_ = is_drawn(token) ? 1 : missing_ + 1;
     }
 }
 
@@ -296,7 +310,7 @@ double Pace::expected_tokens() const {
     double expected = 1.0;
     double survival = 1.0;
     for (const Expectation & token : tokens_) {
-        survival *= acceptance_.of(token);
+        survival *= rates_.of(token);
         expected += survival;
     }
     return expected;
@@ -309,20 +323,20 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     counters_.predicted_seconds += draft_seconds + usual_seconds;
     of_all_.fade(fading);
     of_all_.add({1.0, expected, verify_seconds + draft_seconds});
-    if (with_model_) {
-        since_model_ = 1;
+    if (begins_drawn_) {
+        since_drawn_ = 1;
         const double late = catching_up_seconds(missing_at_first_) - draft_.seconds(missing_at_first_ > 1 ? 2 : 1);
-        of_model_.fade(model_fading);
+        of_drawn_.fade(drawn_fading);
         // What was expected is less noisy, what came cannot be wrong.
         const double came = 1.0 + static_cast<double>(num_accepted);
         const double tokens = expected + realised_share * (came - expected);
-        of_model_.add({1.0, tokens, usual_seconds + std::max(0.0, draft_seconds - std::max(0.0, late))});
+        of_drawn_.add({1.0, tokens, usual_seconds + std::max(0.0, draft_seconds - std::max(0.0, late))});
     }
 
     target_.observe(tokens_.size() + 1, verify_seconds);
     since_plain_ = tokens_.empty() ? 0 : since_plain_ + 1;
     for (std::size_t i = 0; i < std::min(num_accepted + 1, tokens_.size()); ++i) {
-        acceptance_.observe(tokens_[i], i < num_accepted);
+        rates_.observe(tokens_[i], i < num_accepted);
     }
     adapt_window(num_accepted);
     if (tokens_.empty()) {
@@ -330,7 +344,7 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     }
     counters_.plain_seconds = target_.seconds(1);
     const double in_plain = (verify_seconds + draft_seconds) / counters_.plain_seconds;
-    const double lost = exploring_ && uses_model_ ? in_plain - static_cast<double>(num_accepted + 1) : 0.0;
+    const double lost = exploring_ && has_drawn_ ? in_plain - static_cast<double>(num_accepted + 1) : 0.0;
     credit_ = std::min(credit_ + exploring_share * in_plain - lost, largest_credit);
     counters_.exploring_seconds += std::max(0.0, lost) * counters_.plain_seconds;
 }
@@ -346,11 +360,11 @@ void Pace::decoded(std::size_t count, double seconds) {
 // with short ones, and double them while they hold (as TCP's slow start does).
 void Pace::adapt_window(std::size_t num_accepted) {
     std::size_t first = 0;
-    while (first < tokens_.size() && tokens_[first].source != Source::lookup) {
+    while (first < tokens_.size() && !rates_.of(tokens_[first].source).copies()) {
         ++first;
     }
     std::size_t end = first;
-    while (end < tokens_.size() && tokens_[end].source == Source::lookup) {
+    while (end < tokens_.size() && rates_.of(tokens_[end].source).copies()) {
         ++end;
     }
     if (end == first || num_accepted < first) {
@@ -364,9 +378,9 @@ void Pace::adapt_window(std::size_t num_accepted) {
     }
 }
 
-void Pace::judge_unused(const std::vector<Expectation> & lookup, std::size_t num_right, std::size_t num_judged) {
-    for (std::size_t i = 0; i < std::min({num_right + 1, num_judged, lookup.size()}); ++i) {
-        acceptance_.observe(lookup[i], i < num_right);
+void Pace::judge_unused(const std::vector<Expectation> & offer, std::size_t num_right, std::size_t num_judged) {
+    for (std::size_t i = 0; i < std::min({num_right + 1, num_judged, offer.size()}); ++i) {
+        rates_.observe(offer[i], i < num_right);
     }
 }
 

@@ -11,10 +11,11 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "acceptance.hpp"
+#include "acceptance_rates.hpp"
 #include "cost_model.hpp"
 #include "counters.hpp"
 #include "yield.hpp"
@@ -23,16 +24,26 @@ namespace specllama {
 
 class Pace {
 public:
-    enum class Move { stop, model, lookup, pad };
+    // To draw: the drafter that decodes drafts one token. To take: the first `count` tokens of an offer.
+    enum class Move { stop, draw, take, pad };
     struct Decision {
         Move move = Move::stop;
-        std::size_t count = 0;  // tokens to take from the lookup, or to pad with; the model drafts one
+        std::size_t count = 0;
+        std::size_t offer = 0;  // which one
     };
+    // What is expected of the tokens that a drafter could draft for nothing, by offer.
+    using Offers = std::vector<const std::vector<Expectation> *>;
+
+    // priors: of all drafters, by Source.
+    explicit Pace(const std::vector<DrafterPriors> & priors) : rates_(priors) {}
 
     void begin_generation();
 
-    // The draft decodes at most so many tokens at once.
-    void set_draft_batch(std::size_t n_batch) { draft_batch_ = n_batch; }
+    // One drafter draws its tokens, which costs decodes; at most n_batch tokens at once.
+    void set_drawer(Source source, std::size_t n_batch) {
+        drawer_ = source;
+        draft_batch_ = n_batch;
+    }
 
     // Whether the draft should decode `missing` tokens before the first round of a text of at most max_tokens, with
     // drafts of at most `most` tokens: whether it is likely to save that time.
@@ -42,17 +53,17 @@ public:
     // it was then: a draft that is not used is not measured.
     bool probes();
 
-    // most: at most so many drafted tokens. missing: tokens that the draft model has to decode before its next one
-    // (1 if it is in step); 0 without a draft model. may_drop: see drop().
+    // most: at most so many drafted tokens. missing: tokens that the drawer has to decode before its next one (1 if it
+    // is in step); 0 without a drawer. may_drop: see drop().
     void begin_round(std::size_t most, std::size_t missing, bool may_drop = false);
 
-    // What to do next in this round. `lookup`: what it could draft from here on, at most `most` tokens.
-    Decision decide(const std::vector<Expectation> & lookup);
+    // What to do next in this round. `offers`: what could be drafted from here on, at most `most` tokens each.
+    Decision decide(const Offers & offers);
 
-    // What the next token of the model comes behind: see Expectation::before.
+    // What the drawer's next token comes behind: see Expectation::before.
     std::size_t before() const;
 
-    // A token was drafted. After a model's token `missing` is 1; after others it grows by one.
+    // A token was drafted. After a drawn token `missing` is 1; after others it grows by one.
     void drafted(const Expectation & token);
 
     // Nothing more is drafted. Returns how many of the tokens are worth verifying, if any may be dropped; the others
@@ -68,26 +79,28 @@ public:
     // A round that was not paced: the target decoded so many tokens in so many seconds.
     void decoded(std::size_t count, double seconds);
 
-    // A lookup that was not used would have been right in its first num_right tokens, of those that can be judged.
-    void judge_unused(const std::vector<Expectation> & lookup, std::size_t num_right, std::size_t num_judged);
+    // An offer that was not taken would have been right in its first num_right tokens, of those that can be judged.
+    void judge_unused(const std::vector<Expectation> & offer, std::size_t num_right, std::size_t num_judged);
 
     CostModel & target() { return target_; }
     CostModel & draft() { return draft_; }
-    const Acceptance & acceptance() const { return acceptance_; }
     // Of this generation.
     const PaceCounters & counters() const { return counters_; }
 
 private:
+    const DrafterRates & drawn() const { return rates_.of(*drawer_); }
+    bool is_drawn(const Expectation & token) const { return drawer_ && token.source == *drawer_; }
     double rate() const;
     double earned() const;
     std::size_t plain_interval() const;
-    double model_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing, std::size_t before,
+    Decision best_take(const Offers & offers, double rho, double & best_net) const;
+    double drawn_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing, std::size_t before,
                      double rho) const;
     double first_draft_seconds(std::size_t missing) const;
     double catching_up_seconds(std::size_t missing) const;
-    Yield model_yield(double acceptance, std::size_t missing, std::size_t most) const;
-    Yield usual_model_yield() const;
-    bool model_pays();
+    Yield drawn_yield(double acceptance, std::size_t missing, std::size_t most) const;
+    Yield usual_drawn_yield() const;
+    bool drawing_pays();
     double exploring_cost(std::size_t k) const;
     double expected_tokens() const;
     std::pair<std::size_t, double> best_prefix(double rho) const;
@@ -97,16 +110,17 @@ private:
     CostModel target_;
     CostModel draft_;
     std::size_t draft_batch_ = 512;
-    Acceptance acceptance_;
+    AcceptanceRates rates_;
+    std::optional<Source> drawer_;
 
     // This round.
     std::size_t most_ = 0;
     std::size_t missing_ = 0;
     std::size_t missing_at_first_ = 0;
     bool may_drop_ = false;
-    bool exploring_ = false;       // the model may draft although it may not pay
-    bool with_model_ = false;      // the first token was the model's, dropped or not
-    bool uses_model_ = false;      // any was
+    bool exploring_ = false;       // the drawer may draft although it may not pay
+    bool begins_drawn_ = false;    // the first token was drawn, dropped or not
+    bool has_drawn_ = false;       // any was
     Idle idle_ = Idle::measuring;  // if nothing is drafted
     double survival_ = 1.0;        // the probability that all drafted so far are accepted
     std::vector<Expectation> tokens_;
@@ -114,12 +128,12 @@ private:
 
     // All rounds, fading.
     Yield of_all_;
-    Yield of_model_;       // of those that began with the model, as if it had been in step
+    Yield of_drawn_;       // of those that began with a drawn token, as if the drawer had been in step
     double credit_ = 0.0;  // what exploring may cost, in plain decodes
     PaceCounters counters_;
     std::size_t since_plain_ = 0;  // rounds
-    std::size_t since_model_ = 0;  // prompts that the draft was spared, since it was used or measured
-    std::size_t window_ = 3;       // the most tokens that one decision takes from the lookup
+    std::size_t since_drawn_ = 0;  // prompts that the draft was spared, since it was used or measured
+    std::size_t window_ = 3;       // the most tokens that one decision takes from an offer
 };
 
 }  // namespace specllama

@@ -6,21 +6,21 @@
 #include <cstdint>
 #include <vector>
 
-#include "context.hpp"
+#include "sequence.hpp"
 
 namespace specllama {
 
 // How many tokens of `history` the cache still lacks. The last one (pending) is not among them.
-inline std::size_t tokens_to_prefill(const Context & context, const std::vector<int32_t> & history) {
-    return history.size() - 1 - std::min(history.size() - 1, context.tokens().size());
+inline std::size_t tokens_to_prefill(const Sequence & sequence, const std::vector<int32_t> & history) {
+    return history.size() - 1 - std::min(history.size() - 1, sequence.tokens().size());
 }
 
 // Decodes up to n_batch of them, without logits; returns how many are left. The cache must hold a prefix of history.
-inline std::size_t prefill_chunk(Context & context, const std::vector<int32_t> & history) {
-    const std::size_t left = tokens_to_prefill(context, history);
-    const std::size_t count = std::min(left, context.n_batch());
+inline std::size_t prefill_chunk(Sequence & sequence, const std::vector<int32_t> & history) {
+    const std::size_t left = tokens_to_prefill(sequence, history);
+    const std::size_t count = std::min(left, sequence.decoder().n_batch());
     if (count > 0) {
-        context.decode(history.data() + context.tokens().size(), count, count);
+        sequence.decode(history.data() + sequence.tokens().size(), count, count);
     }
     return left - count;
 }

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cassert>
+#include <list>
 #include <stdexcept>
 
+#include "acceptance_rules/residual.hpp"
 #include "clock.hpp"
 #include "errors.hpp"
 #include "pace.hpp"
@@ -12,20 +14,34 @@
 
 namespace specllama {
 
-// Both contexts, for the length of one call.
+// All decoders, for the length of one call.
 struct Speculator::InUse {
-    explicit InUse(Speculator & speculator) : target(*speculator.target_) {
-        if (speculator.draft_context_) {
-            draft.emplace(*speculator.draft_context_);
+    explicit InUse(Speculator & speculator) : heed_(&speculator.settings_.heed) {
+        use(speculator.target_->decoder());
+        if (speculator.drafting_) {
+            for (Sequence * sequence : speculator.drafting_->sequences()) {
+                use(sequence->decoder());
+            }
         }
     }
-    Context::Use target;
-    std::optional<Context::Use> draft;
+
+private:
+    // A decoder may have several of the sequences.
+    void use(Decoder & decoder) {
+        if (std::find(decoders_.begin(), decoders_.end(), &decoder) == decoders_.end()) {
+            uses_.emplace_back(decoder, heed_);
+            decoders_.push_back(&decoder);
+        }
+    }
+
+    const std::function<void()> * heed_;
+    std::vector<Decoder *> decoders_;
+    std::list<Decoder::Use> uses_;
 };
 
 namespace {
 
-void refuse_bad_prompt(const std::vector<int32_t> & prompt, std::size_t first, const Context & target) {
+void refuse_bad_prompt(const std::vector<int32_t> & prompt, std::size_t first, const Decoder & target) {
     for (std::size_t i = first; i < prompt.size(); ++i) {
         if (prompt[i] < 0 || static_cast<std::size_t>(prompt[i]) >= target.n_vocab()) {
             throw std::invalid_argument("token " + std::to_string(prompt[i]) + " at index " + std::to_string(i) +
@@ -42,30 +58,29 @@ std::size_t num_common(const std::vector<int32_t> & one, const std::vector<int32
 
 // Recurrent memories go back to a copy, and what came behind it is decoded again: together with the next batch, which
 // costs less than a decode of its own, unless it is more than this.
-std::size_t most_carried(const Context & target) { return std::min<std::size_t>(8, target.n_batch() / 2); }
+std::size_t most_carried(const Decoder & target) { return std::min<std::size_t>(8, target.n_batch() / 2); }
 
 }  // namespace
 
-Speculator::Speculator(std::shared_ptr<Context> target, std::unique_ptr<Drafter> drafter,
-                       std::shared_ptr<Context> draft_context)
-    : target_(std::move(target)), draft_context_(std::move(draft_context)), drafter_(std::move(drafter)) {}
+Speculator::Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Drafting> drafting)
+    : target_(std::move(target)), drafting_(std::move(drafting)) {}
 
 void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     const InUse in_use(*this);
     if (prompt.empty()) {
         throw std::invalid_argument("the prompt is empty: give at least one token, such as the model's BOS token");
     }
-    if (prompt.size() > target_->n_ctx()) {
-        throw std::invalid_argument("the prompt of " + std::to_string(prompt.size()) +
-                                    " tokens is longer than the context: n_ctx=" + std::to_string(target_->n_ctx()) +
-                                    "; shorten it, or create the Llama with a larger n_ctx");
+    if (prompt.size() > target_->decoder().n_ctx()) {
+        throw std::invalid_argument(
+            "the prompt of " + std::to_string(prompt.size()) + " tokens is longer than the context: n_ctx=" +
+            std::to_string(target_->decoder().n_ctx()) + "; shorten it, or create the Llama with a larger n_ctx");
     }
     for (const auto & entry : settings.sampler.logit_bias) {
-        refuse_bad_prompt({entry.first}, 0, *target_);
+        refuse_bad_prompt({entry.first}, 0, target_->decoder());
     }
     SamplerChain chain(settings.sampler, settings.logits_processor, settings.constraint);
     SamplerChain draft_chain(settings.sampler, nullptr, settings.constraint);
-    refuse_bad_prompt(prompt, num_common(prompt, target_->tokens()), *target_);
+    refuse_bad_prompt(prompt, num_common(prompt, target_->tokens()), target_->decoder());
 
     history_ = std::move(prompt);
     settings_ = std::move(settings);
@@ -79,10 +94,10 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     counters_ = Counters();
     counters_.num_prompt_tokens = history_.size();
     counters_.num_prompt_tokens_reused = target_->keep_common(history_);
-    target_decoded_before_ = target_->num_decoded();
-    draft_decoded_before_ = drafter_ ? drafter_->num_decoded() : 0;
-    if (drafter_ && settings_.num_draft_tokens > 0) {
-        drafter_->begin(history_, {settings_.num_draft_tokens, settings_.max_tokens, settings_.paced});
+    target_decoded_before_ = target_->decoder().num_decoded();
+    draft_decoded_before_ = drafting_ ? drafting_->num_decoded() : 0;
+    if (drafting_ && settings_.num_draft_tokens > 0) {
+        drafting_->begin(history_, {settings_.num_draft_tokens, settings_.max_tokens, settings_.paced});
         copy_pace();
     }
 }
@@ -104,7 +119,7 @@ bool Speculator::prefill() {
     } else if (round_number_ == 0 && choose_gamma(2) > 0) {
         // Later the draft catches up where it drafts, with what it then needs in one batch.
         try {
-            more = drafter_->prefill(history_) > 0;
+            more = drafting_->prefill(history_) > 0;
         } catch (const std::exception & error) {
             stop_drafting(error.what());
         }
@@ -168,7 +183,7 @@ void Speculator::close_round() {
     commit();
     // A plain round that pays for the last rejection says nothing of what plain decoding costs.
     const bool is_typical = !carries_ || !proposal_.tokens.empty();
-    if (drafter_ && drafting_stopped_.empty() && is_typical) {
+    if (drafting_ && drafting_stopped_.empty() && is_typical) {
         learn();
     }
 }
@@ -182,14 +197,14 @@ void Speculator::abandon_round() {
 }
 
 void Speculator::learn() {
-    drafter_->learn({round_.tokens, proposed_, round_.num_drafted, round_.num_accepted,
-                     counters_.draft_seconds - draft_before_, verify_seconds() - verify_before_});
+    drafting_->learn({round_.tokens, proposed_, round_.num_drafted, round_.num_accepted,
+                      counters_.draft_seconds - draft_before_, verify_seconds() - verify_before_});
     copy_pace();
 }
 
 void Speculator::copy_pace() {
-    if (settings_.paced && settings_.num_draft_tokens > 0 && drafter_->pace() != nullptr) {
-        counters_.pace = drafter_->pace()->counters();
+    if (settings_.paced && settings_.num_draft_tokens > 0 && drafting_->pace() != nullptr) {
+        counters_.pace = drafting_->pace()->counters();
     }
 }
 
@@ -229,34 +244,46 @@ void Speculator::rewind(std::size_t count) {
     abandon_round();
     history_.resize(count);
     num_carried_ = 0;
-    if (drafter_ && settings_.num_draft_tokens > 0) {
-        drafter_->rewind(count);
+    if (drafting_ && settings_.num_draft_tokens > 0) {
+        drafting_->rewind(count);
     }
 }
 
 void Speculator::extend(const std::vector<int32_t> & tokens) {
-    refuse_bad_prompt(tokens, 0, *target_);
+    refuse_bad_prompt(tokens, 0, target_->decoder());
     abandon_round();
     history_.insert(history_.end(), tokens.begin(), tokens.end());
     num_carried_ = 0;
 }
 
 std::size_t Speculator::finish(std::size_t count) {
-    const Context::Use in_use(*target_);
-    require_generation();
     const Stopwatch stopwatch(counters_.rollback_seconds);
-    rewind(count);
-    num_rows_ = 0;
-    target_->keep(num_common(history_, target_->tokens()));  // what was rejected may be in it
-    if (draft_context_ && draft_context_->is_open()) {
-        try {
-            const Context::Use draft_in_use(*draft_context_);
-            draft_context_->keep(num_common(history_, draft_context_->tokens()));
-        } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
-            // Another target drafts with it by now, and has said what it is to hold.
+    {
+        const Decoder::Use in_use(target_->decoder());
+        require_generation();
+        rewind(count);
+        num_rows_ = 0;
+        target_->keep(num_common(history_, target_->tokens()));  // what was rejected may be in it
+    }
+    if (drafting_) {
+        for (Sequence * sequence : drafting_->sequences()) {
+            leave(*sequence);
         }
     }
     return target_->tokens().size();
+}
+
+// What a drafter's sequence holds of another text than the history goes.
+void Speculator::leave(Sequence & sequence) {
+    if (!sequence.decoder().is_open()) {
+        return;
+    }
+    try {
+        const Decoder::Use in_use(sequence.decoder());
+        sequence.keep(num_common(history_, sequence.tokens()));
+    } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
+        // Another target drafts with it by now, and has said what it is to hold.
+    }
 }
 
 // Brings both caches in step with the history: after a rewind, an extension, or a failure of the last call.
@@ -271,43 +298,44 @@ void Speculator::settle() {
 
 // The design's rule for a fixed gamma: what was asked for, as far as max_tokens and both contexts have room.
 std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
-    if (!drafter_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty() ||
-        history_.size() >= target_->n_ctx()) {
+    if (!drafting_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty() ||
+        history_.size() >= target_->decoder().n_ctx()) {
         return 0;
     }
-    return std::min({settings_.num_draft_tokens, max_tokens - 1, target_->n_ctx() - history_.size(),
-                     target_->n_batch() - 1 - std::min(num_carried_, most_carried(*target_)),
-                     drafter_->room(history_.size())});
+    return std::min({settings_.num_draft_tokens, max_tokens - 1, target_->decoder().n_ctx() - history_.size(),
+                     target_->decoder().n_batch() - 1 - std::min(num_carried_, most_carried(target_->decoder())),
+                     drafting_->room(history_.size())});
 }
 
 // A draft that fails costs speed, never the text: what it has drawn is kept, and the target goes on alone.
 void Speculator::propose(std::size_t gamma) {
     proposed_ = gamma > 0;
     if (gamma == 0) {
-        if (drafter_ && settings_.num_draft_tokens > 0 && drafter_->room(history_.size()) == 0) {
+        if (drafting_ && settings_.num_draft_tokens > 0 && drafting_->room(history_.size()) == 0) {
             stop_drafting("the draft's context is full: give it a larger n_ctx by draft_kwargs");
         }
         return;
     }
     const double start = now_seconds();
-    const double decoded_before = drafter_->decode_seconds();
+    const double decoded_before = drafting_->decode_seconds();
     try {
-        drafter_->commit(history_);
-        drafter_->propose({history_, counters_.num_prompt_tokens, gamma, *target_, *draft_chain_, settings_.rule,
-                           settings_.seed, round_number_, settings_.paced,
-                           settings_.rule == Rule::coupled || settings_.sampler.temperature == 0.0F, settings_.heed},
-                          proposal_);
+        drafting_->commit(history_);
+        drafting_->propose(
+            {history_, counters_.num_prompt_tokens, gamma, target_->decoder(), *draft_chain_, *settings_.rule,
+             RoundNoise{settings_.seed, round_number_, history_.size()}, settings_.paced,
+             settings_.rule->about().independent_of_draft || settings_.sampler.temperature == 0.0F, settings_.heed},
+            proposal_);
     } catch (const std::exception & error) {
         stop_drafting(error.what());
     }
-    const double decode = drafter_->decode_seconds() - decoded_before;
+    const double decode = drafting_->decode_seconds() - decoded_before;
     counters_.draft_seconds += decode;
     counters_.sample_seconds += now_seconds() - start - decode;
 }
 
 // [what a rollback has left to decode again, pending, d_1, .., d_gamma], with logits from pending on.
 void Speculator::decode_batch() {
-    if (num_carried_ > most_carried(*target_)) {
+    if (num_carried_ > most_carried(target_->decoder())) {
         while (prefill_chunk(*target_, history_) > 0) {
         }
     }
@@ -315,7 +343,7 @@ void Speculator::decode_batch() {
     batch_.assign(history_.begin() + static_cast<std::ptrdiff_t>(num_held_), history_.end());
     first_row_ = batch_.size() - 1;
     batch_.insert(batch_.end(), proposal_.tokens.begin(), proposal_.tokens.end());
-    if (proposal_.tokens.size() > target_->num_snapshots()) {
+    if (proposal_.tokens.size() > target_->decoder().num_snapshots()) {
         target_->save(1);
     }
     target_->decode(batch_.data(), batch_.size(), first_row_);
@@ -323,7 +351,7 @@ void Speculator::decode_batch() {
 
 void Speculator::verify() {
     const Stopwatch stopwatch(counters_.sample_seconds);
-    if (settings_.logits_processor && settings_.rule != Rule::block) {
+    if (settings_.logits_processor && settings_.rule->about().decides_in_steps) {
         const Step step = decide_next();
         round_.tokens.push_back(step.token);
         round_.num_accepted += step.accepted ? 1 : 0;
@@ -345,37 +373,23 @@ void Speculator::verify() {
 const Distribution & Speculator::target_at(std::size_t i) {
     const std::size_t num_before = sequence_.size() - round_.num_drafted - counters_.num_prompt_tokens;
     for (; p_known_ <= i; ++p_known_) {
-        chain_->apply(target_->logits(first_row_ + p_known_), target_->n_vocab(),
+        chain_->apply(target_->logits(first_row_ + p_known_), target_->decoder().n_vocab(),
                       sequence_.data() + counters_.num_prompt_tokens, num_before + p_known_, p_[p_known_]);
     }
     return p_[i];
 }
 
-Uniforms Speculator::uniforms() const {
-    const Noise accept(settings_.seed, Stream::accept, round_number_);
-    Uniforms uniforms{{}, Noise(settings_.seed, Stream::next, round_number_).uniform(0)};
-    for (std::size_t i = 0; i < round_.num_drafted; ++i) {
-        uniforms.accept.push_back(accept.uniform(i));
-    }
-    return uniforms;
-}
+// Of the round that is open: its first drafted token comes behind the history as it was then.
+RoundNoise Speculator::noise() const { return {settings_.seed, round_number_, sequence_.size() - round_.num_drafted}; }
 
 Verdict Speculator::decide() {
-    const auto & draft = proposal_.tokens;
     const TargetAt p = [this](std::size_t i) -> const Distribution & { return target_at(i); };
-    if (settings_.rule == Rule::coupled) {
-        return verify_coupled(p, draft, settings_.seed, history_.size());
-    }
-    return settings_.rule == Rule::block ? verify_block(p, proposal_.q, draft, uniforms())
-                                         : verify_rejection(p, proposal_.q, draft, uniforms());
+    return settings_.rule->decide(p, proposal_.q, proposal_.tokens, noise());
 }
 
 Step Speculator::decide_next() {
-    const auto & draft = proposal_.tokens;
     const std::size_t i = round_.tokens.size();
-    const Distribution & p = target_at(i);
-    return settings_.rule == Rule::coupled ? coupled_step(p, draft, settings_.seed, history_.size() - i, i)
-                                           : rejection_step(p, proposal_.q, draft, uniforms(), i);
+    return settings_.rule->decide_step(target_at(i), proposal_.q, proposal_.tokens, noise(), i);
 }
 
 void Speculator::commit() {
@@ -399,7 +413,7 @@ void Speculator::commit() {
 // The round's text is safe by now: a draft that cannot follow is left behind.
 void Speculator::roll_back_draft() {
     try {
-        drafter_->commit(history_);
+        drafting_->commit(history_);
     } catch (const std::exception & error) {
         stop_drafting(error.what());
     }
@@ -418,9 +432,9 @@ void Speculator::stop_drafting(const std::string & why) {
 }
 
 void Speculator::count_decoded() {
-    counters_.num_target_tokens_decoded = target_->num_decoded() - target_decoded_before_;
-    if (drafter_) {
-        counters_.num_draft_tokens_decoded = drafter_->num_decoded() - draft_decoded_before_;
+    counters_.num_target_tokens_decoded = target_->decoder().num_decoded() - target_decoded_before_;
+    if (drafting_) {
+        counters_.num_draft_tokens_decoded = drafting_->num_decoded() - draft_decoded_before_;
     }
 }
 

@@ -9,21 +9,22 @@
 #include <string>
 #include <vector>
 
-#include "context.hpp"
+#include "acceptance_rules/table.hpp"
 #include "counters.hpp"
-#include "drafter.hpp"
+#include "drafting.hpp"
+#include "sequence.hpp"
 
 namespace specllama {
 
 struct Settings {
     SamplerParams sampler;
-    Rule rule = Rule::block;
+    const Rule * rule = &block_rule();
     std::size_t num_draft_tokens = 4;                       // gamma, or the most of it; 0 is plain decoding
     bool paced = false;                                     // draft fewer where more do not pay
     std::size_t max_tokens = static_cast<std::size_t>(-1);  // of the generation
     std::uint64_t seed = 0;
-    // Of p only, and with `rejection` or `coupled` called once for each token of the text, in order, behind the text
-    // alone, when that token is asked for: so it may remember what it was called with. q needs no processor to be
+    // Of p only, and with a rule that decides in steps called once for each token of the text, in order, behind the
+    // text alone, when that token is asked for: so it may remember what it was called with. q needs no processor to be
     // exact.
     LogitsProcessor logits_processor = nullptr;
     std::shared_ptr<Constraint> constraint = nullptr;  // a grammar, if any
@@ -43,9 +44,8 @@ struct Round {
 // An exception leaves the history as it was before the call; the next call brings the caches back in step.
 class Speculator {
 public:
-    // `drafter` may be null: plain decoding. `draft_context`: the one that it decodes with, if any.
-    explicit Speculator(std::shared_ptr<Context> target, std::unique_ptr<Drafter> drafter = nullptr,
-                        std::shared_ptr<Context> draft_context = nullptr);
+    // `drafting` may be null: plain decoding.
+    explicit Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Drafting> drafting = nullptr);
 
     // Starts a generation behind `prompt`, keeping what the caches have of it. Throws std::invalid_argument for an
     // empty or over-long prompt, a token out of range, or bad settings.
@@ -79,11 +79,11 @@ public:
     // of them the target's holds.
     std::size_t finish(std::size_t count);
 
-    std::size_t n_vocab() const { return target_->n_vocab(); }
+    std::size_t n_vocab() const { return target_->decoder().n_vocab(); }
     const std::vector<int32_t> & history() const { return history_; }
     const Counters & counters() const { return counters_; }
     // What decides how much is drafted; null if nothing does.
-    Pace * pace() { return drafter_ ? drafter_->pace() : nullptr; }
+    Pace * pace() { return drafting_ ? drafting_->pace() : nullptr; }
     // Why drafting was given up in this generation; empty if it was not.
     const std::string & drafting_stopped() const { return drafting_stopped_; }
 
@@ -92,6 +92,7 @@ private:
 
     std::size_t choose_gamma(std::size_t max_tokens) const;
     void settle();
+    void leave(Sequence & sequence);
     void open_round(std::size_t max_tokens);
     void decode_round();
     void close_round();
@@ -103,7 +104,7 @@ private:
     void copy_pace();
     void commit();
     const Distribution & target_at(std::size_t i);
-    Uniforms uniforms() const;
+    RoundNoise noise() const;
     Verdict decide();
     Step decide_next();
     void stop_drafting(const std::string & why);
@@ -113,9 +114,8 @@ private:
     // What verification has cost, what became of a rejection included.
     double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
 
-    std::shared_ptr<Context> target_;
-    std::shared_ptr<Context> draft_context_;
-    std::unique_ptr<Drafter> drafter_;
+    std::shared_ptr<Sequence> target_;
+    std::unique_ptr<Drafting> drafting_;
 
     std::vector<int32_t> history_;
     Settings settings_;

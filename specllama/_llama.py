@@ -74,9 +74,12 @@ def _mismatch(library: Any, what: str) -> ImportError:
 
 API = load_api()
 
+SEQUENCE = 0
+"""The seq_id that llama_cpp.Llama itself works on."""
 
-def context_of(llama: llama_cpp.Llama, name: str) -> _core.Context:
-    """The native context of a Llama. There is one for each Llama, however many use it as their draft.
+
+def sequence_of(llama: llama_cpp.Llama, name: str) -> _core.Sequence:
+    """The one sequence of a Llama, over its native context. All who use the Llama as their draft share it.
 
     Args:
         llama: an open Llama.
@@ -85,13 +88,13 @@ def context_of(llama: llama_cpp.Llama, name: str) -> _core.Context:
     Raises:
         ValueError: the model keeps no KV cache (an embedding model).
     """
-    context: _core.Context | None = llama.__dict__.get("_specllama_context")
-    if context is None:
+    sequence: _core.Sequence | None = llama.__dict__.get("_specllama_sequence")
+    if sequence is None:
         if llama.model_params.vocab_only:
             raise ValueError(f"the {name} was opened with vocab_only=True: it has no weights, and can only tokenize")
-        context = _core.Context(API, int(llama._ctx.ctx), name)
-        llama.__dict__["_specllama_context"] = context
-    return context
+        sequence = _core.Sequence(_core.Decoder(API, int(llama._ctx.ctx), name), SEQUENCE)
+        llama.__dict__["_specllama_sequence"] = sequence
+    return sequence
 
 
 def first_vocabulary_difference(
@@ -146,7 +149,7 @@ def _token_texts_of(llama: llama_cpp.Llama) -> _core.TokenTexts:
 
 def why_no_rollback(llama: llama_cpp.Llama, name: str) -> str | None:
     """Why the memory of an open Llama cannot forget its last tokens; None if it can."""
-    if context_of(llama, name).rollback != "none":
+    if sequence_of(llama, name).decoder.rollback != "none":
         return None
     return (
         f"the {name}'s memory is recurrent, and llama-cpp-python {llama_cpp.__version__} cannot copy its state "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .answer import first_difference
 from .chat import RenderedPrompt
 from .prompts import Prompt
+from .rules import is_independent_of_draft
 
 if TYPE_CHECKING:
     from .llama import Llama
@@ -121,5 +122,5 @@ def run(
                 on_token(way, token)
         sides[way] = Side(tokens, llm.stats)
     greedy = options.get("temperature") == 0  # below 0, llama_cpp samples
-    coupled = all(side.stats.verify == "coupled" for side in sides.values())
+    coupled = all(is_independent_of_draft(side.stats.verify) for side in sides.values())
     return Comparison(**sides, same_text_expected=greedy or (coupled and options.get("seed") is not None))

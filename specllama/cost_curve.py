@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._llama import context_of, why_no_rollback
+from ._llama import sequence_of, why_no_rollback
 from .closed import require_open
 from .llama import Llama
 
@@ -117,25 +117,25 @@ def measure_cost_curve(
     """
     require_open(llm)
     checked = _checked_sizes(llm, name, sizes, repeats, n_past)
-    context = context_of(llm, name)
-    tokens = _filling(llm, context.n_vocab, n_past + max(checked))
+    sequence = sequence_of(llm, name)
+    tokens = _filling(llm, sequence.decoder.n_vocab, n_past + max(checked))
     samples: dict[int, list[float]] = {n: [] for n in checked}
     order = random.Random(_SEED)
     with llm._exclusive() if isinstance(llm, Llama) else contextlib.nullcontext():
         try:
-            _empty(llm, context)
+            _empty(llm, sequence)
             for repeat in range(repeats + 1):
                 for i, n in enumerate(order.sample(checked, len(checked))):
-                    _fill(context, tokens[:n_past], llm.n_batch)
+                    _fill(sequence, tokens[:n_past], llm.n_batch)
                     started = time.perf_counter()
-                    context.decode(tokens[n_past : n_past + n], n - 1 if name == "draft" else 0)
+                    sequence.decode(tokens[n_past : n_past + n], n - 1 if name == "draft" else 0)
                     seconds = time.perf_counter() - started
                     if repeat > 0:  # the first one warms up
                         samples[n].append(seconds)
                     if on_progress is not None:
                         on_progress(repeat * len(checked) + i + 1, (repeats + 1) * len(checked))
         finally:
-            _empty(llm, context)
+            _empty(llm, sequence)
     return CostCurve(name, n_past, {n: tuple(samples[n]) for n in checked})
 
 
@@ -172,18 +172,18 @@ def _filling(llm: llama_cpp.Llama, n_vocab: int, count: int) -> npt.NDArray[np.i
     return np.array(random.Random(_SEED).choices(ids, k=count), dtype=np.int32)
 
 
-def _fill(context: _core.Context, tokens: npt.NDArray[np.int32], n_batch: int) -> None:
+def _fill(sequence: _core.Sequence, tokens: npt.NDArray[np.int32], n_batch: int) -> None:
     """Roll back to `tokens`, or decode them: at first, and where a sliding window has moved past them."""
-    context.keep(len(tokens))
-    for start in range(context.num_tokens, len(tokens), n_batch):
+    sequence.keep(len(tokens))
+    for start in range(sequence.num_tokens, len(tokens), n_batch):
         part = tokens[start : start + n_batch]
-        context.decode(part, len(part))
-    context.save()
+        sequence.decode(part, len(part))
+    sequence.save()
 
 
-def _empty(llm: llama_cpp.Llama, context: _core.Context) -> None:
-    context.assume(np.empty(0, dtype=np.int32))  # it may hold what the Llama's owner decoded: cut that too
-    context.keep(0)
+def _empty(llm: llama_cpp.Llama, sequence: _core.Sequence) -> None:
+    sequence.assume(np.empty(0, dtype=np.int32))  # it may hold what the Llama's owner decoded: cut that too
+    sequence.keep(0)
     llm.n_tokens = 0
 
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 LOOKUP = "lookup"
-"""The ``draft_model`` that is no model."""
+GRAMMAR = "grammar"
+TEXT_DRAFTERS = tuple(drafter.name for drafter in _core.drafters() if drafter.needs == "text")
+"""Those that may be given as ``draft_model`` by their name."""
 
 
 class Draft(abc.ABC):
@@ -33,7 +35,7 @@ class Draft(abc.ABC):
         self.unusable: str | None = None
 
     @abc.abstractmethod
-    def engine(self, target: _core.Context) -> _core.Speculator:
+    def engine(self, target: _core.Sequence) -> _core.Speculator:
         """The native loop over the target and this draft."""
 
     @abc.abstractmethod
@@ -70,17 +72,17 @@ def opened(
             another kind of draft takes, or a corpus of tokens that the vocabulary does not have.
     """
     from .draft_function import FunctionDraft
-    from .draft_lookup import LookupDraft
     from .draft_model import ModelDraft
+    from .draft_text import TextDraft
 
     if FunctionDraft.takes(draft):
         refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
         refuse(lookup_corpus, "lookup_corpus", f"a draft model or draft_model={LOOKUP!r}")
         return FunctionDraft(target, draft)
     corpus = _corpus_tokens(target, lookup_corpus)
-    if isinstance(draft, str) and draft == LOOKUP:
+    if isinstance(draft, str) and draft in TEXT_DRAFTERS:
         refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
-        return LookupDraft(target, corpus)
+        return TextDraft(target, draft, corpus)
     return ModelDraft.opened(target, draft, draft_kwargs, corpus)
 
 

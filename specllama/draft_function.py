@@ -33,9 +33,9 @@ class FunctionDraft(Draft):
         """Whether this is a function; a Llama is one too, and is not meant."""
         return callable(draft) and not isinstance(draft, (llama_cpp.Llama, type))
 
-    def engine(self, target: _core.Context) -> _core.Speculator:
+    def engine(self, target: _core.Sequence) -> _core.Speculator:
         """See the base class."""
-        return _core.Speculator(target, drafter=self._propose)
+        return _core.Speculator(target, ["function"], function=self._propose)
 
     def pickled(self) -> Any:
         """See the base class."""

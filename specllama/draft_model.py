@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, catalog
-from ._llama import context_of, why_no_rollback
+from ._llama import sequence_of, why_no_rollback
 from .arguments import check_constructor, warn
 from .closed import is_open
-from .draft import Draft
+from .draft import GRAMMAR, LOOKUP, Draft
 from .kernels import checked_kernels, loading, remember
 from .loading import explained
 from .memory import tokens_held
@@ -45,7 +45,7 @@ class ModelDraft(Draft):
         if not is_open(llama):
             raise _core.ClosedError("the draft Llama is closed: open it again, or give its path as draft_model")
         require_same_vocabulary(target._model, llama._model)
-        self.context = context_of(llama, "draft")  # refuses a model that cannot generate
+        self.sequence = sequence_of(llama, "draft")  # refuses a model that cannot generate
         self.llama = llama
         self.owned = owned
         self._corpus = corpus
@@ -99,9 +99,9 @@ class ModelDraft(Draft):
         remember(llama, use)
         return cls(target, llama, True, corpus)
 
-    def engine(self, target: _core.Context) -> _core.Speculator:
+    def engine(self, target: _core.Sequence) -> _core.Speculator:
         """See the base class."""
-        return _core.Speculator(target, self.context, self._corpus)
+        return _core.Speculator(target, [GRAMMAR, LOOKUP, "model"], draft=self.sequence, corpus=self._corpus)
 
     def pickled(self) -> Any:
         """See the base class."""
@@ -111,13 +111,13 @@ class ModelDraft(Draft):
         """Look whether the draft's owner has closed it: its native context must not be touched then."""
         if not is_open(self.llama):
             self.unusable = self.unusable or "the draft Llama is closed"
-            self.context.close()
+            self.sequence.decoder.close()
 
     def claim(self) -> None:
         """Learn what the cache holds if the draft's owner has used it. While it is ours its ``n_tokens`` is 0."""
         self.notice_closing()
         if self.unusable is None and self.llama.n_tokens:
-            self.context.assume(tokens_held(self.llama))
+            self.sequence.assume(tokens_held(self.llama))
             self.llama.n_tokens = 0
 
     def forget(self) -> None:
@@ -125,12 +125,12 @@ class ModelDraft(Draft):
         self.notice_closing()
         if self.unusable is None:
             self.llama.n_tokens = 0
-            self.context.assume(np.empty(0, dtype=np.int32))
+            self.sequence.assume(np.empty(0, dtype=np.int32))
 
     def close(self) -> None:
         """Free the draft if the target loaded it."""
         if self.owned:
-            self.context.close()
+            self.sequence.decoder.close()
             self.llama.close()
 
 

@@ -7,7 +7,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import llama_cpp
 import numpy as np
@@ -28,6 +28,8 @@ from .watch import watch_of_call
 if TYPE_CHECKING:
     from .llama import Llama
     from .request import Request
+
+_ORIGINS = {drafter.name: cast(Origin, drafter.origin) for drafter in _core.drafters()}
 
 
 class Generation:
@@ -112,7 +114,7 @@ class Generation:
     def _how_to_roll_back(self) -> str:
         if self._llama.draft_model is None or self._fallback_reason or self._draft_unusable():
             return "none"
-        return self._llama._target_context.rollback
+        return self._llama._target_sequence.decoder.rollback
 
     def _begin(self) -> None:
         llama, request = self._llama, self._request
@@ -129,7 +131,7 @@ class Generation:
         if num_draft_tokens > 0 and not llama._claim_draft():
             num_draft_tokens = 0
         sampler = request.native_sampler(llama.last_n_tokens_size, request.options.samplers.breakers(llama))
-        held = llama._target_context.num_tokens
+        held = llama._target_sequence.num_tokens
         grammar = None if request.grammar is None else grammar_of(llama, request.grammar)
         try:
             self._engine.begin(
@@ -145,7 +147,7 @@ class Generation:
                 heed=None if self._watch is None else self._watch.heed,
             )
         except BaseException:
-            left = llama._target_context.num_tokens
+            left = llama._target_sequence.num_tokens
             if left < held:  # it has been cut already
                 llama.n_tokens = min(llama.n_tokens, left)
             note_held(llama, left)
@@ -208,7 +210,7 @@ class Generation:
     def _publish(self, n_tokens: int | None) -> None:
         """Says how many tokens are evaluated (None: as many as the cache holds), and how many the cache holds."""
         # What was rejected may be in the memory still: at the last token, never before.
-        held = min(self._position - 1, self._llama._target_context.num_tokens)
+        held = min(self._position - 1, self._llama._target_sequence.num_tokens)
         self._llama.n_tokens = self._published = held if n_tokens is None else n_tokens
         note_held(self._llama, held)
 
@@ -238,7 +240,7 @@ class Generation:
             self._llama._warn_once(f"{self._engine.drafting_stopped}: decoding plainly from here on")
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
         sources = self._engine.sources()[:num_accepted] if num_accepted else ()
-        origins: list[Origin] = ["lookup" if source == "lookup" else "draft" for source in sources]
+        origins: list[Origin] = [_ORIGINS[source] for source in sources]
         # A round that is open has come as far as its accepted tokens.
         return itertools.islice(zip(tokens, [*origins, last], strict=False), self._row + 1, None)
 

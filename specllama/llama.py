@@ -15,13 +15,13 @@ import llama_cpp
 import numpy as np
 
 from . import _core, catalog
-from ._llama import context_of
+from ._llama import sequence_of
 from .arguments import bound, check_constructor, check_draft_kwargs, sampling_of, warn, with_options
 from .call_options import call_with_options, options_of_call
 from .closed import close_for_good
 from .completion import Completion
 from .cost_memory import CostMemory
-from .draft import LOOKUP, Draft, opened, refuse
+from .draft import TEXT_DRAFTERS, Draft, opened, refuse
 from .generation import Generation
 from .kernels import checked_kernels, loading, remember, use_of
 from .loading import explained
@@ -105,7 +105,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         if draft_model is None:
             refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
             refuse(lookup_corpus, "lookup_corpus", "a draft model or draft_model='lookup'")
-        if isinstance(draft_model, (str, os.PathLike)) and draft_model != LOOKUP:
+        if isinstance(draft_model, (str, os.PathLike)) and draft_model not in TEXT_DRAFTERS:
             draft_model = catalog.resolve(draft_model)  # before the target's weights are loaded
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         self._kwargs = kwargs
@@ -118,7 +118,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         self.scores = np.empty((0, self._n_vocab), dtype=np.single)  # the base class's n_batch x n_vocab is not used
         self.input_ids = np.zeros(self.n_ctx(), dtype=np.intc)  # llama.cpp may have rounded n_ctx up
         if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
-            context_of(self, "target")  # refuses a model that cannot generate
+            sequence_of(self, "target")  # refuses a model that cannot generate
         if draft_model is not None:
             self._set_draft(opened(self, draft_model, draft_kwargs=draft_kwargs, lookup_corpus=lookup_corpus))
 
@@ -157,13 +157,13 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
     # The engine and who uses it
 
     @property
-    def _target_context(self) -> _core.Context:
-        return context_of(self, "target")
+    def _target_sequence(self) -> _core.Sequence:
+        return sequence_of(self, "target")
 
     @property
     def _engine(self) -> _core.Speculator:
         if self._speculator is None:
-            target = self._target_context
+            target = self._target_sequence
             if self._draft is None:
                 self._speculator = _core.Speculator(target)
             else:
@@ -187,7 +187,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         if self._generation is not None:
             self._generation.supersede()
             self._end_generation(self._generation)
-        self._target_context.assume(tokens_held(self))
+        self._target_sequence.assume(tokens_held(self))
         self._generation = generation
 
     def _end_generation(self, generation: Generation) -> None:
@@ -417,9 +417,9 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         """
         if "_stack" not in self.__dict__:
             return  # __init__ failed early
-        context = self.__dict__.get("_specllama_context")
-        if context is not None:
-            context.close()
+        sequence = self.__dict__.get("_specllama_sequence")
+        if sequence is not None:
+            sequence.decoder.close()
         super().close()
         close_for_good(self)
         if self._draft is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import llm
 from pydantic import Field, Json
 
+from .rules import VERIFY
 from .sampler_fields import SamplerFields
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class SpecllamaOptions(SamplerFields, ModelOptions):
 
     dry_sequence_breakers: Json[list[str]] | list[str] | None = Field(None, description='a JSON list, such as ["."]')
     num_draft_tokens: int | Literal["auto"] | None = Field(None, description="tokens drafted in a round; 0: none")
-    verify: str | None = Field(None, description="what accepts drafted tokens: auto, rejection, block or coupled")
+    verify: str | None = Field(None, description=f"what accepts drafted tokens: {', '.join(VERIFY)}")
     max_tokens: int | None = Field(None, description="the most tokens of an answer")
     temperature: float | None = Field(None, description="0 is greedy")
     top_k: int | None = Field(None, description="sample from the K likeliest tokens")

@@ -34,18 +34,18 @@ def prompt_logprobs(llama: Llama, tokens: list[int], num_top: int | None) -> lis
 
 def scored(llama: Llama, tokens: list[int]) -> Iterator[tuple[int, npt.NDArray[np.single]]]:
     """Decode a prompt from its beginning, and yield (position, raw logits [n_vocab]) of all tokens but the last."""
-    context = llama._target_context
+    sequence = llama._target_sequence
     for start in range(0, len(tokens) - 1, _CHUNK):
         heed_watch()
         part = tokens[start : min(start + _CHUNK, len(tokens) - 1)]
         with llama._exclusive():
-            context.assume(np.asarray(tokens[:start], dtype=np.int32))
-            context.keep(start)
-            context.decode(np.asarray(part, dtype=np.int32), 0)
+            sequence.assume(np.asarray(tokens[:start], dtype=np.int32))
+            sequence.keep(start)
+            sequence.decode(np.asarray(part, dtype=np.int32), 0)
             llama.input_ids[start : start + len(part)] = part
-            llama.n_tokens = context.num_tokens
+            llama.n_tokens = sequence.num_tokens
             note_change(llama)
-            rows = [context.logits(i) for i in range(len(part))]
+            rows = [sequence.logits(i) for i in range(len(part))]
         yield from enumerate(rows, start)
 
 

@@ -43,15 +43,15 @@ def settle(llama: Llama) -> None:
     held = tokens_held(llama)
     if len(held) == llama.n_tokens and llama._generation is None:
         return
-    context = llama._target_context
-    context.assume(held)
+    sequence = llama._target_sequence
+    sequence.assume(held)
     try:
-        context.keep(llama.n_tokens)
-        while len(left := llama.input_ids[context.num_tokens : llama.n_tokens][: llama.n_batch]):
+        sequence.keep(llama.n_tokens)
+        while len(left := llama.input_ids[sequence.num_tokens : llama.n_tokens][: llama.n_batch]):
             heed_watch()  # here Python looks at signals, too
-            context.decode(left, len(left))
+            sequence.decode(left, len(left))
     finally:
-        note_held(llama, context.num_tokens)
+        note_held(llama, sequence.num_tokens)
 
 
 def fitted(llama: Llama, state: llama_cpp.LlamaState) -> llama_cpp.LlamaState:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import llama_cpp
 
 from .limits import MOST_DRAFT_TOKENS
+from .rules import VERIFY
 from .samplers import Samplers
 
-Verify = Literal["auto", "rejection", "block", "coupled"]
+if TYPE_CHECKING:
+    Verify = str
+else:  # for pydantic: the names of the native table
+    Verify = Literal[VERIFY]
 NumDraftTokens = int | Literal["auto"]
 
 
@@ -54,15 +58,15 @@ def _checked_int(name: str, value: Any, least: int, what: str) -> int:
 
 
 def checked_verify(value: Any) -> Verify:
-    """One of the names in ``Verify``.
+    """One of the names in ``VERIFY``.
 
     Raises:
         ValueError: any other value.
     """
-    if value not in get_args(Verify):
-        names = ", ".join(repr(name) for name in get_args(Verify))
+    if value not in VERIFY:
+        names = ", ".join(repr(name) for name in VERIFY)
         raise ValueError(f"unknown verify={value!r}: use one of {names}")
-    return value  # type: ignore[no-any-return]
+    return str(value)
 
 
 def checked_seed(seed: Any) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 from . import _core
 from .limits import LARGEST_INT
 from .options import Options
+from .rules import RULES, STEPWISE
 
 _WHOLE = ("top_k", "mirostat_mode")
 _MIROSTATS = (0, 1, 2)
@@ -85,11 +86,11 @@ class Request:
     def rule(self) -> str:
         """The acceptance rule.
 
-        ``block`` asks for p behind drafts that are then rejected, which a logits processor that remembers its calls
-        would not survive: ``rejection`` takes its place.
+        A rule that decides on the whole draft asks for p behind drafts that are then rejected, which a logits processor
+        that remembers its calls would not survive: one that decides in steps takes its place.
         """
         rule = self.options.rule(self.seed_given)
-        return "rejection" if rule == "block" and self.logits_processor else rule
+        return STEPWISE if self.logits_processor and not RULES[rule].decides_in_steps else rule
 
     def native_sampler(
         self, penalty_last_n: int, breakers: _core.SequenceBreakers | None = None

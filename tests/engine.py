@@ -35,6 +35,11 @@ def grammar(llama: llama_cpp.Llama, gbnf: str) -> _core.Grammar:
     return _core.Grammar(api(), vocab, _core.FirstBytes(api(), vocab), gbnf, "root")
 
 
+def drafters_of(draft: _core.Sequence | None) -> list[str]:
+    """Those that draft together with a draft model, or without one."""
+    return ["grammar", "lookup", *([] if draft is None else ["model"])]
+
+
 @dataclasses.dataclass
 class RoundLog:
     """What one round did."""
@@ -52,16 +57,18 @@ class Engine:
         common = {"n_threads": 1, "n_threads_batch": 1, "verbose": False}
         self.target_llama = llama_cpp.Llama(str(target), n_ctx=n_ctx, **common)
         self.draft_llama = None if draft is None else llama_cpp.Llama(str(draft), n_ctx=draft_n_ctx, **common)
-        self.target = self._context(self.target_llama, "target")
-        self.draft = None if self.draft_llama is None else self._context(self.draft_llama, "draft")
-        self.speculator = _core.Speculator(self.target, self.draft)
+        self.target = self._sequence(self.target_llama, "target")
+        self.draft = None if self.draft_llama is None else self._sequence(self.draft_llama, "draft")
+        self.speculator = _core.Speculator(
+            self.target, [] if draft is None else drafters_of(self.draft), draft=self.draft
+        )
         self.rounds: list[RoundLog] = []
 
     @staticmethod
-    def _context(llama: llama_cpp.Llama, name: str) -> _core.Context:
+    def _sequence(llama: llama_cpp.Llama, name: str) -> _core.Sequence:
         address = ctypes.cast(llama.ctx, ctypes.c_void_p).value
         assert address is not None
-        return _core.Context(api(), address, name)
+        return _core.Sequence(_core.Decoder(api(), address, name), 0)
 
     def grammar(self, gbnf: str) -> _core.Grammar:
         """A grammar over the target's tokens."""
@@ -116,8 +123,8 @@ class Engine:
 
     def close(self) -> None:
         """Frees both models."""
-        self.target.close()
+        self.target.decoder.close()
         self.target_llama.close()
         if self.draft is not None and self.draft_llama is not None:
-            self.draft.close()
+            self.draft.decoder.close()
             self.draft_llama.close()

@@ -16,6 +16,13 @@ def looked_up(length: int, count: int = MOST, disputed: bool = False) -> list[_c
     return [Expectation.of_lookup(length + i, disputed) for i in range(count)]
 
 
+def decided(pace: _core.Pace, lookup: Sequence[_core.Expectation]) -> tuple[str, int]:
+    """What the pace says where only the lookup offers something: whose tokens come next, and how many."""
+    move, count, offer = pace.decide([lookup])
+    assert offer == 0
+    return {"draw": "model", "take": "lookup"}.get(move, move), count
+
+
 class Driver:
     """A pace that knows its curves, and rounds whose outcome the test decides."""
 
@@ -45,7 +52,7 @@ class Driver:
         while True:
             done = len(self.sources)
             offered = list(lookup[done : min(most, len(lookup))])
-            move, count = self.pace.decide(offered)
+            move, count = decided(self.pace, offered)
             assert done + count <= most
             if move == "stop":
                 assert count == 0

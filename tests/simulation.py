@@ -225,19 +225,19 @@ class Simulation:
         while len(right) < self._most:
             at = self._position + len(right)
             found = self._looked_up(len(right)) if all(right) else []
-            move, count = pace.decide(found)
+            move, count, _ = pace.decide([found])
             if move == "stop":
                 break
-            if move == "model":
+            if move == "draw":
                 pace.draft.observe(self._missing(len(right)), self._decode_draft(len(right)))
                 pace.drafted(_core.Expectation.of_model(float(self._text.confidence[at]), pace.before()))
                 right.append(bool(self._text.model[at]))
                 sources.append("model")
                 continue
             for i in range(count):
-                pace.drafted(found[i] if move == "lookup" else _core.Expectation.of_padding())
-                right.append(move == "lookup" and bool(self._text.lookup[at + i]))
-                sources.append(move)
+                pace.drafted(found[i] if move == "take" else _core.Expectation.of_padding())
+                right.append(move == "take" and bool(self._text.lookup[at + i]))
+                sources.append("lookup" if move == "take" else move)
             if move == "pad":
                 break
         return sources, right, offered

@@ -31,7 +31,7 @@ class CallbackEngine(Engine):
 
     def __init__(self, target: Path, drafter: Drafter) -> None:
         super().__init__(target)
-        self.speculator = _core.Speculator(self.target, drafter=drafter)
+        self.speculator = _core.Speculator(self.target, ["function"], function=drafter)
 
 
 MakeEngine = Callable[[Drafter], CallbackEngine]

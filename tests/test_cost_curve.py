@@ -12,7 +12,7 @@ import pytest
 
 import specllama
 from specllama import cost_curve
-from specllama._llama import context_of
+from specllama._llama import sequence_of
 from specllama.cost_curve import CostCurve, measure_cost_curve
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Decode:
 class Recorder:
     """A context that remembers what it was asked to decode."""
 
-    def __init__(self, context: specllama._core.Context) -> None:
+    def __init__(self, context: specllama._core.Sequence) -> None:
         self._context = context
         self.decodes: list[Decode] = []
 
@@ -58,8 +58,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[llama_cpp.Ll
     """Puts a recorder between the measurement and the context."""
 
     def record(llm: llama_cpp.Llama) -> Recorder:
-        recorder = Recorder(context_of(llm, "target"))
-        monkeypatch.setattr(cost_curve, "context_of", lambda llm, name: recorder)
+        recorder = Recorder(sequence_of(llm, "target"))
+        monkeypatch.setattr(cost_curve, "sequence_of", lambda llm, name: recorder)
         return recorder
 
     return record
@@ -129,7 +129,7 @@ def test_llama_is_empty_and_usable_afterwards(make_llama: MakeLlama, tiny_files:
     curve = measure_cost_curve(measured, name, sizes=[1, 2], repeats=2, n_past=16)
     assert curve.sizes == (1, 2)
     assert measured.n_tokens == 0
-    assert context_of(measured, name).num_tokens == 0
+    assert sequence_of(measured, name).num_tokens == 0
     assert text_of(llm) == before
     assert llm.stats.num_drafts > 0
     if name == "target":
@@ -179,7 +179,7 @@ def test_interrupted(make_llama: MakeLlama, tiny_files: TinyFiles, error: type[B
     with pytest.raises(error):
         measure_cost_curve(llm, "target", sizes=[1, 2, 3], repeats=3, n_past=16, on_progress=interrupt)
     assert llm.n_tokens == 0
-    assert context_of(llm, "target").num_tokens == 0
+    assert sequence_of(llm, "target").num_tokens == 0
     assert text_of(llm) == before
 
 

@@ -73,7 +73,7 @@ def probabilities(files: tuple[Path, Path]) -> ref.Array:
 def open_engine(files: tuple[Path, Path], draft: str) -> Engine:
     engine = Engine(files[0], files[1] if draft == "model" else None)
     if draft == "lookup":
-        engine.speculator = _core.Speculator(engine.target, None, np.zeros(0, np.int32))
+        engine.speculator = _core.Speculator(engine.target, ["grammar", "lookup"])
     return engine
 
 

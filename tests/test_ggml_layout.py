@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from release_source import unpacked
-from test_abi_headers import ROOT, VERSIONS, compiler  # noqa: F401: a fixture
+from test_abi_headers import ROOT, VERSIONS, compiler  # noqa: F401
 
 from specllama import kernels
 

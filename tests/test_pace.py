@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pace_driver import Driver, Expectation, looked_up
+from pace_driver import Driver, Expectation, decided, looked_up
 from simulation import DRAFT, MOST, TARGETS, curve
 
 START = 10
@@ -107,7 +107,7 @@ def test_missing_tokens_make_the_model_dearer() -> None:
     for missing in (1, 3000):
         pace = Driver(TARGETS["8-bit"], curve(0.015, {1: 1.0, 3001: 3001.0})).pace
         pace.begin_round(MOST, missing)
-        first.append(pace.decide([])[0])
+        first.append(decided(pace, [])[0])
     assert first == ["model", "stop"]
 
 
@@ -148,7 +148,7 @@ def first_decision(driver: Driver) -> int:
     """How many tokens the first decision of a round takes from a lookup that promises a lot. Drafts them."""
     driver.pace.begin_round(MOST, 0)
     driver.draft_seconds = 0.0
-    move, count = driver.pace.decide(looked_up(40))
+    move, count = decided(driver.pace, looked_up(40))
     assert move == "lookup"
     driver.sources = ["lookup"] * count
     for expectation in looked_up(40)[:count]:
@@ -180,7 +180,7 @@ def test_the_window_of_a_lookup_doubles_and_shrinks() -> None:
 def test_a_lookup_that_was_not_reached_says_nothing_of_the_window() -> None:
     driver = Driver(TARGETS["flat"], curve(0.0001, {1: 1.0, 100: 1.0}))
     driver.pace.begin_round(MOST, 1)
-    assert driver.pace.decide([]) == ("model", 1)
+    assert decided(driver.pace, []) == ("model", 1)
     driver.pace.drafted(Expectation.of_model(0.9, driver.pace.before()))
     for expectation in looked_up(20, count=5):
         driver.pace.drafted(expectation)

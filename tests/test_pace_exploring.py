@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pace_driver import Driver, Expectation, looked_up
+from pace_driver import Driver, Expectation, decided, looked_up
 from simulation import DRAFT, MOST, TARGETS, curve
 
 from specllama import _core
@@ -16,7 +16,7 @@ def test_plain_decoding_is_measured_first_and_every_hundred_rounds() -> None:
     plain = []
     for i in range(210):
         pace.begin_round(MOST, 0)
-        move, count = pace.decide(looked_up(40))
+        move, count = decided(pace, looked_up(40))
         if move == "stop":
             plain.append(i)
         for expectation in looked_up(40)[:count]:
@@ -33,7 +33,7 @@ def test_plain_decoding_is_measured_more_often_where_that_costs_less(gain: float
     since, plain = 0, []
     for _ in range(400):
         driver.pace.begin_round(1, 0)
-        move, count = driver.pace.decide(looked_up(60, count=1))
+        move, count = decided(driver.pace, looked_up(60, count=1))
         driver.sources = ["lookup"] * count
         driver.draft_seconds = 0.0
         for expectation in looked_up(60, count=1)[:count]:
@@ -58,7 +58,7 @@ def test_decodes_that_were_not_paced_teach_what_they_cost() -> None:
     assert pace.target.known() == {1: pytest.approx(0.05), 5: pytest.approx(0.08)}
     pace.begin_generation()
     pace.begin_round(MOST, 0)
-    assert pace.decide(looked_up(40))[0] == "lookup", "plain decoding need not be measured"
+    assert decided(pace, looked_up(40))[0] == "lookup", "plain decoding need not be measured"
 
 
 def test_a_prompt_that_the_draft_need_not_decode() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from engine import Engine
+from engine import Engine, drafters_of
 
 from specllama import _core
 
@@ -193,8 +193,8 @@ def engine_logits(make_engine: MakeEngine, history: list[int], count: int) -> li
 def test_the_target_emits_a_token_that_the_draft_does_not_have(tiny_files: TinyFiles, rule: str) -> None:
     """A padding row of the longer vocabulary: the draft cannot decode it, so the target goes on alone."""
     engine = Engine(tiny_files.padded, tiny_files.good)
-    row = engine.target.n_vocab - 1
-    assert engine.draft is not None and engine.draft.n_vocab <= row
+    row = engine.target.decoder.n_vocab - 1
+    assert engine.draft is not None and engine.draft.decoder.n_vocab <= row
     settings: dict[str, Any] = {"temperature": 1.0, "seed": 2, "logit_bias": {row: 14.0}}
     tokens = engine.generate(PROMPT, 60, rule=rule, **settings)
     assert row in tokens
@@ -251,7 +251,7 @@ def test_two_loops_over_one_pair_are_refused_or_take_turns(make_engine: MakeEngi
                 refused += 1
 
     def run(prompt: list[int], result: list[int]) -> None:
-        loop = _core.Speculator(engine.target, engine.draft)
+        loop = _core.Speculator(engine.target, drafters_of(engine.draft), draft=engine.draft)
         settings: dict[str, Any] = {"rule": "block", "num_draft_tokens": 4, "seed": 1}
         patiently(lambda: loop.begin(prompt, sampler=_core.SamplerParams(), **settings))
         while len(result) < 60:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -297,3 +299,15 @@ def test_lengths_that_do_not_fit_are_refused_elsewhere() -> None:
 def test_distributions_need_as_many_ids_as_probabilities(ids: list[int], probs: list[float]) -> None:
     with pytest.raises(ValueError, match="ids"):
         _core.Distribution(ids, probs)
+
+
+def test_rules_have_one_table() -> None:
+    """What Python, the commands and the docs say of them comes from it, or is compared with it."""
+    rules = {rule.name: rule for rule in _core.rules()}
+    assert list(rules) == ["rejection", "block", "coupled"]
+    assert [name for name, rule in rules.items() if rule.independent_of_draft] == ["coupled"]
+    assert [name for name, rule in rules.items() if not rule.decides_in_steps] == ["block"]
+    assert all(rule.summary and name in repr(rule) for name, rule in rules.items())
+    page = (Path(__file__).parents[1] / "docs" / "exactness.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|", page.split("## The rules")[1].split("\n## ")[0], re.M)
+    assert rows == ["verify", *rules, "auto"], "its head and its rows"

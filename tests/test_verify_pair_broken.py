@@ -13,7 +13,7 @@ import tiny_models as tiny
 
 import specllama
 from specllama import _core, verify
-from specllama._llama import context_of
+from specllama._llama import sequence_of
 from specllama.generation import Generation
 from specllama.prompts import Prompt
 from specllama.verify.report import to_text
@@ -42,7 +42,7 @@ class ClaimingDrafter:
     """Claims q, the distribution of a draft model, for each token, whatever the token was drawn from."""
 
     def __init__(self, draft: llama_cpp.Llama, draw: Callable[[Any, _core.Distribution], _core.Distribution]) -> None:
-        self.scorer = Scorer(context_of(draft, "draft"), draft.n_batch)
+        self.scorer = Scorer(sequence_of(draft, "draft"), draft.n_batch)
         self.draw = draw
         self.rng = np.random.default_rng(11)
 
@@ -77,7 +77,7 @@ def drafted_by(
     def make(drafter: Callable[[Any, int], tuple[list[int], list[_core.Distribution]]]) -> specllama.Llama:
         monkeypatch.setattr(
             "specllama.draft_model.ModelDraft.engine",
-            lambda draft, target: _core.Speculator(target, drafter=drafter),
+            lambda draft, target: _core.Speculator(target, ["function"], function=drafter),
         )
         return make_llama(draft=tiny_files.good)
 
@@ -220,7 +220,7 @@ class OtherChain(BrokenEngine):
 class Corrupting(BrokenEngine):
     """Writes another token's keys and values over those of the last one in the target's cache."""
 
-    context: _core.Context
+    context: _core.Sequence
 
     def step(self, max_tokens: int) -> tuple[list[int], int, int]:
         result = self.engine.step(max_tokens)
@@ -234,7 +234,7 @@ class Corrupting(BrokenEngine):
 
 def broken(llm: specllama.Llama, kind: type[BrokenEngine]) -> specllama.Llama:
     engine: Any = kind(llm._engine)
-    engine.context = context_of(llm, "target")
+    engine.context = sequence_of(llm, "target")
     llm._speculator = engine
     return llm
 

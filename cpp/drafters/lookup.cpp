@@ -2,6 +2,9 @@
 #include "lookup.hpp"
 
 #include <algorithm>
+#include <array>
+
+#include "../drafter_parts.hpp"
 
 namespace specllama {
 
@@ -9,9 +12,15 @@ namespace {
 
 constexpr int32_t separator = -1;  // no token: no match reaches over it
 
+// Bounds of the classes, and what code, prose and questions showed (greedy); without a dispute, and with one.
+constexpr std::size_t num_lengths = 8;
+constexpr std::array<std::size_t, num_lengths - 1> lengths{3, 4, 5, 7, 10, 16, 32};
+constexpr std::array<double, 2 * num_lengths> match_priors{0.50, 0.62, 0.66, 0.72, 0.80, 0.82, 0.88, 0.95,
+                                                           0.15, 0.25, 0.30, 0.30, 0.40, 0.50, 0.60, 0.70};
+
 }  // namespace
 
-Lookup::Lookup(const std::vector<int32_t> & corpus) {
+LookupDrafter::LookupDrafter(const std::vector<int32_t> & corpus) : Drafter(Source::lookup) {
     for (const int32_t token : corpus) {
         index_.append(token);
     }
@@ -21,7 +30,7 @@ Lookup::Lookup(const std::vector<int32_t> & corpus) {
     start_ = index_.size();
 }
 
-void Lookup::begin(const std::vector<int32_t> & history) {
+void LookupDrafter::begin(const std::vector<int32_t> & history, const Task &) {
     std::size_t same = 0;
     while (same < std::min(known_, history.size()) && index_[start_ + same] == history[same]) {
         ++same;
@@ -30,35 +39,46 @@ void Lookup::begin(const std::vector<int32_t> & history) {
     commit(history);
 }
 
-void Lookup::rewind(std::size_t count) {
+void LookupDrafter::rewind(std::size_t count) {
     known_ = std::min(known_, count);
     index_.truncate(start_ + known_);
 }
 
-void Lookup::commit(const std::vector<int32_t> & history) {
+void LookupDrafter::commit(const std::vector<int32_t> & history) {
     index_.truncate(start_ + known_);
     for (; known_ < history.size(); ++known_) {
         index_.append(history[known_]);
     }
 }
 
-Lookup::Found Lookup::look_up(std::size_t most, const Context & target) const {
-    Found found;
+Offer LookupDrafter::offer(const DraftRequest & request, const Proposal &, std::size_t most) {
+    Offer offer;
     const SuffixIndex::Match match = index_.longest();
     for (std::size_t i = 0; match.length > 0 && i < most; ++i) {
         // A match that reaches the end of the text is a repetition: it goes on with what it has just found.
         const std::size_t at = match.next + i;
-        const int32_t token = at < index_.size() ? index_[at] : found.tokens[at - index_.size()];
-        if (token < 0 || static_cast<std::size_t>(token) >= target.n_vocab()) {
+        const int32_t token = at < index_.size() ? index_[at] : offer.tokens[at - index_.size()];
+        if (token < 0 || static_cast<std::size_t>(token) >= request.target.n_vocab()) {
             break;
         }
-        found.tokens.push_back(token);
-        found.expectations.push_back(Expectation::of_lookup(match.length + i, match.num_other > 0));
-        if (target.is_eog(token)) {
+        offer.append(token, lookup_expectation(match.length + i, match.num_other > 0));
+        if (request.target.is_eog(token)) {
             break;
         }
     }
-    return found;
+    return offer;
+}
+
+Expectation lookup_expectation(std::size_t length, bool disputed) {
+    const auto above = std::upper_bound(lengths.begin(), lengths.end(), length);
+    const auto bucket = static_cast<std::size_t>(above - lengths.begin());
+    return {Source::lookup, bucket + (disputed ? num_lengths : 0), 0};
+}
+
+DrafterPriors lookup_priors() { return DrafterPriors::runs({match_priors.begin(), match_priors.end()}); }
+
+std::unique_ptr<Drafter> make_lookup(const DrafterParts & parts) {
+    return std::make_unique<LookupDrafter>(parts.corpus);
 }
 
 }  // namespace specllama

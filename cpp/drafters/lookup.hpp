@@ -3,39 +3,30 @@
 
 #include <vector>
 
-#include "../acceptance.hpp"
-#include "../context.hpp"
+#include "../drafter.hpp"
 #include "../suffix_index.hpp"
 
 namespace specllama {
 
-class Lookup {
+class LookupDrafter final : public Drafter {
 public:
-    // What followed an earlier occurrence: a function of corpus, history and drafted tokens alone.
-    struct Found {
-        std::vector<int32_t> tokens;
-        std::vector<Expectation> expectations;
-    };
-
     // corpus: a text that is looked up besides prompt and output, such as a document that is being edited.
-    explicit Lookup(const std::vector<int32_t> & corpus = {});
+    explicit LookupDrafter(const std::vector<int32_t> & corpus);
 
-    // A new text: what it shares with the last one is kept.
-    void begin(const std::vector<int32_t> & history);
-    // The history has grown: what was pushed behind it is forgotten.
-    void commit(const std::vector<int32_t> & history);
-    // All but the first `count` tokens of history are no longer part of it.
-    void rewind(std::size_t count);
-
-    // At most `most` tokens of the target's that may follow history and what was pushed behind it.
-    Found look_up(std::size_t most, const Context & target) const;
-    // Puts a drafted token behind the history, until the next commit().
-    void push(int32_t token) { index_.append(token); }
+    Offer offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) override;
+    // What it shares with the last text is kept.
+    void begin(const std::vector<int32_t> & history, const Task & task) override;
+    void commit(const std::vector<int32_t> & history) override;
+    void push(int32_t token) override { index_.append(token); }
+    void rewind(std::size_t count) override;
 
 private:
     SuffixIndex index_;      // corpus, a separator, a prefix of history, tokens pushed
     std::size_t start_;      // of history
     std::size_t known_ = 0;  // tokens of history that are in the index
 };
+
+// A looked-up token, by how many tokens agree before it, and whether other occurrences went on differently.
+Expectation lookup_expectation(std::size_t length, bool disputed);
 
 }  // namespace specllama

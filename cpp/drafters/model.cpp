@@ -1,11 +1,13 @@
-// The papers' draft: a second, smaller model in a context of its own.
+// The papers' draft: a second, smaller model with a decoder of its own.
 #include "model.hpp"
 
 #include <algorithm>
+#include <array>
+#include <stdexcept>
 
+#include "../drafter_parts.hpp"
 #include "../logits_scan.hpp"
 #include "../prefill.hpp"
-#include "forced.hpp"
 
 namespace specllama {
 
@@ -13,20 +15,29 @@ namespace {
 
 constexpr std::size_t most_saved = 8;  // copies of a recurrent draft's state, in one round
 
+// Bounds of the classes, and what a pair of models of one family showed on code, prose and questions (greedy).
+constexpr std::size_t num_confidences = 10;
+constexpr std::array<double, num_confidences - 1> confidences{0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995};
+constexpr std::array<double, num_confidences> confidence_priors{0.26, 0.37, 0.52, 0.69, 0.82,
+                                                                0.92, 0.95, 0.98, 0.99, 0.995};
+constexpr std::array<double, num_confidences + 1> next_priors{0.65, 0.65, 0.74, 0.78, 0.78, 0.80,
+                                                              0.81, 0.86, 0.90, 0.95, 0.75};
+constexpr double any_prior = 0.75;
+
 }  // namespace
 
 // The last drafted token is never decoded: n tokens behind the history need n - 1 cells.
 std::size_t ModelDrafter::room(std::size_t history_size) const {
-    return context_->n_ctx() + 1 - std::min(context_->n_ctx() + 1, history_size);
+    return own_->decoder().n_ctx() + 1 - std::min(own_->decoder().n_ctx() + 1, history_size);
 }
 
 std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) {
-    const std::size_t left = tokens_to_prefill(*context_, history);
-    const std::size_t count = std::min(left, context_->n_batch());
+    const std::size_t left = tokens_to_prefill(*own_, history);
+    const std::size_t count = std::min(left, own_->decoder().n_batch());
     if (count > 0) {
-        decode(history.data() + context_->tokens().size(), count, count);
+        decode(history.data() + own_->tokens().size(), count, count);
         if (count == left && history.size() == prompt_size_) {
-            context_->save_prompt();
+            own_->save_prompt();
         }
     }
     return left - count;
@@ -34,71 +45,72 @@ std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) {
 
 void ModelDrafter::probe(const std::vector<int32_t> & history) {
     commit(history);
-    for (int i = 0; i < 2 && tokens_to_prefill(*context_, history) > 1; ++i) {
-        decode(history.data() + context_->tokens().size(), 1, 0);
+    for (int i = 0; i < 2 && tokens_to_prefill(*own_, history) > 1; ++i) {
+        decode(history.data() + own_->tokens().size(), 1, 0);
     }
 }
 
-void ModelDrafter::propose(const DraftRequest & request, Proposal & out) {
-    while (out.tokens.size() < request.gamma) {
-        const auto forced = forced_token(request, out);
-        if (forced && forced->alone) {
-            out.append_guess(forced->token, Source::grammar);
-        } else {
-            draw(request, out);
-        }
-        if (request.target.is_eog(out.tokens.back())) {
-            return;
-        }
-    }
-}
-
-double ModelDrafter::draw(const DraftRequest & request, Proposal & out) {
+Expectation ModelDrafter::draw(const DraftRequest & request, std::size_t before, Proposal & out) {
     sequence_ = request.history;
     sequence_.insert(sequence_.end(), out.tokens.begin(), out.tokens.end());
     if (!out.tokens.empty() && out.tokens.size() <= most_saved) {
         save();
     }
-    while (missing(sequence_.size()) > context_->n_batch()) {
-        decode(sequence_.data() + context_->tokens().size(), context_->n_batch(), context_->n_batch());
+    while (missing(sequence_.size()) > own_->decoder().n_batch()) {
+        decode(sequence_.data() + own_->tokens().size(), own_->decoder().n_batch(), own_->decoder().n_batch());
         if (request.heed) {
             request.heed();
         }
     }
     // In the first step: the tokens that the last round added (two after a round without rejection). Then one each.
     const std::size_t count = missing(sequence_.size());
-    decode(sequence_.data() + context_->tokens().size(), count, count - 1);
-    float * logits = context_->logits(count - 1);
-    const std::size_t n_vocab = std::min(request.target.n_vocab(), context_->n_vocab());
+    decode(sequence_.data() + own_->tokens().size(), count, count - 1);
+    float * logits = own_->logits(count - 1);
+    const std::size_t n_vocab = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
     Distribution q;
     request.chain.apply(logits, n_vocab, sequence_.data() + request.prompt_size, sequence_.size() - request.prompt_size,
                         q);
-    const int32_t token = request.rule == Rule::coupled
-                              ? q.gumbel_argmax(Noise(request.seed, Stream::gumbel, sequence_.size()))
-                              : q.sample(Noise(request.seed, Stream::draft, request.round).uniform(out.tokens.size()));
+    const int32_t token = request.rule.draw(q, request.noise, out.tokens.size());
     double confidence = q.of(token);
     if (request.paced && q.size() == 1) {
         const float top = largest(logits, n_vocab);
         confidence = 1.0 / sum_exp(logits, n_vocab, top, 1.0F);
     }
     out.append(token, std::move(q), Source::model);
-    return confidence;
+    return model_expectation(confidence, before);
 }
 
 // Before drafted tokens are decoded: those that will be rejected are forgotten, and the others are not decoded again.
 void ModelDrafter::save() {
-    const double before = context_->decode_seconds();
-    context_->save(most_saved);
-    saving_seconds_ += context_->decode_seconds() - before;
+    const double before = own_->decoder().decode_seconds();
+    own_->save(most_saved);
+    saving_seconds_ += own_->decoder().decode_seconds() - before;
 }
 
 void ModelDrafter::decode(const int32_t * tokens, std::size_t count, std::size_t first_output) {
-    const double before = context_->decode_seconds();
-    context_->decode(tokens, count, first_output);
+    const double before = own_->decoder().decode_seconds();
+    own_->decode(tokens, count, first_output);
     if (costs_ != nullptr) {
-        costs_->observe(count, context_->decode_seconds() - before + saving_seconds_);
+        costs_->observe(count, own_->decoder().decode_seconds() - before + saving_seconds_);
     }
     saving_seconds_ = 0.0;
+}
+
+Expectation model_expectation(double probability, std::size_t before) {
+    const auto above = std::upper_bound(confidences.begin(), confidences.end(), probability);
+    return {Source::model, static_cast<std::size_t>(above - confidences.begin()), before};
+}
+
+DrafterPriors model_priors() {
+    return DrafterPriors::drawn({confidence_priors.begin(), confidence_priors.end()},
+                                {next_priors.begin(), next_priors.end()}, any_prior);
+}
+
+std::unique_ptr<Drafter> make_model(const DrafterParts & parts) {
+    if (!parts.model) {
+        throw std::invalid_argument("the drafter 'model' needs a draft model");
+    }
+    return std::make_unique<ModelDrafter>(parts.model);
 }
 
 }  // namespace specllama

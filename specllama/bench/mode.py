@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, get_args
+from typing import Any
 
-from specllama.options import NumDraftTokens, Verify, checked_num_draft_tokens
+from specllama.options import NumDraftTokens, checked_num_draft_tokens
+from specllama.rules import VERIFY
 
-_FORMS = f"plain, auto, RULE or RULE:GAMMA, as in block:4, where RULE is one of {', '.join(get_args(Verify))}"
+_FORMS = f"plain, auto, RULE or RULE:GAMMA, as in block:4, where RULE is one of {', '.join(VERIFY)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Mode:
             return cls(name, num_draft_tokens=0)
         if name == "auto":
             return cls(name)
-        if rule not in get_args(Verify) or (separator and not (gamma.isascii() and gamma.isdecimal())):
+        if rule not in VERIFY or (separator and not (gamma.isascii() and gamma.isdecimal())):
             raise ValueError(f"unknown mode {text!r}: use {_FORMS}")
         if not separator:
             return cls(name, verify=rule)

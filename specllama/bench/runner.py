@@ -12,6 +12,7 @@ import llama_cpp
 
 from specllama.answer import Answer, answer
 from specllama.prompts import Prompt, as_prompts
+from specllama.rules import is_independent_of_draft
 
 from . import remarks
 from .machine import describe_machine
@@ -210,8 +211,9 @@ class Bench:
         plain = self._plain.get((one.prompt.id, one.repeat))
         if plain is None or plain is one.answer or self._plan.temperature == 0:
             return plain
-        coupled = self._plan.seed is not None and one.answer.stats.verify == plain.stats.verify == "coupled"
-        return plain if coupled else None
+        rule = one.answer.stats.verify
+        same = self._plan.seed is not None and rule == plain.stats.verify and is_independent_of_draft(rule)
+        return plain if same else None
 
     def _notes(self, runs: list[Run], machine: dict[str, Any]) -> list[str]:
         found = [remarks.on_threads(name, machine[name]) for name in ("target", "draft") if machine[name]]

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specllama.limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
+from specllama.rules import VERIFY
 
 if TYPE_CHECKING:
     from specllama import Llama
 
 _SEED = "the same seed gives the same text, with any draft or none"
-VERIFY_RULES = ("auto", "rejection", "block", "coupled")
 
 
 class UsageError(ValueError):
@@ -89,7 +89,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, pair: bool = False) -> 
     group = add_models(parser, draft_required=pair)
     add_num_draft_tokens(group)
     add_max_draft_tokens(group)
-    group.add_argument("--verify", choices=VERIFY_RULES, help="the rule that accepts drafted tokens")
+    group.add_argument("--verify", choices=VERIFY, help="the rule that accepts drafted tokens")
     group.add_argument(
         "--lookup-corpus",
         type=Path,

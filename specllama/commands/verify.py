@@ -66,9 +66,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Verify; whatever ends it, print what was found."""
     from specllama.commands.steps import shown_in_tenths, steps
+    from specllama.rules import DEPENDENT_ON_DRAFT
     from specllama.verify import Verification
 
-    rules = ("rejection", "block") if arguments.verify in (None, "auto") else (arguments.verify,)
+    rules = DEPENDENT_ON_DRAFT if arguments.verify in (None, "auto") else (arguments.verify,)
     sampling = common.sampling_options(arguments)
     seed = sampling.pop("seed")
     with steps() as progress:

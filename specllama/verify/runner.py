@@ -12,6 +12,7 @@ import numpy as np
 from specllama.bench.machine import describe_machine
 from specllama.chat import RenderedPrompt
 from specllama.prompts import Prompt, as_prompts, builtin_prompts, limited
+from specllama.rules import DEPENDENT_ON_DRAFT
 
 from .plan import Plan
 from .result import SamplingTest, TextComparison, TokenTest, VerifyResult
@@ -89,7 +90,7 @@ class Verification:
         max_tokens: int = 32,
         samples: int = 200,
         num_contexts: int = 2,
-        rules: Sequence[str] = ("rejection", "block"),
+        rules: Sequence[str] = DEPENDENT_ON_DRAFT,
         num_draft_tokens: NumDraftTokens | None = None,
         **sampling: Any,
     ) -> None:

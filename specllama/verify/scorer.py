@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama._llama import context_of
+from specllama._llama import sequence_of
 
 if TYPE_CHECKING:
     from specllama.llama import Llama
@@ -24,37 +24,37 @@ Probabilities = npt.NDArray[np.float64]
 class Scorer:
     """Decodes on the target's context, in batches of the caller's choice."""
 
-    def __init__(self, context: _core.Context, n_batch: int) -> None:
-        self._context = context
+    def __init__(self, sequence: _core.Sequence, n_batch: int) -> None:
+        self._sequence = sequence
         self._n_batch = n_batch
 
     def clear(self) -> None:
         """Forget everything."""
-        self._context.keep(0)
+        self._sequence.keep(0)
 
     def prefill(self, tokens: Sequence[int]) -> None:
         """Have the cache hold these tokens, decoded as the loop decodes a prompt, as far as they are not there yet."""
         wanted = np.asarray(tokens, dtype=np.int32)
-        held = self._context.tokens()
+        held = self._sequence.tokens()
         common = min(len(wanted), len(held))
         differ = np.flatnonzero(wanted[:common] != held[:common])
-        self._context.keep(int(differ[0]) if differ.size else common)
-        for start in range(self._context.num_tokens, len(wanted), self._n_batch):  # keep may have had to drop more
+        self._sequence.keep(int(differ[0]) if differ.size else common)
+        for start in range(self._sequence.num_tokens, len(wanted), self._n_batch):  # keep may have had to drop more
             part = wanted[start : start + self._n_batch]
-            self._context.decode(part, len(part))
+            self._sequence.decode(part, len(part))
 
     def decode(self, batch: Sequence[int]) -> list[Row]:
         """Decode one batch behind what the cache holds, and return the logits after each of its tokens."""
-        self._context.decode(np.asarray(batch, dtype=np.int32), 0)
-        return [self._context.logits(i) for i in range(len(batch))]
+        self._sequence.decode(np.asarray(batch, dtype=np.int32), 0)
+        return [self._sequence.logits(i) for i in range(len(batch))]
 
     def decode_last(self, tokens: Sequence[int]) -> Row:
         """Decode tokens as a prompt, and return the logits after the last one."""
         end = len(tokens) - (len(tokens) - 1) % self._n_batch - 1
         self.prefill(tokens[:end])
         last = np.asarray(tokens[end:], dtype=np.int32)
-        self._context.decode(last, len(last) - 1)
-        return self._context.logits(len(last) - 1)
+        self._sequence.decode(last, len(last) - 1)
+        return self._sequence.logits(len(last) - 1)
 
 
 @contextlib.contextmanager
@@ -65,14 +65,14 @@ def scorer_of(llm: Llama) -> Iterator[Scorer]:
         BusyError: another thread is generating.
     """
     with llm._exclusive():
-        context = context_of(llm, "target")
+        sequence = sequence_of(llm, "target")
         llm.n_tokens = 0  # a generation under way notices by this that the cache is no longer its own
-        context.assume(np.empty(0, dtype=np.int32))
-        context.keep(0)
+        sequence.assume(np.empty(0, dtype=np.int32))
+        sequence.keep(0)
         try:
-            yield Scorer(context, llm.n_batch)
+            yield Scorer(sequence, llm.n_batch)
         finally:
-            context.keep(0)
+            sequence.keep(0)
 
 
 def probabilities(row: Row, params: _core.SamplerParams, recent: Sequence[int] = ()) -> Probabilities:

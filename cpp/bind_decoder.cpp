@@ -1,0 +1,105 @@
+// Decoders and their sequences.
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+
+#include "bindings.hpp"
+#include "sequence.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+namespace {
+
+using Tokens = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
+using Row = py::array_t<float>;
+
+std::vector<int32_t> to_vector(const Tokens & tokens) { return {tokens.data(), tokens.data() + tokens.size()}; }
+
+const char * name_of(Rollback rollback) {
+    switch (rollback) {
+        case Rollback::seq_rm:
+            return "seq_rm";
+        case Rollback::sliding_window:
+            return "seq_rm (sliding window)";
+        case Rollback::snapshot:
+            return "snapshot";
+        case Rollback::checkpoint:
+            return "checkpoint";
+        case Rollback::none:
+            break;
+    }
+    return "none";
+}
+
+void decode(Sequence & self, const Tokens & tokens, std::size_t first_output) {
+    const std::vector<int32_t> added = to_vector(tokens);
+    const py::gil_scoped_release release;
+    const Decoder::Use in_use(self.decoder());
+    self.decode(added.data(), added.size(), first_output);
+}
+
+Row logits(Sequence & self, std::size_t i) {
+    return Row(static_cast<py::ssize_t>(self.decoder().n_vocab()), self.logits(i));
+}
+
+void bind_decoder_class(py::module_ & module) {
+    py::class_<Decoder, std::shared_ptr<Decoder>>(module, "Decoder")
+        .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name) {
+                 return std::make_shared<Decoder>(std::move(api), reinterpret_cast<llama_context *>(context),
+                                                  std::move(name));
+             }),
+             py::arg("api"), py::arg("context"), py::arg("name"))
+        .def_property_readonly("n_ctx", &Decoder::n_ctx)
+        .def_property_readonly("n_vocab", &Decoder::n_vocab)
+        .def_property_readonly("num_decoded", &Decoder::num_decoded)
+        .def_property_readonly("rollback", [](const Decoder & self) { return name_of(self.rollback()); })
+        .def("close", [](Decoder & self) {
+            const Decoder::Use in_use(self);
+            self.close();
+        });
+}
+
+void bind_sequence_class(py::module_ & module) {
+    py::class_<Sequence, std::shared_ptr<Sequence>>(module, "Sequence")
+        .def(py::init<std::shared_ptr<Decoder>, int32_t>(), py::arg("decoder"), py::arg("id"))
+        .def_property_readonly("decoder", py::overload_cast<>(&Sequence::decoder),
+                               py::return_value_policy::reference_internal)
+        .def_property_readonly("num_tokens", [](const Sequence & self) { return self.tokens().size(); })
+        .def("tokens",
+             [](const Sequence & self) {
+                 return Tokens(static_cast<py::ssize_t>(self.tokens().size()), self.tokens().data());
+             })
+        .def(
+            "assume",
+            [](Sequence & self, const Tokens & tokens) {
+                const Decoder::Use in_use(self.decoder());
+                self.assume(to_vector(tokens));
+            },
+            py::arg("tokens"))
+        .def(
+            "keep",
+            [](Sequence & self, std::size_t count) {
+                const Decoder::Use in_use(self.decoder());
+                self.keep(count);
+            },
+            py::arg("count"))
+        .def("save",
+             [](Sequence & self) {
+                 const Decoder::Use in_use(self.decoder());
+                 self.save(1);
+             })
+        .def("decode", &decode, py::arg("tokens"), py::arg("first_output"))
+        .def("logits", &logits, py::arg("i"));
+}
+
+}  // namespace
+
+void bind_decoder(py::module_ & module) {
+    bind_decoder_class(module);
+    bind_sequence_class(module);
+}
+
+}  // namespace specllama

@@ -1,0 +1,142 @@
+// One llama_context: its batch, the logits of the last one, what decoding took, what its memory can do.
+//
+// It knows no tokens of the past: those are the sequences' (sequence.hpp). It and they are the callers of LlamaApi.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "interruption.hpp"
+#include "llama_api.hpp"
+
+namespace specllama {
+
+// How a memory goes back to an earlier position.
+enum class Rollback {
+    none,            // recurrent, of a release that cannot copy its state: only by decoding everything again
+    seq_rm,          // a KV cache: its last cells are removed
+    sliding_window,  // the same, as far back as the window reaches
+    snapshot,        // recurrent or hybrid, n_rs_seq > 0: llama.cpp keeps the states behind the last batch's tokens
+    checkpoint,      // recurrent or hybrid: a copy of the state is put back, and what came behind it decoded again
+};
+
+// What one sequence brings into a batch.
+struct BatchPart {
+    int32_t sequence;        // its seq_id
+    std::size_t position;    // of the first token
+    const int32_t * tokens;  // [count]
+    std::size_t count;
+    std::size_t first_output;  // logits are wanted from this token on
+};
+
+class Decoder {
+public:
+    // `name`: "target" or "draft", for messages. Throws std::invalid_argument for a context without a KV cache (an
+    // embedding model).
+    Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name);
+    Decoder(const Decoder &) = delete;
+    Decoder & operator=(const Decoder &) = delete;
+
+    const std::string & name() const { return name_; }
+    std::size_t n_ctx() const { return n_ctx_; }
+    std::size_t n_batch() const { return n_batch_; }
+    std::size_t n_vocab() const { return n_vocab_; }
+    bool is_eog(int32_t token) const;
+
+    // What is said of its memory.
+    Rollback rollback() const { return rollback_; }
+    bool is_recurrent() const { return rollback_ != Rollback::seq_rm && rollback_ != Rollback::sliding_window; }
+    // How many tokens at the end of a batch, but for its first, a recurrent memory can forget without a copy.
+    std::size_t num_snapshots() const { return num_snapshots_; }
+
+    // Refuses a batch that would trip a GGML_ASSERT, and so abort the process: std::invalid_argument.
+    void refuse_bad_batch(const BatchPart * parts, std::size_t num_parts) const;
+
+    // Decodes the parts in one batch, their tokens one behind the other. Returns the code of llama_decode; after any
+    // but 0 the memory may hold part of it.
+    int32_t decode(const BatchPart * parts, std::size_t num_parts);
+
+    // The logits [n_vocab] of token number i of the last batch. Valid until the next one.
+    float * logits(std::size_t i);
+
+    // Tokens decoded, and seconds spent in llama_decode and in copying states, since the beginning.
+    std::size_t num_decoded() const { return num_decoded_; }
+    double decode_seconds() const { return decode_seconds_; }
+
+    bool is_open() const { return context_ != nullptr; }
+    void require_open() const;
+
+    // Forgets the llama_context: whoever created it is about to free it.
+    void close() { context_ = nullptr; }
+
+    // The memory of one sequence. For class Sequence, which knows when what may be called.
+
+    // Whether the cells from `count` on are gone, with what the next token looks at still there.
+    bool remove_behind(int32_t sequence, std::size_t count);
+    // Empties it, as it were new.
+    void clear(int32_t sequence);
+    // How many tokens the memory has seen: all parts of it.
+    std::size_t memory_end(int32_t sequence) const;
+    // Copies what cannot be cut. Whether it succeeded.
+    bool copy_state(int32_t sequence, std::vector<std::uint8_t> & state);
+    bool restore_state(int32_t sequence, const std::vector<std::uint8_t> & state);
+
+    // A sequence lives in this memory. Throws std::invalid_argument if another one has this seq_id.
+    void add_sequence(int32_t sequence);
+    void remove_sequence(int32_t sequence);
+
+    // After a decode that returned 2: throws what ended it, if somebody of ours did.
+    void raise_interruption() { interruption_->raise(); }
+
+    // Marks the decoder as in use; a second thread gets BusyError instead of a corrupt cache. `heed` is called now and
+    // then while it decodes on a CPU; what that throws ends the decode, with the caches as after any failure.
+    class Use {
+    public:
+        explicit Use(Decoder & decoder, const std::function<void()> * heed = nullptr);
+        ~Use();
+        Use(const Use &) = delete;
+        Use & operator=(const Use &) = delete;
+
+    private:
+        Decoder & decoder_;
+    };
+
+private:
+    std::size_t snapshots_of_context() const;
+    Rollback way_back() const;
+    bool window_is_whole(int32_t sequence, std::size_t count) const;
+    void lay_out(const BatchPart * parts, std::size_t num_parts);
+
+    std::shared_ptr<const LlamaApi> api_;
+    llama_context * context_;
+    std::string name_;
+    const llama_vocab * vocab_;
+    llama_memory_i * memory_;
+    std::size_t n_ctx_;
+    std::size_t n_batch_;
+    std::size_t n_vocab_;
+    std::size_t n_swa_;
+    std::size_t num_snapshots_;
+    Rollback rollback_;
+    std::vector<int32_t> sequences_;  // that live in it
+    std::size_t num_decoded_ = 0;
+    double decode_seconds_ = 0.0;
+    std::atomic<bool> in_use_{false};
+    // The llama_context has its address, and may live longer than this object: never freed.
+    Interruption * interruption_ = nullptr;
+
+    // The llama_batch: its arrays are kept from decode to decode.
+    std::vector<int32_t> tokens_;
+    std::vector<int32_t> positions_;
+    std::vector<int32_t> sequence_counts_;
+    std::vector<int32_t> sequence_ids_;
+    std::vector<int32_t *> sequence_pointers_;
+    std::vector<int8_t> outputs_;
+};
+
+}  // namespace specllama

@@ -1,0 +1,31 @@
+// Drafts what has followed the last token most often in this text. The example of docs/a-new-drafter.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "../drafter.hpp"
+
+namespace specllama {
+
+class BigramDrafter final : public Drafter {
+public:
+    // corpus: a text that counts besides prompt and output.
+    explicit BigramDrafter(const std::vector<int32_t> & corpus);
+
+    Offer offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) override;
+    void begin(const std::vector<int32_t> & history, const Task & task) override;
+    void commit(const std::vector<int32_t> & history) override;
+    void rewind(std::size_t count) override;
+
+private:
+    void count(int32_t token, int32_t next, int by);
+
+    // How often a token was followed by which, in the corpus and in text_.
+    std::unordered_map<int32_t, std::map<int32_t, int>> followers_;
+    std::vector<int32_t> text_;  // the history, as far as it is counted
+};
+
+}  // namespace specllama

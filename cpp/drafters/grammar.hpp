@@ -1,0 +1,19 @@
+// Drafts what a grammar leaves no choice about. It costs no decode.
+#pragma once
+
+#include "../drafter.hpp"
+
+namespace specllama {
+
+class GrammarDrafter final : public Drafter {
+public:
+    GrammarDrafter() : Drafter(Source::grammar) {}
+
+    Offer offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) override;
+    bool forces() const override { return true; }
+};
+
+// A token that a grammar forces; alone: no other may come next.
+inline Expectation grammar_expectation(bool alone) { return {Source::grammar, alone ? 0U : 1U, 0}; }
+
+}  // namespace specllama

@@ -1,0 +1,185 @@
+// One sequence of a decoder.
+#include "sequence.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "errors.hpp"
+
+namespace specllama {
+
+namespace {
+
+[[noreturn]] void fail(const Decoder & decoder, int code, std::size_t count, std::size_t committed) {
+    const std::string what = "llama_decode of " + std::to_string(count) + " tokens behind " +
+                             std::to_string(committed) + " returned " + std::to_string(code) + " on the " +
+                             decoder.name();
+    if (code == 1) {
+        throw ContextFullError(what + ": no room in the KV cache; create the Llama with a larger n_ctx");
+    }
+    if (code == 2) {
+        throw DecodeError(what + ": aborted by the abort callback; the call can be repeated");
+    }
+    throw DecodeError(what + ": the backend failed (out of memory?); nothing was lost, the call can be repeated");
+}
+
+}  // namespace
+
+Sequence::Sequence(std::shared_ptr<Decoder> decoder, int32_t id) : decoder_(std::move(decoder)), id_(id) {
+    decoder_->add_sequence(id_);
+}
+
+void Sequence::assume(std::vector<int32_t> tokens) {
+    const auto common = std::mismatch(tokens.begin(), tokens.end(), tokens_.begin(), tokens_.end()).first;
+    const auto count = static_cast<std::size_t>(common - tokens.begin());
+    prompt_.drop_behind(count);
+    checkpoints_.drop_behind(count);
+    tokens_ = std::move(tokens);
+    more_behind_ = true;
+    num_forgettable_ = 0;
+}
+
+void Sequence::clear() {
+    decoder_->clear(id_);
+    shrink(0);
+}
+
+void Sequence::shrink(std::size_t count) {
+    tokens_.resize(count);
+    prompt_.drop_behind(count);
+    checkpoints_.drop_behind(count);
+    more_behind_ = false;
+    num_forgettable_ = 0;
+}
+
+bool Sequence::remove_behind(std::size_t count) {
+    if (decoder_->is_recurrent()) {
+        // It is not enough that llama_memory_seq_rm says yes: it would take snapshots of an earlier batch for those of
+        // the last one.
+        const std::size_t end = decoder_->memory_end(id_);
+        if (end < count || end - count > num_forgettable_) {
+            return false;
+        }
+    }
+    return decoder_->remove_behind(id_, count);
+}
+
+// Leaves the first `count` tokens in the cache, or fewer where that cannot be done.
+void Sequence::cut(std::size_t count) {
+    const bool nothing_to_do = count == tokens_.size() && !more_behind_;
+    if (nothing_to_do && (!decoder_->is_recurrent() || decoder_->memory_end(id_) == count)) {
+        return;
+    }
+    if (count > 0 && remove_behind(count)) {
+        shrink(count);
+    } else {
+        restore(count);
+    }
+}
+
+// The last copy at or before `count` tokens, or an empty cache.
+void Sequence::restore(std::size_t count) {
+    const Checkpoint * best = prompt_.latest(count);
+    const Checkpoint * other = checkpoints_.latest(count);
+    if (best == nullptr || (other != nullptr && other->position > best->position)) {
+        best = other;
+    }
+    if (best != nullptr && decoder_->restore_state(id_, best->state) && remove_behind(best->position)) {
+        shrink(best->position);
+    } else {
+        clear();
+    }
+}
+
+void Sequence::save_to(Checkpoints & checkpoints, std::size_t most) {
+    decoder_->require_open();
+    const std::size_t position = tokens_.size();
+    if (!decoder_->is_recurrent() || decoder_->rollback() == Rollback::none || position == 0) {
+        return;
+    }
+    for (const Checkpoints * existing : {&prompt_, &checkpoints_}) {
+        const Checkpoint * latest = existing->latest(position);
+        if (latest != nullptr && latest->position == position) {
+            return;
+        }
+    }
+    if (!decoder_->copy_state(id_, checkpoints.add(position, most).state)) {
+        checkpoints.drop_behind(position - 1);
+    }
+}
+
+std::size_t Sequence::keep_common(const std::vector<int32_t> & history) {
+    decoder_->require_open();
+    const auto limit = std::min(tokens_.size(), history.empty() ? 0 : history.size() - 1);
+    const auto end = tokens_.begin() + static_cast<std::ptrdiff_t>(limit);
+    const auto common = std::mismatch(tokens_.begin(), end, history.begin()).first - tokens_.begin();
+    cut(static_cast<std::size_t>(common));
+    return tokens_.size();
+}
+
+void Sequence::keep(std::size_t count) {
+    decoder_->require_open();
+    cut(std::min(count, tokens_.size()));
+}
+
+BatchPart Sequence::part_of(const Addition & addition) const {
+    return {id_, tokens_.size(), addition.tokens, addition.count, addition.first_output};
+}
+
+void Sequence::added(const Addition & addition, std::size_t first_row) {
+    tokens_.insert(tokens_.end(), addition.tokens, addition.tokens + addition.count);
+    num_forgettable_ = std::min(decoder_->num_snapshots(), addition.count - 1);
+    first_row_ = first_row;
+}
+
+// The cache may hold part of a batch that failed.
+void Sequence::recover(int code) {
+    more_behind_ = true;
+    if (decoder_->is_recurrent() && code != 1) {
+        restore(tokens_.size());  // whatever position it claims to be at, its state may have been overwritten
+    } else {
+        cut(tokens_.size());
+    }
+}
+
+void Sequence::decode(const int32_t * tokens, std::size_t count, std::size_t first_output) {
+    const Addition addition{this, tokens, count, first_output};
+    decode_together(&addition, 1);
+}
+
+void Sequence::decode_together(const Addition * additions, std::size_t count) {
+    if (count == 0) {
+        throw std::invalid_argument("nothing to decode: give at least one sequence its tokens");
+    }
+    Decoder & decoder = additions[0].sequence->decoder();
+    decoder.require_open();
+    std::vector<BatchPart> parts;
+    parts.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+        parts.push_back(additions[i].sequence->part_of(additions[i]));
+        const auto is_same = [&](const Addition & other) { return other.sequence == additions[i].sequence; };
+        if (&additions[i].sequence->decoder() != &decoder || std::any_of(additions, additions + i, is_same)) {
+            throw std::invalid_argument("a batch is of one decoder, and has each of its sequences once");
+        }
+    }
+    decoder.refuse_bad_batch(parts.data(), count);
+    const std::size_t committed = additions[0].sequence->tokens().size();
+    const int32_t code = decoder.decode(parts.data(), count);
+    std::size_t row = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        if (code == 0) {
+            additions[i].sequence->added(additions[i], row);
+        } else {
+            additions[i].sequence->recover(code);
+        }
+        row += additions[i].count;
+    }
+    if (code != 0) {
+        decoder.raise_interruption();
+        fail(decoder, code, row, committed);
+    }
+}
+
+}  // namespace specllama

@@ -1,0 +1,89 @@
+// One sequence of a decoder: the tokens that the memory holds of it, and how it goes back to fewer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "checkpoints.hpp"
+#include "decoder.hpp"
+
+namespace specllama {
+
+class Sequence {
+public:
+    // `id`: its seq_id, below the n_seq_max of the llama_context. Throws std::invalid_argument if another Sequence has
+    // it.
+    Sequence(std::shared_ptr<Decoder> decoder, int32_t id);
+    ~Sequence() { decoder_->remove_sequence(id_); }
+    Sequence(const Sequence &) = delete;
+    Sequence & operator=(const Sequence &) = delete;
+
+    Decoder & decoder() { return *decoder_; }
+    const Decoder & decoder() const { return *decoder_; }
+
+    // The tokens whose keys and values the cache holds, from position 0.
+    const std::vector<int32_t> & tokens() const { return tokens_; }
+
+    // Says what the cache holds after somebody else used the context. It may hold more behind them.
+    void assume(std::vector<int32_t> tokens);
+
+    // How many tokens at its end a recurrent memory can forget now without a copy. One rollback uses them up.
+    std::size_t num_forgettable() const { return num_forgettable_; }
+
+    // Rolls back to the longest common prefix with `history`, but for its last token (whose logits are needed next).
+    // Returns how many tokens are kept: fewer than that, even 0, where the memory cannot be cut there.
+    std::size_t keep_common(const std::vector<int32_t> & history);
+
+    // Rolls back to at most `count` tokens.
+    void keep(std::size_t count);
+
+    // A rollback to here may follow: copies the state of a memory that cannot be cut. At most `most` copies are kept,
+    // the newest ones, and one of the prompt besides.
+    void save(std::size_t most) { save_to(checkpoints_, most); }
+    void save_prompt() { save_to(prompt_, 1); }
+
+    // Tokens to be decoded behind those that a sequence holds, with logits for those from `first_output` on.
+    struct Addition {
+        Sequence * sequence;
+        const int32_t * tokens;  // [count]
+        std::size_t count;
+        std::size_t first_output;
+    };
+
+    // Decodes what is added to several sequences of one decoder in one batch of at most n_batch tokens; each sequence
+    // once. On failure every cache is put back to where it was, or emptied if that cannot be done. Throws
+    // std::invalid_argument (token out of range), ContextFullError, DecodeError, and what ended a decode
+    // (Decoder::Use).
+    static void decode_together(const Addition * additions, std::size_t count);
+
+    // The same for this one alone.
+    void decode(const int32_t * tokens, std::size_t count, std::size_t first_output);
+
+    // The logits [n_vocab] of token number i of what was added by the last decode, which must have been of this
+    // sequence, too. Valid until the next one.
+    float * logits(std::size_t i) { return decoder_->logits(first_row_ + i); }
+
+private:
+    BatchPart part_of(const Addition & addition) const;
+    void cut(std::size_t count);
+    bool remove_behind(std::size_t count);
+    void restore(std::size_t count);
+    void shrink(std::size_t count);
+    void save_to(Checkpoints & checkpoints, std::size_t most);
+    void clear();
+    void added(const Addition & addition, std::size_t first_row);
+    void recover(int code);
+
+    std::shared_ptr<Decoder> decoder_;
+    int32_t id_;
+    std::size_t num_forgettable_ = 0;
+    std::vector<int32_t> tokens_;
+    bool more_behind_ = false;   // the cache may hold cells behind tokens_
+    std::size_t first_row_ = 0;  // of its part in the last batch
+    Checkpoints prompt_;         // these, too, are of prefixes of tokens_
+    Checkpoints checkpoints_;
+};
+
+}  // namespace specllama
