@@ -30,12 +30,12 @@ struct Avx2 : Avx2Lanes {
                           Lanes (&part)[columns], Lanes (&total)[columns]) {
         constexpr int most = room(layout_of(static_cast<QuantizedType>(type)).largest());
         static_assert(most >= 2);
-#pragma GCC unroll 4
+        SPECLLAMA_UNROLL
         for (int index = 0; index < 4; ++index) {
             const Lanes code = step_of<Avx2, type>(codes, half, index);
             const bool begins = (fresh && index == 0) || (most < 4 && index % 2 == 0);
             const bool ends = (done && index == 3) || (most < 4 && index % 2 == 1);
-#pragma GCC unroll 8
+            SPECLLAMA_UNROLL
             for (int c = 0; c < columns; ++c) {
                 const Lanes x = spread(int_at(tile + 4 * ((4 * half + index) * columns + c)));
                 const Lanes pair = _mm256_maddubs_epi16(code, x);
@@ -81,16 +81,19 @@ struct Avx2 : Avx2Lanes {
     template <int type, int columns>
     static void weigh_signed(const uint8_t * panel, int first_row, const uint8_t * tile, Floats (&weighted)[columns]) {
         constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+        for (int c = 0; c < columns; ++c) {
+            weighted[c] = spread(0.0F);
+        }
         for (int sub = 0; sub < layout.values / 32; ++sub) {
             const uint8_t * codes = panel + 64 * layout.low_bits * sub + 4 * first_row;
             const uint8_t * x = tile + 64 * columns * sub;
             Lanes total[columns];
-#pragma GCC unroll 8
+            SPECLLAMA_UNROLL
             for (int step = 0; step < 8; ++step) {
                 const Lanes bytes = step_of<Avx2, type>(codes, step / 4, step % 4);
                 const Lanes even = _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
                 const Lanes odd = _mm256_srai_epi16(bytes, 8);
-#pragma GCC unroll 8
+                SPECLLAMA_UNROLL
                 for (int c = 0; c < columns; ++c) {
                     const Lanes first = dot_words(even, spread(int_at(x + 4 * (2 * step * columns + c))));
                     const Lanes second = dot_words(odd, spread(int_at(x + 4 * ((2 * step + 1) * columns + c))));
@@ -108,7 +111,7 @@ struct Avx2 : Avx2Lanes {
                 const Lanes pairs = scales_of<Avx2, type>(panel, sub / 2, first_row);
                 const Floats scale = to_floats(sub % 2 == 0 ? word(pairs, 0) : word(pairs, 1));
                 for (int c = 0; c < columns; ++c) {
-                    weighted[c] = add_product(to_floats(total[c]), scale, sub == 0 ? spread(0.0F) : weighted[c]);
+                    weighted[c] = add_product(to_floats(total[c]), scale, weighted[c]);
                 }
             }
         }

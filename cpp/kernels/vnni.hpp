@@ -29,10 +29,10 @@ struct Vnni : Base {
     // 16 values, added to the sums of all columns.
     template <int type, int columns>
     static void add_half(const uint8_t * codes, int half, const uint8_t * tile, bool fresh, Lanes (&dot)[columns]) {
-#pragma GCC unroll 4
+        SPECLLAMA_UNROLL
         for (int index = 0; index < 4; ++index) {
             const Lanes code = unsigned_step<type>(codes, half, index);
-#pragma GCC unroll 8
+            SPECLLAMA_UNROLL
             for (int c = 0; c < columns; ++c) {
                 const Lanes x = Base::spread(int_at(tile + 4 * ((4 * half + index) * columns + c)));
                 dot[c] = Base::dot_bytes(fresh && index == 0 ? Base::spread(int32_t{0}) : dot[c], code, x);

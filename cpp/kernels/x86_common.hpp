@@ -7,6 +7,13 @@
 
 #include "kernels/instruction_set.hpp"
 
+// Loops over columns and steps are short, and their arrays are to be registers.
+#ifdef __clang__
+#define SPECLLAMA_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define SPECLLAMA_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 namespace specllama::kernels {
 
 namespace {
@@ -118,22 +125,24 @@ template <class Isa, int type, int columns>
 inline void lower(const uint8_t * panel, int first_row, const uint8_t * sums, typename Isa::Floats (&low)[columns]) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
     if constexpr (layout.num_scales() == 0) {
-#pragma GCC unroll 8
+        SPECLLAMA_UNROLL
         for (int c = 0; c < columns; ++c) {
             low[c] = Isa::spread(static_cast<float>(int_at(sums + 4 * c)));
         }
     } else {
         typename Isa::Lanes total[columns];
-#pragma GCC unroll 8
+        for (int c = 0; c < columns; ++c) {
+            total[c] = Isa::spread(int32_t{0});
+        }
         for (int pair = 0; pair < layout.num_scales() / 2; ++pair) {
             const typename Isa::Lanes minima = minima_of<Isa, type>(panel, pair, first_row);
-#pragma GCC unroll 8
+            SPECLLAMA_UNROLL
             for (int c = 0; c < columns; ++c) {
                 const typename Isa::Lanes two = Isa::spread(int_at(sums + 4 * (pair * columns + c)));
-                total[c] = pair == 0 ? Isa::dot_words(minima, two) : Isa::add(total[c], Isa::dot_words(minima, two));
+                total[c] = Isa::add(total[c], Isa::dot_words(minima, two));
             }
         }
-#pragma GCC unroll 8
+        SPECLLAMA_UNROLL
         for (int c = 0; c < columns; ++c) {
             low[c] = Isa::to_floats(total[c]);
         }
@@ -156,7 +165,7 @@ inline void add_block(const uint8_t * panel, int first_row, const uint8_t * tile
     if constexpr (layout.has_minimum()) {
         lower<Isa, type, columns>(panel, first_row, sums, low);
         const typename Isa::Floats dmin = Isa::load_halves(panel + layout.minimum_at() + 2 * first_row);
-#pragma GCC unroll 8
+        SPECLLAMA_UNROLL
         for (int c = 0; c < columns; ++c) {
             const typename Isa::Floats scaled = Isa::multiply(d, weighted[c]);
             weighted[c] = layout.kind == Offset::minimum ? Isa::subtract_product(dmin, low[c], scaled)
@@ -166,7 +175,7 @@ inline void add_block(const uint8_t * panel, int first_row, const uint8_t * tile
         if constexpr (offset != 0) {
             lower<Isa, type, columns>(panel, first_row, sums, low);
         }
-#pragma GCC unroll 8
+        SPECLLAMA_UNROLL
         for (int c = 0; c < columns; ++c) {
             if constexpr (offset != 0) {
                 weighted[c] = Isa::subtract_product(Isa::spread(static_cast<float>(offset)), low[c], weighted[c]);
@@ -174,7 +183,7 @@ inline void add_block(const uint8_t * panel, int first_row, const uint8_t * tile
             weighted[c] = Isa::multiply(d, weighted[c]);
         }
     }
-#pragma GCC unroll 8
+    SPECLLAMA_UNROLL
     for (int c = 0; c < columns; ++c) {
         sum[c] = Isa::add_product(weighted[c], Isa::spread(float_at(scales + 4 * c)), sum[c]);
     }
