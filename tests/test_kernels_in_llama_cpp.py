@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import platform
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 import tiny_models
 
 import specllama
-from specllama import _core, kernels
+from specllama import _core, cli, kernels
 from specllama.backend import Backend, prepare_backend
 from specllama.bench.machine import describe_machine
 from specllama.bench.output import machine_text
@@ -157,6 +158,19 @@ def test_memory_is_the_weights_and_little_more(quantized: Callable[[str], Path])
         llm = opened(quantized(kind))
         held = kernels.use_of(llm).num_bytes
         assert held <= 1.04 * os.path.getsize(llm.model_path)
+
+
+@needs_kernels
+def test_tune_shows_what_they_gain(
+    quantized: Callable[[str], Path], tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["tune", "-t", "1", "-c", "256", "--max-draft-tokens", "3", "-o", "json", "-m"]
+    assert cli.main([*line, str(quantized("Q4_0"))]) == 0
+    curves = json.loads(capsys.readouterr().out)["curves"]
+    ours, theirs = curves["target"], curves["target, kernels off"]
+    assert [point["n"] for point in ours["points"]] == [point["n"] for point in theirs["points"]] == [1, 2, 3, 4]
+    assert cli.main([*line, str(tiny_files.target)]) == 0
+    assert list(json.loads(capsys.readouterr().out)["curves"]) == ["target"]
 
 
 @needs_kernels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,6 +14,10 @@ from specllama.commands import arguments as common
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.commands.steps import Steps
+    from specllama.tune.result import TuneResult
+
+_REPEATS = 3  # for comparison only: nothing is planned with it
+_THEIRS = "target, kernels off"
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -23,7 +28,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         description="Measure what decoding a batch of n tokens costs the target and the draft, and show how many "
         "drafted tokens follow from it. Every run learns these costs by itself; measured beforehand they are better, "
         "and known from the first token on. They are kept in the cache directory for these files and settings: tune "
-        "with the threads and GPU layers with which you generate, and while nothing else runs. Takes some minutes.",
+        "with the threads and GPU layers with which you generate, and while nothing else runs. Where specllama's "
+        "kernels multiply the target's weights, llama.cpp's are measured for comparison. Takes some minutes.",
     )
     parser.add_argument("--output", "-o", choices=("md", "json"), default="md", help="default md; json has all samples")
     common.add_max_draft_tokens(common.add_models(parser))
@@ -36,14 +42,38 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, and print what was found."""
     from specllama import tune
     from specllama.commands.steps import steps
+    from specllama.kernels import use_of
     from specllama.tune.report import to_text
 
     with steps() as progress:
         progress.note("loading")
         with contextlib.closing(common.load_llama(arguments)) as llm:
             result = tune.run(llm, on_progress=_shown_in(progress))
+            have_kernels = bool(use_of(llm).instruction_set)
+        if have_kernels:  # after the other is closed: both may not fit into memory
+            result = _beside_llama_cpp(arguments, result, progress)
     print(json.dumps(result.to_dict(), allow_nan=False) if arguments.output == "json" else to_text(result))
     return 0
+
+
+def _beside_llama_cpp(arguments: argparse.Namespace, result: TuneResult, progress: Steps) -> TuneResult:
+    """The result with T(n) of the target by llama.cpp's own kernels, too."""
+    from specllama import Llama
+    from specllama.cost_curve import measure_cost_curve
+
+    progress.note("loading the target with llama.cpp's kernels")
+    options = {**common.context_options(arguments), "kernels": "off"}
+    show = _shown_in(progress)
+    with contextlib.closing(Llama(arguments.model, verbose=False, **options)) as llm:
+        curve = measure_cost_curve(
+            llm,
+            "target",
+            sizes=result.curves["target"].sizes,
+            repeats=_REPEATS,
+            on_progress=lambda done, total: show("batches by llama.cpp's kernels", done, total),
+        )
+    named = dataclasses.replace(curve, name=_THEIRS)
+    return dataclasses.replace(result, curves={**result.curves, _THEIRS: named})
 
 
 def _shown_in(progress: Steps) -> Callable[[str, int, int], None]:

@@ -16,7 +16,8 @@ class TuneResult:
     """Costs of batches, and the plans that they imply.
 
     Attributes:
-        curves: T(n) of the ``"target"`` and, if a model drafts, of the ``"draft"``.
+        curves: T(n) of the ``"target"`` and, if a model drafts, of the ``"draft"``. From the command line also
+            that of the ``"target, kernels off"``, where specllama's kernels multiply its weights.
         plans: for ``"draft model"``, if there is one, and for ``"lookup"``.
         machine: what it was measured on, see ``describe_machine``.
         notes: that a curve could not be kept, or that the machine was not idle.
