@@ -48,6 +48,7 @@ std::vector<std::string> instruction_sets() {
     const kernels::InstructionSet * sets[kernels::kMostSets];
     const int count = kernels::usable_sets(sets);
     std::vector<std::string> names;
+    names.reserve(static_cast<std::size_t>(count));
     for (int i = 0; i < count; ++i) {
         names.emplace_back(sets[i]->name);
     }

@@ -12,8 +12,10 @@ import pytest
 from test_continuing import logits_behind
 from test_logits_processors import processors
 
+from specllama import _core
+
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from conftest import MakeLlama, TinyFiles
 
@@ -28,6 +30,14 @@ pytestmark = [
 
 DRAFTS = {"target": "good", "sliding": "sliding_draft", "recurrent": "recurrent_good", "hybrid": "hybrid_good"}
 LONGEST = 350
+
+
+TIE = 1e-4
+"""Two tokens whose scores are nearer to each other than this are told apart by rounding, which depends on the batch."""
+
+
+class NearTie(Exception):
+    """The texts split where the two tokens are as good as equal: nothing that follows can be compared."""
 
 
 class Walk:
@@ -72,9 +82,36 @@ class Walk:
         settings.pop("reset", None)
         self.text = [*behind, *prompt]
         expected = self.begun(self.plain, seed, self.text, **settings)
-        assert tokens == list(itertools.islice(expected, count))
+        self.compare(seed, self.text, tokens, list(itertools.islice(expected, count)), **settings)
         self.text, self.last = self.text + tokens[:-1], tokens[-1:]
         return generation, lambda text: list(itertools.islice(self.begun(self.plain, seed, text, **settings), 6))
+
+    def compare(self, seed: int, behind: list[int], found: list[int], expected: list[int], **settings: Any) -> None:
+        """They are equal, or split at a near-tie of the scores that decide: logit / temperature + noise."""
+        split = next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), None)
+        if split is None:
+            assert found == expected
+            return
+        text = [*behind, *expected[:split]]
+        self.plain.reset()
+        logits = logits_behind(self.plain, text)
+        for process in settings.get("logits_processor") or ():
+            logits = process(np.array(text, dtype=np.intc), logits)
+        one, other = (
+            float(logits[token]) / 0.9 + _core.gumbel(seed, len(text), token)
+            for token in (found[split], expected[split])
+        )
+        assert abs(one - other) < TIE, (
+            f"{found} and {expected} split at {split}, where the scores are {one} and {other}"
+        )
+        raise NearTie(f"after {len(text)} tokens the scores of two are {one} and {other}")
+
+    def with_last(self, text: str, prompt: list[int]) -> list[int]:
+        """What was generated, the last token included, from its text."""
+        evaluated = list(self.llm.eval_tokens)[len(prompt) :]
+        known = self.plain.detokenize(evaluated, prev_tokens=prompt).decode()
+        assert text.startswith(known)
+        return [*evaluated, *self.plain.tokenize(text[len(known) :].encode(), add_bos=False)[-1:]]
 
     def another_text(self) -> None:
         common = self.chance.randrange(len(self.text) + 1)
@@ -124,8 +161,12 @@ class Walk:
         settings: dict[str, Any] = {"temperature": 0.9, "verify": "coupled", "max_tokens": 20, "stop": ["cat"]}
         settings["seed"] = self.chance.randrange(1000)
         ours, theirs = (llm.create_completion(prompt, **settings) for llm in (self.llm, self.plain))
+        found, expected = (list(llm.eval_tokens)[len(prompt) :] for llm in (self.llm, self.plain))
+        seen = [choice["text"] for completion in (ours, theirs) for choice in completion["choices"]]
+        if seen[0] != seen[1] and found == expected:  # the last token is in no cache
+            found, expected = (self.with_last(text, prompt) for text in seen)
+        self.compare(settings["seed"], prompt, found, expected)
         assert ours["choices"] == theirs["choices"]
-        assert list(self.llm.eval_tokens) == list(self.plain.eval_tokens)
         self.text, self.last = list(self.llm.eval_tokens), []
 
     def refuse(self) -> None:
@@ -142,7 +183,13 @@ class Walk:
 @pytest.mark.parametrize("draft", ["model", "another", "lookup"])
 @pytest.mark.parametrize("kind", DRAFTS)
 def test_any_order(
-    make_llama: MakeLlama, tiny_files: TinyFiles, kind: str, draft: str, n_batch: int, gamma: int | str
+    make_llama: MakeLlama,
+    tiny_files: TinyFiles,
+    record_property: Callable[[str, object], None],
+    kind: str,
+    draft: str,
+    n_batch: int,
+    gamma: int | str,
 ) -> None:
     path = getattr(tiny_files, kind)
     another = tiny_files.good if kind == "recurrent" else tiny_files.recurrent_draft
@@ -150,5 +197,8 @@ def test_any_order(
     plain = make_llama(path, n_batch=n_batch)
     llm = make_llama(path, drafter, n_batch=n_batch, num_draft_tokens=gamma)
     walk = Walk(llm, plain, random.Random(f"{kind} {draft} {gamma} {n_batch}"))
-    for _ in range(15):
-        walk.step()
+    try:
+        for _ in range(15):
+            walk.step()
+    except NearTie as tie:
+        record_property("near_tie", f"{kind} {draft} {n_batch} {gamma}: {tie}")

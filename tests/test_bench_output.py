@@ -32,6 +32,7 @@ MODEL = {
     "parameters": 1_543_714_304,
     "n_ctx": 4096,
     "n_gpu_layers": 0,
+    "kernels": "AVX2, 950 MiB of weights",
     "n_threads": 2,
     "n_threads_batch": 2,
 }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 import pytest
-from responses import PROMPT, Pair, assert_same, comparable, complete, joined, stream
+from responses import PROMPT, ROUNDING, Pair, assert_same, comparable, complete, joined, stream
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
@@ -143,7 +143,7 @@ def test_stream_with_logprobs(make_llama: MakeLlama, make_base: MakeBase, tiny_f
         for c in chunks
     ]
     assert len(values[0]) == 10
-    assert values[0][1:] == pytest.approx(values[1][1:], abs=2e-4)
+    assert values[0][1:] == pytest.approx(values[1][1:], abs=ROUNDING)
 
 
 @pytest.mark.parametrize("max_tokens", [None, 0, -1, 5])

@@ -47,10 +47,12 @@ def ended(process: subprocess.Popen[str], sent: int) -> tuple[str, str]:
 
 
 def assert_costs_are_whole(cache: Path) -> None:
-    """Nothing temporary is left, and every file can be read."""
+    """Nothing temporary is left, and every file can be read: what batches cost, and what trials have shown."""
     for name in files_below(cache):
         assert name.endswith(".json")
-        assert cost_cache.read(json.loads((cache / name).read_bytes())["key"])
+        content = json.loads((cache / name).read_bytes())
+        if not name.startswith("trials"):
+            assert cost_cache.read(content["key"])
 
 
 @pytest.mark.parametrize(("sent", "code", "word"), ENDINGS)

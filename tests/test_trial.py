@@ -334,7 +334,8 @@ def test_an_interrupted_one_is_ended(program: Program, tmp_path: Path) -> None:
     name = program("import os, time; open(sys.argv[1], 'w').write(str(os.getpid()) + ' '); time.sleep(600)")
     noted = tmp_path / "pid"
     path = [str(tmp_path / "path"), *sys.path]
-    asking = f"import sys; sys.path[:] = {path!r}\nfrom specllama.trial import tried\n"
+    asking = f"import signal, sys; sys.path[:] = {path!r}\nfrom specllama.trial import tried\n"
+    asking += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
     asking += f"tried({name!r}, {[str(noted)]!r}, key={{}})"
     with subprocess.Popen([sys.executable, "-c", asking], stderr=subprocess.PIPE) as parent:
         deadline = time.monotonic() + 60

@@ -85,13 +85,9 @@ void KernelBufferType::offer(std::uintptr_t list) {
     }
 }
 
-void KernelBufferType::take_weights(bool take) {
-    taking = take;
-}
+void KernelBufferType::take_weights(bool take) { taking = take; }
 
-std::size_t KernelBufferType::bytes_loaded() {
-    return loaded;
-}
+std::size_t KernelBufferType::bytes_loaded() { return loaded; }
 
 // A product is made as llama.cpp makes one, and looked at.
 void KernelBufferType::learn_tensors() {
@@ -133,7 +129,7 @@ void KernelBufferType::learn_types(void * context) {
                     std::equal(expected.begin(), expected.end(), found, same) &&
                     api_.ggml_type_size(layout.number) == static_cast<std::size_t>(layout.block_bytes),
                 kernels::kTypeNames[i]);
-        types_[layout.number] = i;
+        types_[layout.number] = static_cast<kernels::QuantizedType>(i);
     }
 }
 
@@ -165,11 +161,11 @@ const char * KernelBufferType::name(ggml::BufferType * /*type*/) { return kName;
 std::size_t KernelBufferType::alignment(ggml::BufferType * /*type*/) { return 64; }
 
 std::size_t KernelBufferType::allocated_size(ggml::BufferType * /*type*/, const ggml::Tensor * tensor) {
-    const int index = the_one_->type_of(tensor);
-    if (index < 0) {
+    const auto type = the_one_->type_of(tensor);
+    if (!type) {
         return the_one_->api_.ggml_nbytes(tensor);
     }
-    return kernels::packed_bytes(static_cast<kernels::QuantizedType>(index), tensor->ne[1], tensor->ne[0]);
+    return kernels::packed_bytes(*type, tensor->ne[1], tensor->ne[0]);
 }
 
 // A buffer of the CPU's own, whose tensors are written by us.
@@ -189,11 +185,11 @@ ggml::Buffer * KernelBufferType::allocate(ggml::BufferType * type, std::size_t s
     return buffer;
 }
 
-int KernelBufferType::type_of(const ggml::Tensor * tensor) const {
+std::optional<kernels::QuantizedType> KernelBufferType::type_of(const ggml::Tensor * tensor) const {
     const auto found = types_.find(tensor->type);
     if (found == types_.end() || tensor->ne[2] != 1 || tensor->ne[3] != 1 || tensor->ne[1] < 1 ||
-        !kernels::fits(static_cast<kernels::QuantizedType>(found->second), tensor->ne[0])) {
-        return -1;
+        !kernels::fits(found->second, tensor->ne[0])) {
+        return std::nullopt;
     }
     return found->second;
 }
@@ -205,7 +201,7 @@ bool KernelBufferType::is_ours(const ggml::Tensor * weights) const {
 
 bool KernelBufferType::can_multiply(const ggml::Tensor * op) const {
     const ggml::Tensor * x = op->src[1];
-    return op->op == mul_mat_ && is_ours(op->src[0]) && type_of(op->src[0]) >= 0 && x != nullptr && x->type == kFloat &&
+    return op->op == mul_mat_ && is_ours(op->src[0]) && type_of(op->src[0]) && x != nullptr && x->type == kFloat &&
            x->nb[0] == 4 && x->ne[0] == op->src[0]->ne[0] && op->type == kFloat && op->nb[0] == 4;
 }
 
@@ -224,12 +220,12 @@ ggml::TensorTraits * KernelBufferType::get_tensor_traits(const ggml::Tensor * op
 }
 
 bool KernelBufferType::work_size(int /*n_threads*/, const ggml::Tensor * op, std::size_t & size) {
-    size = Product(set_, static_cast<kernels::QuantizedType>(type_of(op->src[0])), op).work_bytes();
+    size = Product(set_, type_of(op->src[0]).value(), op).work_bytes();
     return true;
 }
 
 bool KernelBufferType::compute_forward(ggml::ComputeParams * params, ggml::Tensor * op) {
-    Product product(set_, static_cast<kernels::QuantizedType>(type_of(op->src[0])), op);
+    Product product(set_, type_of(op->src[0]).value(), op);
     product.quantize(*params);
     api_.ggml_barrier(params->threadpool);
     product.multiply(*params);
@@ -237,8 +233,8 @@ bool KernelBufferType::compute_forward(ggml::ComputeParams * params, ggml::Tenso
 }
 
 void KernelBufferType::pack(const ggml::Tensor * tensor, const void * data) {
-    pack_in_threads(static_cast<kernels::QuantizedType>(type_of(tensor)), static_cast<const uint8_t *>(data),
-                    tensor->ne[1], tensor->ne[0], static_cast<uint8_t *>(tensor->data));
+    pack_in_threads(type_of(tensor).value(), static_cast<const uint8_t *>(data), tensor->ne[1], tensor->ne[0],
+                    static_cast<uint8_t *>(tensor->data));
 }
 
 // A tensor that comes in parts is packed when the last one is here.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -54,8 +55,8 @@ private:
 
     bool is_ours(const ggml::Tensor * weights) const;
     bool can_multiply(const ggml::Tensor * op) const;
-    // The index of a quantized type, -1 if it is none that the kernels know.
-    int type_of(const ggml::Tensor * tensor) const;
+    // Nothing if the kernels do not multiply such weights.
+    std::optional<kernels::QuantizedType> type_of(const ggml::Tensor * tensor) const;
 
     static const char * name(ggml::BufferType * type);
     static ggml::Buffer * allocate(ggml::BufferType * type, std::size_t size);
@@ -72,9 +73,9 @@ private:
     ggml::Api api_;
     const kernels::InstructionSet & set_;
     ggml::BufferType type_ = {};
-    int num_functions_ = 0;               // of a buffer
-    int mul_mat_ = -1;                    // the operation
-    std::unordered_map<int, int> types_;  // ggml's number of a type -> ours
+    int num_functions_ = 0;                                                      // of a buffer
+    int mul_mat_ = -1;                                                           // the operation
+    std::unordered_map<int, kernels::QuantizedType> types_;                      // by their numbers in ggml
     std::unordered_map<const ggml::Tensor *, std::vector<uint8_t>> unfinished_;  // tensors that came in parts
 };
 

@@ -54,7 +54,7 @@ void Product::quantize(const ggml::ComputeParams & params) const {
     if (params.ith == 0) {
         new (work) std::atomic<int64_t>(0);
     }
-    kernels::QuantizedBlock block;
+    kernels::QuantizedBlock block = {};
     for (int64_t item = params.ith; item < tiles_.columns * num_blocks_; item += params.nth) {
         const int64_t index = item / num_blocks_;
         const int64_t b = item % num_blocks_;
@@ -97,9 +97,10 @@ void Product::multiply_one(const uint8_t * panel, const uint8_t * tile, int64_t 
     float sums[kernels::kMostColumns * kernels::kPanelRows];
     set_.multiply[static_cast<int>(type_)][width - 1](panel, num_blocks_, tile, sums, kernels::kPanelRows);
     const int64_t rows = std::min<int64_t>(kernels::kPanelRows, num_rows_ - first_row);
-    for (int c = 0; c < width; ++c) {
+    const float * sum = sums;
+    for (int c = 0; c < width; ++c, sum += kernels::kPanelRows) {
         auto * out = const_cast<float *>(column(op_, first_column + c)) + first_row;
-        std::memcpy(out, sums + c * kernels::kPanelRows, static_cast<std::size_t>(rows) * sizeof(float));
+        std::memcpy(out, sum, static_cast<std::size_t>(rows) * sizeof(float));
     }
 }
 

@@ -1,6 +1,7 @@
 // The products with AVX-512 VNNI: a register holds a step of all rows of a panel.
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC's own header of AVX-512 begins with a value that it leaves undefined on purpose, and warns of it (its bug 105593).
+// GCC's own header of AVX-512 begins with a value that it leaves undefined on purpose, and warns of it (its bug
+// 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif

@@ -191,10 +191,11 @@ void dequantize(QuantizedType type, const Block & block, double * values) {
         } else if (layout.is_signed) {
             code = static_cast<int8_t>(block.codes[i]);
         }
-        const int scale = layout.span == 0 ? 1 : block.scales[i / layout.span];
+        const int group = layout.span == 0 ? 0 : i / layout.span;
+        const int scale = layout.span == 0 ? 1 : block.scales[group];
         values[i] = d * scale * (code - layout.offset);
         if (layout.kind == Offset::minimum) {
-            values[i] -= dmin * block.minima[i / layout.span];
+            values[i] -= dmin * block.minima[group];
         } else if (layout.kind == Offset::added) {
             values[i] += dmin;
         }

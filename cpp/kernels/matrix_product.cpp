@@ -15,7 +15,7 @@ std::vector<uint8_t> quantized_tile(const InstructionSet & set, QuantizedType ty
     const int64_t num_blocks = values / layout.values;
     const int block_bytes = width * tile_shape(layout, set.wide(type)).column_bytes();
     std::vector<uint8_t> tile(static_cast<std::size_t>(num_blocks * block_bytes));
-    QuantizedBlock block;
+    QuantizedBlock block = {};
     for (int column = 0; column < width; ++column) {
         for (int64_t b = 0; b < num_blocks; ++b) {
             set.quantize(x + column * values + b * layout.values, layout.values, block);
