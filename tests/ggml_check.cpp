@@ -33,11 +33,10 @@ SAME_PLACE(ggml_backend_buffer_type_i, ours::BufferTypeInterface, is_host);
 SAME_PLACE(ggml_backend_buffer_type, ours::BufferType, iface);
 SAME_PLACE(ggml_backend_buffer_type, ours::BufferType, device);
 SAME_PLACE(ggml_backend_buffer_type, ours::BufferType, context);
-static_assert(sizeof(ggml_backend_buffer_type) == sizeof(ours::BufferType), "ggml_backend_buffer_type has another size");
+static_assert(sizeof(ggml_backend_buffer_type) == sizeof(ours::BufferType),
+              "ggml_backend_buffer_type has another size");
 
-constexpr std::size_t place(int index) {
-    return static_cast<std::size_t>(index) * sizeof(void *);
-}
+constexpr std::size_t place(int index) { return static_cast<std::size_t>(index) * sizeof(void *); }
 constexpr std::size_t kFunctions = offsetof(ggml_backend_buffer, buft) / sizeof(void *);
 static_assert(kFunctions == ours::kNumFunctions[0] || kFunctions == ours::kNumFunctions[1],
               "a buffer has another number of functions");

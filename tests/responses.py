@@ -17,7 +17,7 @@ Pair = tuple[specllama.Llama, llama_cpp.Llama]
 
 
 ROUNDING = 5e-4
-"""Of log-probabilities: batches of other sizes round otherwise. 2.2e-4 was seen with AVX2 (Zen 3), less with AVX-512."""
+"""Of log-probabilities: batches of other sizes round otherwise. 2.2e-4 was seen with AVX2 alone, less with AVX-512."""
 
 
 def comparable(response: Any) -> Any:
