@@ -50,11 +50,11 @@ void bind_api(py::module_ & module) {
              py::arg("api"), py::arg("vocab"), ReleaseGil());
     module.def(
         "breakers_of_texts",
-        [](const LlamaApi & api, std::uintptr_t vocab, std::vector<std::string> texts,
-           std::shared_ptr<TokenTexts> words) {
+        [](const LlamaApi & api, std::uintptr_t vocab, const std::vector<std::string> & texts,
+           const std::shared_ptr<TokenTexts> & words) {
             const auto * at = at_address<const llama_vocab>(vocab);
             return std::make_shared<SequenceBreakers>(
-                breakers_of_texts(api, at, words ? *words : TokenTexts(api, at), std::move(texts)));
+                breakers_of_texts(api, at, words ? *words : TokenTexts(api, at), texts));
         },
         py::arg("api"), py::arg("vocab"), py::arg("texts"), py::arg("words") = nullptr, ReleaseGil());
     py::class_<FirstBytes, std::shared_ptr<FirstBytes>>(module, "FirstBytes")

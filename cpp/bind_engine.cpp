@@ -182,6 +182,7 @@ std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, co
     const DrafterParts parts{std::move(draft), corpus ? to_vector(*corpus) : std::vector<int32_t>(),
                              drafting_function(function)};
     std::vector<std::unique_ptr<Drafter>> drafters;
+    drafters.reserve(names.size());
     for (const std::string & name : names) {
         drafters.push_back(make_drafter(name, parts));
     }

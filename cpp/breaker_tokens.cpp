@@ -70,7 +70,7 @@ SequenceBreakers::Rests rests_behind(const TextMatcher & matcher, const TextMatc
 }  // namespace
 
 SequenceBreakers breakers_of_texts(const LlamaApi & api, const llama_vocab * vocab, const TokenTexts & words,
-                                   std::vector<std::string> texts) {
+                                   const std::vector<std::string> & texts) {
     require_usable(texts);
     const TextMatcher matcher(texts);
     RestTokens rests(api, vocab);

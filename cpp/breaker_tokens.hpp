@@ -14,6 +14,6 @@ namespace specllama {
 // llama.cpp's llama_sampler_init_dry does it. Reads each token's text once, however many texts there are. Throws
 // std::invalid_argument for more than 64 texts, and for one that is empty or longer than 40 bytes.
 SequenceBreakers breakers_of_texts(const LlamaApi & api, const llama_vocab * vocab, const TokenTexts & words,
-                                   std::vector<std::string> texts);
+                                   const std::vector<std::string> & texts);
 
 }  // namespace specllama

@@ -19,13 +19,13 @@ namespace specllama::kernels {
 namespace {
 
 inline float float_at(const uint8_t * at) {
-    float value;
+    float value = 0.0F;
     __builtin_memcpy(&value, at, sizeof value);
     return value;
 }
 
 inline int32_t int_at(const uint8_t * at) {
-    int32_t value;
+    int32_t value = 0;
     __builtin_memcpy(&value, at, sizeof value);
     return value;
 }
