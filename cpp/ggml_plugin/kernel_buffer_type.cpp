@@ -6,10 +6,6 @@
 #include <thread>
 #include <vector>
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 #include "ggml_plugin/product.hpp"
 #include "kernels/pack.hpp"
 
@@ -32,19 +28,6 @@ void require(bool holds, const char * what) {
     if (!holds) {
         differs(what);
     }
-}
-
-// Large pages save a walk through the page tables for every 4 KB of weights.
-void advise_large_pages([[maybe_unused]] void * base, [[maybe_unused]] std::size_t size) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    constexpr std::uintptr_t kPage = 4096;
-    const auto begin = (reinterpret_cast<std::uintptr_t>(base) + kPage - 1) / kPage * kPage;
-    const auto end = (reinterpret_cast<std::uintptr_t>(base) + size) / kPage * kPage;
-    if (begin < end) {
-        // It is advice: without it everything works, a little slower.
-        (void)madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE);
-    }
-#endif
 }
 
 void pack_in_threads(kernels::QuantizedType type, const uint8_t * rows, int64_t num_rows, int64_t columns,
@@ -180,7 +163,6 @@ ggml::Buffer * KernelBufferType::allocate(ggml::BufferType * type, std::size_t s
     words[ggml::kSetTensor] = reinterpret_cast<void *>(&set_tensor);
     words[ggml::kGetTensor] = nullptr;
     words[the_one_->num_functions_ - ggml::kCopyTensorFromEnd] = nullptr;
-    advise_large_pages(api.ggml_backend_buffer_get_base(buffer), size);
     loaded += api.ggml_backend_buffer_get_size(buffer);
     return buffer;
 }
