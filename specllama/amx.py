@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -18,7 +17,7 @@ from . import _core
 from ._ggml import CpuBackend
 from .processor import cpu_flags
 from .trial import tried
-from .trial_key import trial_key
+from .trial_key import trial_key, with_neighbours
 
 _NAME = "AMX"
 _FLAG = "amx_int8"
@@ -40,7 +39,7 @@ def why_amx_is_off() -> str | None:
     if not _is_built_in(types):
         return None
     library = _bindings._lib._name
-    trial = tried(_TRIAL, [library, _NAME], key=trial_key([library, *_neighbours(library)]), seconds=_SECONDS)
+    trial = tried(_TRIAL, [library, _NAME], key=trial_key(with_neighbours(library)), seconds=_SECONDS)
     if trial.ok:
         return None
     if types is None or not types.remove(_NAME):
@@ -61,11 +60,6 @@ def _is_built_in(types: _core.ExtraBufferTypes | None) -> bool:
     if types is None:
         return b"AMX_INT8 = 1" in llama_cpp.llama_print_system_info()
     return _NAME in types.names()
-
-
-def _neighbours(library: str) -> list[Path]:
-    """The files of ggml beside libllama: the code in question is in one of them."""
-    return sorted(Path(library).parent.glob("libggml*.so"))
 
 
 def _leave_out_all_types() -> None:

@@ -10,7 +10,6 @@ import re
 import sys
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -19,7 +18,7 @@ from llama_cpp import llama_cpp as _bindings
 from . import _core
 from ._ggml import CpuBackend
 from .trial import tried
-from .trial_key import trial_key
+from .trial_key import trial_key, with_neighbours
 
 CHOICES = ("auto", "off")
 """What a Llama can be told about its kernels."""
@@ -139,12 +138,13 @@ def _offer(name: str) -> None:
             f"{'.'.join(map(str, _FIRST))} to {'.'.join(map(str, _LAST))}"
         )
     library = _bindings._lib._name
-    trial = tried(_TRIAL, [library, name], key=trial_key([library, *_neighbours(library)]), seconds=_SECONDS)
+    trial = tried(_TRIAL, [library, name], key=trial_key(with_neighbours(library)), seconds=_SECONDS)
     if not trial.ok:
         raise RuntimeError(f"their products were tried in a process of their own, and failed: {trial.reason}")
+    cpu = CpuBackend(_bindings._lib)
     if not _OFFERED:
-        _OFFERED.append(offer_to(CpuBackend(_bindings._lib), name))
-    if BUFFER_TYPE not in CpuBackend(_bindings._lib).offered_buffer_types():
+        _OFFERED.append(offer_to(cpu, name))
+    if BUFFER_TYPE not in cpu.offered_buffer_types():
         raise RuntimeError(
             "a model was loaded by llama_cpp before: open the first specllama.Llama before any llama_cpp.Llama"
         )
@@ -165,10 +165,6 @@ def offer_to(cpu: CpuBackend, name: str) -> _core.KernelBufferType:
     made = _core.KernelBufferType(addresses, name)
     made.offer(cpu.address(_LIST))
     return made
-
-
-def _neighbours(library: str) -> list[Path]:
-    return sorted(Path(library).parent.glob("libggml*.so"))
 
 
 _USES: weakref.WeakKeyDictionary[llama_cpp.Llama, KernelUse] = weakref.WeakKeyDictionary()

@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Iterable
 from importlib import metadata
+from pathlib import Path
 
 import llama_cpp
 
@@ -22,6 +23,11 @@ def trial_key(libraries: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
     """
     files = {f"library {number}": _file(os.fspath(path)) for number, path in enumerate(libraries)}
     return {**files, **_machine()}
+
+
+def with_neighbours(library: str) -> list[Path]:
+    """Libllama's file and those of ggml beside it: the code that is tried is in one of them."""
+    return [Path(library), *sorted(Path(library).parent.glob("libggml*.so"))]
 
 
 def _file(path: str) -> str:
