@@ -47,11 +47,11 @@ Row logits(Sequence & self, std::size_t i) {
 
 void bind_decoder_class(py::module_ & module) {
     py::class_<Decoder, std::shared_ptr<Decoder>>(module, "Decoder")
-        .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name) {
+        .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name, std::size_t n_ctx) {
                  return std::make_shared<Decoder>(std::move(api), reinterpret_cast<llama_context *>(context),
-                                                  std::move(name));
+                                                  std::move(name), n_ctx);
              }),
-             py::arg("api"), py::arg("context"), py::arg("name"))
+             py::arg("api"), py::arg("context"), py::arg("name"), py::arg("n_ctx") = 0)
         .def_property_readonly("n_ctx", &Decoder::n_ctx)
         .def_property_readonly("n_vocab", &Decoder::n_vocab)
         .def_property_readonly("num_decoded", &Decoder::num_decoded)
@@ -75,13 +75,16 @@ void bind_sequence_class(py::module_ & module) {
         .def(
             "assume",
             [](Sequence & self, const Tokens & tokens) {
+                std::vector<int32_t> held = to_vector(tokens);
+                const py::gil_scoped_release release;
                 const Decoder::Use in_use(self.decoder());
-                self.assume(to_vector(tokens));
+                self.assume(std::move(held));
             },
             py::arg("tokens"))
         .def(
             "keep",
             [](Sequence & self, std::size_t count) {
+                const py::gil_scoped_release release;
                 const Decoder::Use in_use(self.decoder());
                 self.keep(count);
             },

@@ -192,7 +192,8 @@ std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, co
 
 void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
            std::size_t num_draft_tokens, std::uint64_t seed, bool paced, std::size_t max_tokens,
-           const py::object & logits_processor, std::shared_ptr<Constraint> constraint, const py::object & heed) {
+           const py::object & logits_processor, std::shared_ptr<Constraint> constraint, const py::object & heed,
+           bool keeps_logits) {
     std::vector<int32_t> tokens = to_vector(prompt);
     LogitsProcessor processor = python_processor(logits_processor, tokens);
     Settings settings{sampler,
@@ -203,7 +204,8 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
                       seed,
                       std::move(processor),
                       std::move(constraint),
-                      python_heed(heed)};
+                      python_heed(heed),
+                      keeps_logits};
     if (settings.sampler.dry.on()) {
         settings.sampler.dry.prompt = tokens;
     }
@@ -251,7 +253,7 @@ void bind_speculator(py::module_ & module) {
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
              py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),
-             py::arg("constraint") = nullptr, py::arg("heed") = py::none())
+             py::arg("constraint") = nullptr, py::arg("heed") = py::none(), py::arg("keeps_logits") = false)
         .def("prefill", [](Speculator & self) { return without_gil([&] { return self.prefill(); }); })
         .def("step", &step, py::arg("max_tokens"))
         .def_property_readonly("round_is_open", &Speculator::round_is_open)
@@ -275,7 +277,7 @@ void bind_speculator(py::module_ & module) {
         .def(
             "extend", [](Speculator & self, const Tokens & tokens) { self.extend(to_vector(tokens)); },
             py::arg("tokens"))
-        .def("finish", &Speculator::finish, py::arg("count"))
+        .def("finish", &Speculator::finish, py::arg("count"), py::call_guard<py::gil_scoped_release>())
         .def("history", [](const Speculator & self) { return to_array(self.history()); })
         .def_property_readonly("costs", &costs)
         .def("restore_costs", &restore_costs, py::arg("target"), py::arg("draft"))

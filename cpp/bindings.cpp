@@ -8,6 +8,7 @@ PYBIND11_MODULE(_core, module) {
     specllama::bind_drafting(module);
     specllama::bind_api(module);
     specllama::bind_decoder(module);
+    specllama::bind_scheduler(module);
     specllama::bind_engine(module);
     specllama::bind_kernels(module);
     specllama::bind_ggml_plugin(module);

@@ -10,6 +10,7 @@ void bind_mathematics(pybind11::module_ & module);  // distributions, noise, rul
 void bind_drafting(pybind11::module_ & module);     // what drafters are made of: no llama.cpp
 void bind_api(pybind11::module_ & module);          // libllama's functions, vocabularies, grammars
 void bind_decoder(pybind11::module_ & module);      // decoders and their sequences
+void bind_scheduler(pybind11::module_ & module);    // many texts at once
 void bind_engine(pybind11::module_ & module);       // the loop
 void bind_kernels(pybind11::module_ & module);      // matrix products of our own, and what offers them to llama.cpp
 void bind_ggml_plugin(pybind11::module_ & module);  // what changes ggml itself

@@ -25,7 +25,7 @@ bool usable(double seconds) { return seconds > 0.0 && std::isfinite(seconds); }
 }  // namespace
 
 void CostModel::observe(std::size_t n, double seconds) {
-    if (n == 0 || !usable(seconds)) {
+    if (n == 0 || !usable(seconds) || !learns_) {
         return;
     }
     const double log_seconds = std::log(seconds);
@@ -83,7 +83,16 @@ void CostModel::restore(const std::map<std::size_t, double> & seconds) {
     distrust_level();
 }
 
-double CostModel::seconds(std::size_t n) const { return sizes_.empty() ? 0.0 : std::exp(log_shape(n) + log_level_); }
+CostModel CostModel::shared_by(std::size_t texts) const {
+    CostModel result = *this;
+    result.texts_ = texts;
+    result.learns_ = false;
+    return result;
+}
+
+double CostModel::seconds(std::size_t n) const {
+    return sizes_.empty() ? 0.0 : std::exp(log_shape(texts_ * n) + log_level_) / static_cast<double>(texts_);
+}
 
 double CostModel::log_shape(std::size_t n) const {
     const auto above = sizes_.lower_bound(n);
@@ -113,7 +122,7 @@ std::map<std::size_t, double> CostModel::known() const {
 }
 
 std::size_t CostModel::count(std::size_t n) const {
-    const auto found = sizes_.find(n);
+    const auto found = sizes_.find(texts_ * n);
     return found == sizes_.end() ? 0 : found->second.count + (found->second.restored ? 1 : 0);
 }
 

@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "clock.hpp"
 #include "errors.hpp"
+#include "sequence.hpp"
 
 namespace specllama {
 
@@ -31,13 +31,13 @@ std::size_t num_tokens(const BatchPart * parts, std::size_t num_parts) {
 
 }  // namespace
 
-Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name)
+Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name, std::size_t n_ctx)
     : api_(std::move(api)),
       context_(not_null(context)),
       name_(std::move(name)),
       vocab_(api_->llama_model_get_vocab(api_->llama_get_model(context))),
       memory_(api_->llama_get_memory(context)),
-      n_ctx_(api_->llama_n_ctx(context)),
+      n_ctx_(n_ctx > 0 ? std::min<std::size_t>(n_ctx, api_->llama_n_ctx(context)) : api_->llama_n_ctx(context)),
       n_batch_(api_->llama_n_batch(context)),
       n_vocab_(static_cast<std::size_t>(api_->llama_vocab_n_tokens(vocab_))),
       n_swa_(static_cast<std::size_t>(std::max(0, api_->llama_model_n_swa(api_->llama_get_model(context))))),
@@ -79,16 +79,25 @@ Rollback Decoder::way_back() const {
     return num_snapshots_ > 0 ? Rollback::snapshot : Rollback::checkpoint;
 }
 
-void Decoder::add_sequence(int32_t sequence) {
-    if (std::find(sequences_.begin(), sequences_.end(), sequence) != sequences_.end()) {
-        throw std::invalid_argument("sequence " + std::to_string(sequence) + " of the " + name_ +
-                                    " is there already: share it, or take another id");
+void Decoder::add_sequence(Sequence * sequence) {
+    const std::lock_guard lock(memory_mutex_);
+    for (const Sequence * other : sequences_) {
+        if (other->id() == sequence->id()) {
+            throw std::invalid_argument("sequence " + std::to_string(sequence->id()) + " of the " + name_ +
+                                        " is there already: share it, or take another id");
+        }
     }
     sequences_.push_back(sequence);
 }
 
-void Decoder::remove_sequence(int32_t sequence) {
+void Decoder::remove_sequence(Sequence * sequence) {
+    const std::lock_guard lock(memory_mutex_);
     sequences_.erase(std::remove(sequences_.begin(), sequences_.end(), sequence), sequences_.end());
+}
+
+bool Decoder::share(int32_t other, int32_t sequence, std::size_t first, std::size_t end) {
+    api_->llama_memory_seq_cp(memory_, other, sequence, static_cast<int32_t>(first), static_cast<int32_t>(end));
+    return memory_end(sequence) == end && window_is_whole(sequence, end);
 }
 
 // A sliding window forgets what lies behind it. After a cut to `count` tokens the next one still needs the last n_swa.
@@ -119,14 +128,12 @@ void Decoder::clear(int32_t sequence) {
 }
 
 bool Decoder::copy_state(int32_t sequence, std::vector<std::uint8_t> & state) {
-    const Stopwatch stopwatch(decode_seconds_);
     state.resize(api_->llama_state_seq_get_size_ext(context_, sequence, kPartialOnly));
     return api_->llama_state_seq_get_data_ext(context_, state.data(), state.size(), sequence, kPartialOnly) ==
            state.size();
 }
 
 bool Decoder::restore_state(int32_t sequence, const std::vector<std::uint8_t> & state) {
-    const Stopwatch stopwatch(decode_seconds_);
     return api_->llama_state_seq_set_data_ext(context_, state.data(), state.size(), sequence, kPartialOnly) ==
            state.size();
 }
@@ -187,7 +194,6 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
         sequence_pointers_.data(),
         outputs_.data(),
     };
-    const Stopwatch stopwatch(decode_seconds_);
     const int32_t code = api_->llama_decode(context_, batch);
     if (code == 0) {
         api_->llama_synchronize(context_);  // a GPU backend returns before it is done
@@ -205,17 +211,23 @@ float * Decoder::logits(std::size_t i) {
     return row;
 }
 
-Decoder::Use::Use(Decoder & decoder, const std::function<void()> * heed) : decoder_(decoder) {
-    if (decoder_.in_use_.exchange(true)) {
-        throw BusyError("the " + decoder_.name_ +
+Decoder::Use::Use(Decoder & decoder, const std::function<void()> * heed)
+    : decoder_(decoder.scheduler() == nullptr ? &decoder : nullptr) {
+    if (decoder_ == nullptr) {
+        return;
+    }
+    if (decoder_->in_use_.exchange(true)) {
+        throw BusyError("the " + decoder_->name_ +
                         " Llama is generating in another thread: wait for it, or create one Llama for each thread");
     }
-    decoder_.interruption_->ask(heed);
+    decoder_->interruption_->ask(heed);
 }
 
 Decoder::Use::~Use() {
-    decoder_.interruption_->ask(nullptr);
-    decoder_.in_use_.store(false);
+    if (decoder_ != nullptr) {
+        decoder_->interruption_->ask(nullptr);
+        decoder_->in_use_.store(false);
+    }
 }
 
 }  // namespace specllama

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@
 #include "llama_api.hpp"
 
 namespace specllama {
+
+class Scheduler;
+class Sequence;
 
 // How a memory goes back to an earlier position.
 enum class Rollback {
@@ -36,9 +40,9 @@ struct BatchPart {
 
 class Decoder {
 public:
-    // `name`: "target" or "draft", for messages. Throws std::invalid_argument for a context without a KV cache (an
-    // embedding model).
-    Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name);
+    // `name`: "target" or "draft", for messages. `n_ctx`: how many tokens one sequence may have; 0: all that there is
+    // room for. Throws std::invalid_argument for a context without a KV cache (an embedding model).
+    Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name, std::size_t n_ctx = 0);
     Decoder(const Decoder &) = delete;
     Decoder & operator=(const Decoder &) = delete;
 
@@ -64,15 +68,21 @@ public:
     // The logits [n_vocab] of token number i of the last batch. Valid until the next one.
     float * logits(std::size_t i);
 
-    // Tokens decoded, and seconds spent in llama_decode and in copying states, since the beginning.
+    // Tokens decoded since the beginning.
     std::size_t num_decoded() const { return num_decoded_; }
-    double decode_seconds() const { return decode_seconds_; }
 
     bool is_open() const { return context_ != nullptr; }
     void require_open() const;
 
     // Forgets the llama_context: whoever created it is about to free it.
     void close() { context_ = nullptr; }
+
+    // What has several sequences decoded together, each of which has a thread of its own; null: nothing has.
+    Scheduler * scheduler() const { return scheduler_; }
+    void set_scheduler(Scheduler * scheduler) { scheduler_ = scheduler; }
+
+    // Held while the memory, or what a sequence knows of it, changes or is read by another thread.
+    std::recursive_mutex & memory_mutex() { return memory_mutex_; }
 
     // The memory of one sequence. For class Sequence, which knows when what may be called.
 
@@ -86,15 +96,23 @@ public:
     bool copy_state(int32_t sequence, std::vector<std::uint8_t> & state);
     bool restore_state(int32_t sequence, const std::vector<std::uint8_t> & state);
 
-    // A sequence lives in this memory. Throws std::invalid_argument if another one has this seq_id.
-    void add_sequence(int32_t sequence);
-    void remove_sequence(int32_t sequence);
+    // The keys and values of `other` at the positions [first, end) become those of `sequence`, too: the cells are
+    // shared. Whether all that the next token looks at is there. For a memory that all sequences share.
+    bool share(int32_t other, int32_t sequence, std::size_t first, std::size_t end);
+
+    // A sequence lives in this memory. Throws std::invalid_argument if another one has its seq_id.
+    void add_sequence(Sequence * sequence);
+    void remove_sequence(Sequence * sequence);
+    const std::vector<Sequence *> & sequences() const { return sequences_; }
 
     // After a decode that returned 2: throws what ended it, if somebody of ours did.
     void raise_interruption() { interruption_->raise(); }
+    // For a scheduler: see Use.
+    void ask(const std::function<void()> * heed) { interruption_->ask(heed); }
 
     // Marks the decoder as in use; a second thread gets BusyError instead of a corrupt cache. `heed` is called now and
-    // then while it decodes on a CPU; what that throws ends the decode, with the caches as after any failure.
+    // then while it decodes on a CPU; what that throws ends the decode, with the caches as after any failure. With a
+    // scheduler many threads may use it, and nobody is asked.
     class Use {
     public:
         explicit Use(Decoder & decoder, const std::function<void()> * heed = nullptr);
@@ -103,7 +121,7 @@ public:
         Use & operator=(const Use &) = delete;
 
     private:
-        Decoder & decoder_;
+        Decoder * decoder_;  // null with a scheduler
     };
 
 private:
@@ -123,9 +141,10 @@ private:
     std::size_t n_swa_;
     std::size_t num_snapshots_;
     Rollback rollback_;
-    std::vector<int32_t> sequences_;  // that live in it
+    std::vector<Sequence *> sequences_;  // that live in it
     std::size_t num_decoded_ = 0;
-    double decode_seconds_ = 0.0;
+    Scheduler * scheduler_ = nullptr;
+    std::recursive_mutex memory_mutex_;
     std::atomic<bool> in_use_{false};
     // The llama_context has its address, and may live longer than this object: never freed.
     Interruption * interruption_ = nullptr;

@@ -37,6 +37,7 @@ struct llama_sampler;
     X(llama_memory_i *, llama_get_memory, (const llama_context *))                                             \
     X(void, llama_memory_clear, (llama_memory_i *, bool))                                                      \
     X(bool, llama_memory_seq_rm, (llama_memory_i *, int32_t, int32_t, int32_t))                                \
+    X(void, llama_memory_seq_cp, (llama_memory_i *, int32_t, int32_t, int32_t, int32_t))                       \
     X(int32_t, llama_memory_seq_pos_min, (llama_memory_i *, int32_t))                                          \
     X(int32_t, llama_memory_seq_pos_max, (llama_memory_i *, int32_t))                                          \
     X(int32_t, llama_decode, (llama_context *, llama_batch))                                                   \

@@ -42,6 +42,14 @@ void Pace::begin_generation() {
     counters_ = PaceCounters();
 }
 
+void Pace::share(std::size_t texts, const CostModel & target, const CostModel * draft) {
+    texts_ = std::max<std::size_t>(texts, 1);
+    target_ = target.shared_by(texts_);
+    if (draft != nullptr) {
+        draft_ = draft->shared_by(texts_);
+    }
+}
+
 bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens) {
     const bool pays = target_.empty() || draft_.empty() ||
                       static_cast<double>(std::min(max_tokens, usual_answer)) *
@@ -62,7 +70,9 @@ bool Pace::probes() {
 
 void Pace::begin_round(std::size_t most, std::size_t missing, bool may_drop) {
     // What plain decoding costs is measured first, and again now and then: everything is compared with it.
-    const bool measuring = target_.count(1) < first_plain_rounds || since_plain_ >= plain_interval();
+    // With several texts batches of all sizes come by themselves.
+    const bool measuring = texts_ > 1 ? target_.empty()
+                                      : target_.count(1) < first_plain_rounds || since_plain_ >= plain_interval();
     idle_ = measuring ? Idle::measuring : missing == 0 ? Idle::no_match : Idle::not_worth_it;
     most_ = measuring ? 0 : most;
     missing_ = missing_at_first_ = missing;

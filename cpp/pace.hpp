@@ -45,6 +45,10 @@ public:
         draft_batch_ = n_batch;
     }
 
+    // So many texts share each batch, which cost that much: what one text drafts takes room from the others. So its
+    // share of a batch is counted, as if all drafted as it does, and the rate is that of all of them. draft may be null.
+    void share(std::size_t texts, const CostModel & target, const CostModel * draft);
+
     // Whether the draft should decode `missing` tokens before the first round of a text of at most max_tokens, with
     // drafts of at most `most` tokens: whether it is likely to save that time.
     bool prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens);
@@ -112,6 +116,7 @@ private:
     std::size_t draft_batch_ = 512;
     AcceptanceRates rates_;
     std::optional<Source> drawer_;
+    std::size_t texts_ = 1;
 
     // This round.
     std::size_t most_ = 0;

@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "clock.hpp"
 #include "errors.hpp"
+#include "scheduler.hpp"
 
 namespace specllama {
 
@@ -25,13 +27,21 @@ namespace {
     throw DecodeError(what + ": the backend failed (out of memory?); nothing was lost, the call can be repeated");
 }
 
+constexpr std::size_t least_shared = 16;  // tokens: fewer are decoded sooner than waited for
+
+std::size_t num_common(const std::vector<int32_t> & one, const std::vector<int32_t> & other) {
+    const auto end = std::mismatch(one.begin(), one.end(), other.begin(), other.end()).first;
+    return static_cast<std::size_t>(end - one.begin());
+}
+
 }  // namespace
 
 Sequence::Sequence(std::shared_ptr<Decoder> decoder, int32_t id) : decoder_(std::move(decoder)), id_(id) {
-    decoder_->add_sequence(id_);
+    decoder_->add_sequence(this);
 }
 
 void Sequence::assume(std::vector<int32_t> tokens) {
+    const std::lock_guard lock(decoder_->memory_mutex());
     const auto common = std::mismatch(tokens.begin(), tokens.end(), tokens_.begin(), tokens_.end()).first;
     const auto count = static_cast<std::size_t>(common - tokens.begin());
     prompt_.drop_behind(count);
@@ -68,6 +78,7 @@ bool Sequence::remove_behind(std::size_t count) {
 
 // Leaves the first `count` tokens in the cache, or fewer where that cannot be done.
 void Sequence::cut(std::size_t count) {
+    const std::lock_guard lock(decoder_->memory_mutex());
     const bool nothing_to_do = count == tokens_.size() && !more_behind_;
     if (nothing_to_do && (!decoder_->is_recurrent() || decoder_->memory_end(id_) == count)) {
         return;
@@ -81,6 +92,8 @@ void Sequence::cut(std::size_t count) {
 
 // The last copy at or before `count` tokens, or an empty cache.
 void Sequence::restore(std::size_t count) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    const Stopwatch stopwatch(decode_seconds_);
     const Checkpoint * best = prompt_.latest(count);
     const Checkpoint * other = checkpoints_.latest(count);
     if (best == nullptr || (other != nullptr && other->position > best->position)) {
@@ -105,6 +118,8 @@ void Sequence::save_to(Checkpoints & checkpoints, std::size_t most) {
             return;
         }
     }
+    const std::lock_guard lock(decoder_->memory_mutex());
+    const Stopwatch stopwatch(decode_seconds_);
     if (!decoder_->copy_state(id_, checkpoints.add(position, most).state)) {
         checkpoints.drop_behind(position - 1);
     }
@@ -124,14 +139,57 @@ void Sequence::keep(std::size_t count) {
     cut(std::min(count, tokens_.size()));
 }
 
+void Sequence::borrow(const std::vector<int32_t> & history) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    if (history.size() < tokens_.size() + 2 || num_common(history, tokens_) < tokens_.size() || more_behind_) {
+        return;
+    }
+    const Sequence * best = nullptr;
+    std::size_t end = tokens_.size();
+    for (const Sequence * other : decoder_->sequences()) {
+        const std::size_t common = std::min(num_common(history, other->tokens_), history.size() - 1);
+        if (other != this && common > end) {
+            best = other;
+            end = common;
+        }
+    }
+    if (best == nullptr || decoder_->is_recurrent()) {
+        return;
+    }
+    if (decoder_->share(best->id_, id_, tokens_.size(), end)) {
+        tokens_.assign(history.begin(), history.begin() + static_cast<std::ptrdiff_t>(end));
+    } else {
+        more_behind_ = true;
+        cut(tokens_.size());
+    }
+}
+
+void Sequence::plan(const std::vector<int32_t> & history) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    plan_ = history;
+}
+
+bool Sequence::should_wait(const std::vector<int32_t> & history) const {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    return std::any_of(
+        decoder_->sequences().begin(), decoder_->sequences().end(), [this, &history](const Sequence * other) {
+            const std::size_t held = other->tokens_.size();
+            const std::size_t common = num_common(history, other->plan_);
+            const bool is_ahead = held > tokens_.size() || (held == tokens_.size() && other->id_ < id_);
+            return other != this && is_ahead && held < common && common >= tokens_.size() + least_shared;
+        });
+}
+
 BatchPart Sequence::part_of(const Addition & addition) const {
     return {id_, tokens_.size(), addition.tokens, addition.count, addition.first_output};
 }
 
-void Sequence::added(const Addition & addition, std::size_t first_row) {
+void Sequence::added(const Addition & addition, std::size_t first_row, double seconds) {
     tokens_.insert(tokens_.end(), addition.tokens, addition.tokens + addition.count);
     num_forgettable_ = std::min(decoder_->num_snapshots(), addition.count - 1);
     first_row_ = first_row;
+    num_decoded_ += addition.count;
+    decode_seconds_ += seconds;
 }
 
 // The cache may hold part of a batch that failed.
@@ -144,9 +202,19 @@ void Sequence::recover(int code) {
     }
 }
 
+void Sequence::refuse_bad(const Addition & addition) const {
+    decoder_->require_open();
+    const BatchPart part = part_of(addition);
+    decoder_->refuse_bad_batch(&part, 1);
+}
+
 void Sequence::decode(const int32_t * tokens, std::size_t count, std::size_t first_output) {
     const Addition addition{this, tokens, count, first_output};
-    decode_together(&addition, 1);
+    if (decoder_->scheduler() != nullptr) {
+        decoder_->scheduler()->decode(addition);
+    } else {
+        decode_together(&addition, 1);
+    }
 }
 
 void Sequence::decode_together(const Addition * additions, std::size_t count) {
@@ -154,6 +222,7 @@ void Sequence::decode_together(const Addition * additions, std::size_t count) {
         throw std::invalid_argument("nothing to decode: give at least one sequence its tokens");
     }
     Decoder & decoder = additions[0].sequence->decoder();
+    const std::lock_guard lock(decoder.memory_mutex());
     decoder.require_open();
     std::vector<BatchPart> parts;
     parts.reserve(count);
@@ -166,11 +235,13 @@ void Sequence::decode_together(const Addition * additions, std::size_t count) {
     }
     decoder.refuse_bad_batch(parts.data(), count);
     const std::size_t committed = additions[0].sequence->tokens().size();
+    const double start = now_seconds();
     const int32_t code = decoder.decode(parts.data(), count);
+    const double share = (now_seconds() - start) / static_cast<double>(count);
     std::size_t row = 0;
     for (std::size_t i = 0; i < count; ++i) {
         if (code == 0) {
-            additions[i].sequence->added(additions[i], row);
+            additions[i].sequence->added(additions[i], row, share);
         } else {
             additions[i].sequence->recover(code);
         }

@@ -16,12 +16,14 @@ public:
     // `id`: its seq_id, below the n_seq_max of the llama_context. Throws std::invalid_argument if another Sequence has
     // it.
     Sequence(std::shared_ptr<Decoder> decoder, int32_t id);
-    ~Sequence() { decoder_->remove_sequence(id_); }
+    ~Sequence() { decoder_->remove_sequence(this); }
     Sequence(const Sequence &) = delete;
     Sequence & operator=(const Sequence &) = delete;
 
     Decoder & decoder() { return *decoder_; }
     const Decoder & decoder() const { return *decoder_; }
+
+    int32_t id() const { return id_; }
 
     // The tokens whose keys and values the cache holds, from position 0.
     const std::vector<int32_t> & tokens() const { return tokens_; }
@@ -44,6 +46,13 @@ public:
     void save(std::size_t most) { save_to(checkpoints_, most); }
     void save_prompt() { save_to(prompt_, 1); }
 
+    // Makes what another sequence of the decoder holds of `history`, beyond what this one does, this one's, too.
+    void borrow(const std::vector<int32_t> & history);
+    // This one is about to decode `history`, or no longer if it is empty.
+    void plan(const std::vector<int32_t> & history);
+    // Whether another sequence is about to decode what this one needs next of `history`, and is ahead of it.
+    bool should_wait(const std::vector<int32_t> & history) const;
+
     // Tokens to be decoded behind those that a sequence holds, with logits for those from `first_output` on.
     struct Addition {
         Sequence * sequence;
@@ -58,8 +67,15 @@ public:
     // (Decoder::Use).
     static void decode_together(const Addition * additions, std::size_t count);
 
-    // The same for this one alone.
+    // The same for this one alone, or with those of other threads if the decoder has a scheduler.
     void decode(const int32_t * tokens, std::size_t count, std::size_t first_output);
+    // Throws what decode() would for these tokens, whatever is decoded beside them.
+    void refuse_bad(const Addition & addition) const;
+
+    // Tokens decoded, and seconds spent in llama_decode and in copying states, since the beginning. Of a batch of
+    // several sequences each has an equal part of the time.
+    std::size_t num_decoded() const { return num_decoded_; }
+    double decode_seconds() const { return decode_seconds_; }
 
     // The logits [n_vocab] of token number i of what was added by the last decode, which must have been of this
     // sequence, too. Valid until the next one.
@@ -73,17 +89,20 @@ private:
     void shrink(std::size_t count);
     void save_to(Checkpoints & checkpoints, std::size_t most);
     void clear();
-    void added(const Addition & addition, std::size_t first_row);
+    void added(const Addition & addition, std::size_t first_row, double seconds);
     void recover(int code);
 
     std::shared_ptr<Decoder> decoder_;
     int32_t id_;
     std::size_t num_forgettable_ = 0;
-    std::vector<int32_t> tokens_;
+    std::vector<int32_t> tokens_;  // changed under the decoder's memory_mutex() alone
+    std::vector<int32_t> plan_;  // see plan()
     bool more_behind_ = false;   // the cache may hold cells behind tokens_
     std::size_t first_row_ = 0;  // of its part in the last batch
     Checkpoints prompt_;         // these, too, are of prefixes of tokens_
     Checkpoints checkpoints_;
+    std::size_t num_decoded_ = 0;
+    double decode_seconds_ = 0.0;
 };
 
 }  // namespace specllama

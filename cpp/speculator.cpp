@@ -17,6 +17,9 @@ namespace specllama {
 // All decoders, for the length of one call.
 struct Speculator::InUse {
     explicit InUse(Speculator & speculator) : heed_(&speculator.settings_.heed) {
+        if (Scheduler * scheduler = speculator.target_->decoder().scheduler()) {
+            visit_.emplace(*scheduler, speculator.seat_, speculator.under_way_);
+        }
         use(speculator.target_->decoder());
         if (speculator.drafting_) {
             for (Sequence * sequence : speculator.drafting_->sequences()) {
@@ -35,6 +38,7 @@ private:
     }
 
     const std::function<void()> * heed_;
+    std::optional<Scheduler::Visit> visit_;
     std::vector<Decoder *> decoders_;
     std::list<Decoder::Use> uses_;
 };
@@ -65,6 +69,25 @@ std::size_t most_carried(const Decoder & target) { return std::min<std::size_t>(
 Speculator::Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Drafting> drafting)
     : target_(std::move(target)), drafting_(std::move(drafting)) {}
 
+Speculator::~Speculator() {
+    if (under_way_ && target_->decoder().scheduler() != nullptr) {
+        under_way_ = false;
+        try {
+            const InUse in_use(*this);  // to leave
+        } catch (const std::exception &) {  // NOLINT(bugprone-empty-catch)
+            // The scheduler is closed, and expects nobody.
+        }
+    }
+}
+
+// What a batch of all texts costs, as the scheduler has seen it.
+void Speculator::share_costs() {
+    Scheduler * scheduler = target_->decoder().scheduler();
+    if (scheduler != nullptr && pace() != nullptr) {
+        scheduler->share_costs(*pace());
+    }
+}
+
 void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     const InUse in_use(*this);
     if (prompt.empty()) {
@@ -94,9 +117,11 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     counters_ = Counters();
     counters_.num_prompt_tokens = history_.size();
     counters_.num_prompt_tokens_reused = target_->keep_common(history_);
-    target_decoded_before_ = target_->decoder().num_decoded();
+    under_way_ = true;
+    target_decoded_before_ = target_->num_decoded();
     draft_decoded_before_ = drafting_ ? drafting_->num_decoded() : 0;
     if (drafting_ && settings_.num_draft_tokens > 0) {
+        share_costs();
         drafting_->begin(history_, {settings_.num_draft_tokens, settings_.max_tokens, settings_.paced});
         copy_pace();
     }
@@ -158,6 +183,10 @@ void Speculator::open_round(std::size_t max_tokens) {
     round_ = Round();
     proposal_.clear();
     settle();
+    if (Scheduler * scheduler = target_->decoder().scheduler()) {
+        scheduler->begin_round(seat_);
+        share_costs();
+    }
     ++round_number_;
     draft_before_ = counters_.draft_seconds;
     verify_before_ = verify_seconds();
@@ -171,9 +200,9 @@ void Speculator::open_round(std::size_t max_tokens) {
 }
 
 void Speculator::decode_round() {
-    const Stopwatch stopwatch(counters_.verify_seconds);
     decode_batch();
     num_rows_ = round_.num_drafted + 1;
+    keep_rows();
     p_known_ = 0;
     p_.resize(std::max(p_.size(), num_rows_));
 }
@@ -211,12 +240,12 @@ void Speculator::copy_pace() {
 void Speculator::decode_pending() {
     const InUse in_use(*this);
     settle();
-    const Stopwatch stopwatch(counters_.verify_seconds);
     num_rows_ = 0;
     round_ = Round();
     proposal_.clear();
     decode_batch();
     num_rows_ = 1;
+    keep_rows();
     count_decoded();
 }
 
@@ -225,7 +254,24 @@ const float * Speculator::logits(std::size_t i) {
         throw std::invalid_argument("no logits row " + std::to_string(i) + ": the last decode left " +
                                     std::to_string(num_rows_));
     }
-    return target_->logits(first_row_ + i);
+    return target_row(i);
+}
+
+float * Speculator::target_row(std::size_t i) {
+    return rows_.empty() ? target_->logits(first_row_ + i) : rows_.data() + i * n_vocab();
+}
+
+// Other texts decode when this one is not at work: what is looked at later is copied.
+void Speculator::keep_rows() {
+    rows_.clear();
+    if (target_->decoder().scheduler() == nullptr || !(settings_.keeps_logits || settings_.logits_processor)) {
+        return;
+    }
+    rows_.reserve(num_rows_ * n_vocab());
+    for (std::size_t i = 0; i < num_rows_; ++i) {
+        const float * row = target_->logits(first_row_ + i);
+        rows_.insert(rows_.end(), row, row + n_vocab());
+    }
 }
 
 std::optional<double> Speculator::acceptance_probability(std::size_t i) const {
@@ -257,6 +303,11 @@ void Speculator::extend(const std::vector<int32_t> & tokens) {
 }
 
 std::size_t Speculator::finish(std::size_t count) {
+    under_way_ = false;
+    std::optional<Scheduler::Visit> visit;
+    if (Scheduler * scheduler = target_->decoder().scheduler()) {
+        visit.emplace(*scheduler, seat_, under_way_);
+    }
     const Stopwatch stopwatch(counters_.rollback_seconds);
     {
         const Decoder::Use in_use(target_->decoder());
@@ -264,6 +315,7 @@ std::size_t Speculator::finish(std::size_t count) {
         rewind(count);
         num_rows_ = 0;
         target_->keep(num_common(history_, target_->tokens()));  // what was rejected may be in it
+        target_->plan({});
     }
     if (drafting_) {
         for (Sequence * sequence : drafting_->sequences()) {
@@ -281,6 +333,7 @@ void Speculator::leave(Sequence & sequence) {
     try {
         const Decoder::Use in_use(sequence.decoder());
         sequence.keep(num_common(history_, sequence.tokens()));
+        sequence.plan({});
     } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
         // Another target drafts with it by now, and has said what it is to hold.
     }
@@ -335,6 +388,7 @@ void Speculator::propose(std::size_t gamma) {
 
 // [what a rollback has left to decode again, pending, d_1, .., d_gamma], with logits from pending on.
 void Speculator::decode_batch() {
+    const double before = target_->decode_seconds();
     if (num_carried_ > most_carried(target_->decoder())) {
         while (prefill_chunk(*target_, history_) > 0) {
         }
@@ -347,6 +401,7 @@ void Speculator::decode_batch() {
         target_->save(1);
     }
     target_->decode(batch_.data(), batch_.size(), first_row_);
+    counters_.verify_seconds += target_->decode_seconds() - before;
 }
 
 void Speculator::verify() {
@@ -373,7 +428,7 @@ void Speculator::verify() {
 const Distribution & Speculator::target_at(std::size_t i) {
     const std::size_t num_before = sequence_.size() - round_.num_drafted - counters_.num_prompt_tokens;
     for (; p_known_ <= i; ++p_known_) {
-        chain_->apply(target_->logits(first_row_ + p_known_), target_->decoder().n_vocab(),
+        chain_->apply(target_row(p_known_), target_->decoder().n_vocab(),
                       sequence_.data() + counters_.num_prompt_tokens, num_before + p_known_, p_[p_known_]);
     }
     return p_[i];
@@ -432,7 +487,7 @@ void Speculator::stop_drafting(const std::string & why) {
 }
 
 void Speculator::count_decoded() {
-    counters_.num_target_tokens_decoded = target_->decoder().num_decoded() - target_decoded_before_;
+    counters_.num_target_tokens_decoded = target_->num_decoded() - target_decoded_before_;
     if (drafting_) {
         counters_.num_draft_tokens_decoded = drafting_->num_decoded() - draft_decoded_before_;
     }

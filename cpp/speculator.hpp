@@ -12,6 +12,7 @@
 #include "acceptance_rules/table.hpp"
 #include "counters.hpp"
 #include "drafting.hpp"
+#include "scheduler.hpp"
 #include "sequence.hpp"
 
 namespace specllama {
@@ -29,6 +30,7 @@ struct Settings {
     LogitsProcessor logits_processor = nullptr;
     std::shared_ptr<Constraint> constraint = nullptr;  // a grammar, if any
     std::function<void()> heed = nullptr;              // see DraftRequest
+    bool keeps_logits = false;                         // logits() is called
 };
 
 // What one round has emitted: accepted drafts, then one correction, bonus or (gamma = 0) plain token.
@@ -45,7 +47,9 @@ struct Round {
 class Speculator {
 public:
     // `drafting` may be null: plain decoding.
+    // With a scheduler of its decoders it is one of many texts.
     explicit Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Drafting> drafting = nullptr);
+    ~Speculator();
 
     // Starts a generation behind `prompt`, keeping what the caches have of it. Throws std::invalid_argument for an
     // empty or over-long prompt, a token out of range, or bad settings.
@@ -103,6 +107,9 @@ private:
     void learn();
     void copy_pace();
     void commit();
+    float * target_row(std::size_t i);
+    void keep_rows();
+    void share_costs();
     const Distribution & target_at(std::size_t i);
     RoundNoise noise() const;
     Verdict decide();
@@ -116,6 +123,8 @@ private:
 
     std::shared_ptr<Sequence> target_;
     std::unique_ptr<Drafting> drafting_;
+    Scheduler::Seat seat_;
+    bool under_way_ = false;  // a generation
 
     std::vector<int32_t> history_;
     Settings settings_;
@@ -137,6 +146,7 @@ private:
     double verify_before_ = 0.0;
     std::size_t num_rows_ = 0;   // of logits that the last decode left
     std::size_t first_row_ = 0;  // which token of the batch has the first of them
+    std::vector<float> rows_;    // a copy of them, where the next batch may come before they are looked at
     Round round_;
     Counters counters_;
     std::size_t target_decoded_before_ = 0;

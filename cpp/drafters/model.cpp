@@ -8,6 +8,7 @@
 #include "../drafter_parts.hpp"
 #include "../logits_scan.hpp"
 #include "../prefill.hpp"
+#include "../scheduler.hpp"
 
 namespace specllama {
 
@@ -32,8 +33,11 @@ std::size_t ModelDrafter::room(std::size_t history_size) const {
 }
 
 std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) {
+    if (Scheduler * scheduler = own_->decoder().scheduler()) {
+        scheduler->share_prompt(*own_, history);
+    }
     const std::size_t left = tokens_to_prefill(*own_, history);
-    const std::size_t count = std::min(left, own_->decoder().n_batch());
+    const std::size_t count = std::min(left, prompt_chunk(own_->decoder()));
     if (count > 0) {
         decode(history.data() + own_->tokens().size(), count, count);
         if (count == left && history.size() == prompt_size_) {
@@ -57,7 +61,8 @@ Expectation ModelDrafter::draw(const DraftRequest & request, std::size_t before,
         save();
     }
     while (missing(sequence_.size()) > own_->decoder().n_batch()) {
-        decode(sequence_.data() + own_->tokens().size(), own_->decoder().n_batch(), own_->decoder().n_batch());
+        const std::size_t part = prompt_chunk(own_->decoder());
+        decode(sequence_.data() + own_->tokens().size(), part, part);
         if (request.heed) {
             request.heed();
         }
@@ -82,16 +87,16 @@ Expectation ModelDrafter::draw(const DraftRequest & request, std::size_t before,
 
 // Before drafted tokens are decoded: those that will be rejected are forgotten, and the others are not decoded again.
 void ModelDrafter::save() {
-    const double before = own_->decoder().decode_seconds();
+    const double before = own_->decode_seconds();
     own_->save(most_saved);
-    saving_seconds_ += own_->decoder().decode_seconds() - before;
+    saving_seconds_ += own_->decode_seconds() - before;
 }
 
 void ModelDrafter::decode(const int32_t * tokens, std::size_t count, std::size_t first_output) {
-    const double before = own_->decoder().decode_seconds();
+    const double before = own_->decode_seconds();
     own_->decode(tokens, count, first_output);
     if (costs_ != nullptr) {
-        costs_->observe(count, own_->decoder().decode_seconds() - before + saving_seconds_);
+        costs_->observe(count, own_->decode_seconds() - before + saving_seconds_);
     }
     saving_seconds_ = 0.0;
 }

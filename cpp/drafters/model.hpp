@@ -30,8 +30,8 @@ public:
     // Two tokens: the first decode of a process is a slow one.
     void probe(const std::vector<int32_t> & history) override;
     void report_to(CostModel * costs) override { costs_ = costs; }
-    double decode_seconds() const override { return own_->decoder().decode_seconds(); }
-    std::size_t num_decoded() const override { return own_->decoder().num_decoded(); }
+    double decode_seconds() const override { return own_->decode_seconds(); }
+    std::size_t num_decoded() const override { return own_->num_decoded(); }
 
 private:
     void save();

@@ -1,0 +1,134 @@
+// Many texts at once, decoded together ("continuous batching": Yu et al. 2022, Orca).
+//
+// Each text runs the loop of speculator.hpp in a thread of its own. What the texts want to have decoded is decoded in
+// one batch by one more thread, as soon as no text is at work any more. First come the draft's decodes, so that the
+// target's batch has what all texts have drafted. A text joins with its next call, and leaves by ending.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "cost_model.hpp"
+#include "sequence.hpp"
+
+namespace specllama {
+
+class Pace;
+
+class Scheduler {
+public:
+    // What has been done since the beginning.
+    struct Counters {
+        std::size_t num_batches = 0;     // of the target
+        std::size_t num_tokens = 0;      // in them
+        std::size_t most_texts = 0;      // in one of them
+        double decode_seconds = 0.0;     // target and draft
+        double waiting_seconds = 0.0;    // for texts that were at work, while others waited
+    };
+
+    // `draft` may be null. Their sequences decode through this object from now on.
+    Scheduler(std::shared_ptr<Decoder> target, std::shared_ptr<Decoder> draft);
+    ~Scheduler() { close(); }
+    Scheduler(const Scheduler &) = delete;
+    Scheduler & operator=(const Scheduler &) = delete;
+
+    // Ends the decode that is running. Whoever waits for one, and whoever asks later, gets ClosedError.
+    void close();
+
+    // Of one text. Its Speculator has it.
+    class Seat {
+        friend class Scheduler;
+        enum class State { out, working, away, late };
+        State state = State::out;
+        double away_since = 0.0;
+        bool generating = false;
+    };
+
+    // A text's thread is at work, during one call. Between the calls of a generation it is away: the others wait a
+    // little for it, so that texts stay in one batch, but not for a reader who takes their time.
+    class Visit {
+    public:
+        // under_way: looked at in the end: whether the generation goes on.
+        Visit(Scheduler & scheduler, Seat & seat, const bool & under_way);
+        ~Visit();
+        Visit(const Visit &) = delete;
+        Visit & operator=(const Visit &) = delete;
+
+    private:
+        Scheduler & scheduler_;
+        Seat & seat_;
+        const bool & under_way_;
+    };
+
+    // From a thread at work: decodes, with what others want. Throws what Sequence::decode_together throws; an error in
+    // the batch of several texts is that of those which cannot be decoded alone either.
+    void decode(const Sequence::Addition & addition);
+
+    // From a thread at work, before it decodes a part of `history`, its prompt: takes over what another text has of it,
+    // and waits for one that is about to decode the same.
+    void share_prompt(Sequence & sequence, const std::vector<int32_t> & history);
+
+    // How many tokens of a prompt to decode at once, so that texts that are generating do not wait long.
+    std::size_t chunk(const Decoder & decoder);
+
+    // A round begins: the others' prompts come in parts from now on.
+    void begin_round(Seat & seat);
+    // How many texts share a batch now, and what it costs.
+    void share_costs(Pace & pace);
+
+    Counters counters();
+    // Texts in the rounds, now.
+    std::size_t num_generating();
+    // T(n) in seconds of the target (0) and the draft (1).
+    CostModel costs(std::size_t which);
+    void restore_costs(std::size_t which, const std::map<std::size_t, double> & seconds);
+
+private:
+    struct Want {
+        Sequence::Addition addition;
+        bool is_done = false;
+        std::exception_ptr error;
+    };
+    // What is known of a decoder.
+    struct Served {
+        std::shared_ptr<Decoder> decoder;
+        CostModel costs;
+        double token_seconds = 0.0;  // in batches of a prompt
+    };
+
+    void run();
+    bool is_ready(double now);
+    std::vector<Want *> next_group();
+    void serve(const std::vector<Want *> & group);
+    std::exception_ptr try_together(const std::vector<Want *> & group);
+    void learn(Served & served, const std::vector<Want *> & group, double seconds);
+    void count(const std::vector<Want *> & group, double seconds);
+    Served & served_by(const Decoder & decoder) { return &decoder == served_[0].decoder.get() ? served_[0] : served_[1]; }
+    std::size_t num_in_rounds() const;
+    void enter(Seat & seat);
+    void leave(Seat & seat, bool under_way);
+
+    std::mutex mutex_;
+    std::condition_variable work_;  // for this object's thread
+    std::condition_variable done_;  // for the texts'
+    std::vector<Served> served_;    // the target, then the draft
+    std::vector<Seat *> seats_;     // that are not out
+    std::vector<Want *> wants_;
+    std::size_t num_working_ = 0;
+    std::size_t num_served_ = 0;  // groups
+    double idle_since_ = 0.0;     // a text waits, and others are at work
+    bool closed_ = false;
+    std::function<void()> heed_;
+    Counters counters_;
+    std::thread thread_;
+};
+
+}  // namespace specllama
