@@ -1,0 +1,1 @@
+"""The samplers that llama_cpp.Llama has no arguments for, and those that llama.cpp alone has."""
