@@ -1,6 +1,6 @@
 """A trial, see `trial`: do our kernels work in ggml's threads, for every type of weights, as ggml's own do?
 
-`python -m specllama._kernel_trial LIBRARY INSTRUCTION_SET`.
+`python -m specllama.backend._kernel_trial LIBRARY INSTRUCTION_SET`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import ctypes
 import sys
 
 from specllama import _core
-from specllama._ggml import CpuBackend
-from specllama._ggml_products import Products, difference, silence
-from specllama.kernels import offer_to
+
+from .ggml import CpuBackend
+from .ggml_products import Products, difference, silence
+from .kernels import offer_to
 
 # Inputs and outputs of the weights: one block and several, whole panels of rows and a part of one.
 _SHAPES = ((256, 16), (768, 37))

@@ -1,7 +1,7 @@
 """A trial, see `trial`: are products with quantized weights right that lie in one of ggml's buffer types?
 
-`python -m specllama._product_trial LIBRARY BUFFER_TYPE`. It needs neither a model nor llama_cpp, whose import takes
-longer than all of it.
+`python -m specllama.backend._product_trial LIBRARY BUFFER_TYPE`. It needs neither a model nor llama_cpp, whose import
+takes longer than all of it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import sys
 
-from specllama._ggml import CpuBackend
-from specllama._ggml_products import Products, difference, silence
+from .ggml import CpuBackend
+from .ggml_products import Products, difference, silence
 
 # Those of which ggml's AMX code has products, by their numbers in ggml.h.
 _TYPES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}

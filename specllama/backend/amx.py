@@ -13,15 +13,16 @@ from typing import Any
 import llama_cpp
 from llama_cpp import llama_cpp as _bindings
 
-from . import _core
-from ._ggml import CpuBackend
-from .processor import cpu_flags
+from specllama import _core
+
+from .cpu import cpu_flags
+from .ggml import CpuBackend
 from .trial import tried
 from .trial_key import trial_key, with_neighbours
 
 _NAME = "AMX"
 _FLAG = "amx_int8"
-_TRIAL = "_product_trial"
+_TRIAL = "backend._product_trial"
 _SECONDS = 60.0  # it takes a fraction of one
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 """The compiler's flags that leave AMX out. Of what else ``-march=native`` means nothing changes."""

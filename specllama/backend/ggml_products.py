@@ -9,7 +9,7 @@ import array
 import ctypes
 from collections.abc import Iterator, Sequence
 
-from specllama._ggml import CpuBackend
+from .ggml import CpuBackend
 
 _F32 = 0
 _THREADS = 2  # each configures tiles of its own where AMX multiplies

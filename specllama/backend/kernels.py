@@ -15,8 +15,9 @@ from typing import Any
 import llama_cpp
 from llama_cpp import llama_cpp as _bindings
 
-from . import _core
-from ._ggml import CpuBackend
+from specllama import _core
+
+from .ggml import CpuBackend
 from .trial import tried
 from .trial_key import trial_key, with_neighbours
 
@@ -26,7 +27,7 @@ ENVIRONMENT = "SPECLLAMA_KERNELS"
 """The environment variable that has the choice for models that are told nothing, or an instruction set by its name."""
 BUFFER_TYPE = "SPECLLAMA"
 
-_TRIAL = "_kernel_trial"
+_TRIAL = "backend._kernel_trial"
 _SECONDS = 120.0  # it takes one or two
 _PLAIN = "plain"  # for tests: slower than llama.cpp's own
 _FIRST, _LAST = (0, 3, 16), (0, 3, 36)  # releases of llama-cpp-python whose insides have been looked at
@@ -180,7 +181,7 @@ def loading(choice: str | None) -> Iterator[KernelUse]:
     Yields:
         What becomes of the model, which is known after the block.
     """
-    from .backend import prepare_backend
+    from .prepare import prepare_backend
 
     kernels = prepare_backend().kernels
     use = KernelUse(

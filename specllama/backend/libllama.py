@@ -16,8 +16,8 @@ import llama_cpp
 from llama_cpp import _internals
 from llama_cpp.llama_grammar import LlamaGrammar
 
-from . import _core
-from .gbnf import check_gbnf
+from specllama import _core
+from specllama.grammars.gbnf import check_gbnf
 
 _SUPPORTED = "llama-cpp-python >= 0.3.16, < 0.4"
 _REMEDY = f"specllama works with {_SUPPORTED}: pip install --upgrade 'llama-cpp-python>=0.3.16,<0.4' specllama"

@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from .catalog import cache_dir
+from specllama.models.catalog import cache_dir
+
 from .json_files import read_json, write_json
 
 _LOGGER = logging.getLogger("specllama")
@@ -174,7 +175,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _bootstrap() -> str:
     """The child's first statements: it is to find the very package that this process has found, wherever that was."""
     path = list(map(str, sys.path))
-    return f"import sys; sys.path[:] = {path!r}; from specllama._trial_worker import main; main(sys.argv[1:])"
+    return f"import sys; sys.path[:] = {path!r}; from specllama.backend._trial_worker import main; main(sys.argv[1:])"
 
 
 def _judged(returncode: int, answer: bytes, output: str) -> _End:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import llama_cpp
 
-from .processor import cpu_flags, cpu_name
+from .cpu import cpu_flags, cpu_name
 
 
 def trial_key(libraries: Iterable[str | os.PathLike[str]]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specllama.catalog import FILE_TYPES, Model
+from specllama.models.catalog import FILE_TYPES, Model
 
 if TYPE_CHECKING:
     from specllama import Llama

@@ -6,11 +6,11 @@ import contextvars
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .options import NumDraftTokens, Options
-from .samplers import taken_from
+from specllama.engine.options import NumDraftTokens, Options
+from specllama.samplers import taken_from
 
 if TYPE_CHECKING:
-    from .llama import Llama
+    from specllama.llama import Llama
 
 # The create_completion call that runs now, or whose stream is being read: of which Llama, and with which options.
 _of_call: contextvars.ContextVar[tuple[Llama, Options] | None] = contextvars.ContextVar(

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import llama_cpp
 
-from .prompt import prompt_tokens_of
-from .schemas import warn_of_schema
+from specllama.engine.prompt_tokens import prompt_tokens_of
+from specllama.grammars.schemas import warn_of_schema
 
 if TYPE_CHECKING:
-    from .llama import Llama
+    from specllama.llama import Llama
 
 Message = dict[str, str]
 """``{"role": "system" | "user" | "assistant", "content": ...}``."""

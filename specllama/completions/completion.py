@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
-from .arguments import sampling_of, warn
-from .generation import Generation
+from specllama.engine.generation import Generation
+from specllama.engine.options import Options
+from specllama.engine.prompt_tokens import checked_prompt, prompt_tokens_of
+from specllama.engine.request import Request, checked_bias
+from specllama.engine.watch import watch_of_call
+from specllama.token import Origin, Token
+
+from .llama_cpp_arguments import sampling_of, warn
 from .logprobs import LogprobLog, prompt_logprobs
-from .options import Options
-from .prompt import checked_prompt, prompt_tokens_of
 from .prompt_only import is_prompt_only
-from .request import Request, checked_bias
 from .text import TextAssembler
-from .token import Origin, Token
-from .watch import watch_of_call
 
 if TYPE_CHECKING:
-    from .llama import Llama
+    from specllama.llama import Llama
 
 
 _Known = tuple[Origin, float | None, float | None]

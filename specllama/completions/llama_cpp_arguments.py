@@ -11,14 +11,16 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import llama_cpp
 
-from .limits import LARGEST_INT, MOST_THREADS
-from .samplers import Samplers
+from specllama.engine.limits import LARGEST_INT, MOST_THREADS
+from specllama.samplers import Samplers
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
+_PACKAGE = Path(__file__).parents[1]
 
 SAMPLING = (
     "top_k",
@@ -104,7 +106,7 @@ def bound(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line of the caller's that led here, not at one of this package or of llama_cpp."""
-    packages = (os.path.dirname(file) + os.sep for file in (__file__, llama_cpp.__file__))
+    packages = (str(folder) + os.sep for folder in (_PACKAGE, Path(llama_cpp.__file__).parent))
     inside = (*packages, contextlib.__file__)  # which stands between a `with` and what it calls
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
-from .memory import note_change
-from .watch import heed_watch
+from specllama import _core
+from specllama.engine.memory import note_change
+from specllama.engine.watch import heed_watch
 
 if TYPE_CHECKING:
-    from .llama import Llama
+    from specllama.llama import Llama
 
 _CHUNK = 32  # prompt positions whose logits are held at once
 

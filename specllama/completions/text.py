@@ -11,7 +11,7 @@ from llama_cpp.llama_tokenizer import LlamaTokenizer
 from .stop_string import StopString
 
 if TYPE_CHECKING:
-    from .llama import Llama
+    from specllama.llama import Llama
 
 _REPLACEMENT = "\ufffd".encode()
 

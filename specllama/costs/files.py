@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from .catalog import cache_dir
-from .json_files import read_json, write_json
+from specllama.backend.json_files import read_json, write_json
+from specllama.models.catalog import cache_dir
 
 _LOGGER = logging.getLogger("specllama")
 _FORMAT = 1

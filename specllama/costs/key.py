@@ -8,9 +8,9 @@ from typing import Any
 
 import llama_cpp
 
-from .backend import prepare_backend
-from .kernels import use_of
-from .processor import cpu_name
+from specllama.backend.cpu import cpu_name
+from specllama.backend.kernels import use_of
+from specllama.backend.prepare import prepare_backend
 
 _KERNELS_GENERATION = 1  # one more when ours become faster: what was measured before says nothing then
 _MODEL = ("n_gpu_layers", "split_mode", "main_gpu")

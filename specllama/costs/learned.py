@@ -12,8 +12,10 @@ from typing import Any
 
 import llama_cpp
 
-from . import _core, cost_cache
-from .cost_key import cost_key
+from specllama import _core
+
+from . import files
+from .key import cost_key
 
 _LOGGER = logging.getLogger("specllama")
 _MATERIAL = math.log(1.1)  # a size that costs a tenth more or less than the others say
@@ -37,7 +39,7 @@ class CostMemory:
 
     def restore(self) -> None:
         """Have the engine believe what is known, in place of what it has learned."""
-        self._kept = {role: cost_cache.read(key) for role, key in self._keys.items()}
+        self._kept = {role: files.read(key) for role, key in self._keys.items()}
         self._engine.restore_costs(self._kept["target"], self._kept.get("draft", {}))
 
     def keep(self) -> None:
@@ -53,11 +55,11 @@ class CostMemory:
 
     def _write(self, role: str, key: dict[str, Any], costs: dict[int, float]) -> None:
         try:
-            cost_cache.write(key, costs)
+            files.write(key, costs)
         except (OSError, RuntimeError) as error:
             _LOGGER.debug("what batches cost the %s cannot be kept: %s", role, error)
         else:
-            self._kept[role] = cost_cache.thinned(costs)
+            self._kept[role] = files.thinned(costs)
 
 
 def changed(before: Mapping[int, float], now: Mapping[int, float]) -> bool:
@@ -80,4 +82,4 @@ def changed(before: Mapping[int, float], now: Mapping[int, float]) -> bool:
 
 def _seconds_per_token(costs: Mapping[int, float]) -> dict[int, float]:
     # By class: of large sizes another one stands for its class each time, and costs as much a token.
-    return {cost_cache.size_class(n): seconds / n for n, seconds in cost_cache.thinned(costs).items()}
+    return {files.size_class(n): seconds / n for n, seconds in files.thinned(costs).items()}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
-from .prompt import token_ids
+from specllama import _core
+from specllama.engine.prompt_tokens import token_ids
 
 if TYPE_CHECKING:
-    from .llama import Llama
+    from specllama.llama import Llama
 
 
 LOOKUP = "lookup"
@@ -71,9 +71,9 @@ def opened(
         ValueError: another vocabulary (before the weights are loaded), a file that is no model, an argument that
             another kind of draft takes, or a corpus of tokens that the vocabulary does not have.
     """
-    from .draft_function import FunctionDraft
-    from .draft_model import ModelDraft
-    from .draft_text import TextDraft
+    from .function import FunctionDraft
+    from .model import ModelDraft
+    from .text import TextDraft
 
     if FunctionDraft.takes(draft):
         refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")

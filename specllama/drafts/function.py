@@ -9,12 +9,13 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
-from ._llama import why_no_rollback
+from specllama import _core
+from specllama.backend.libllama import why_no_rollback
+
 from .draft import Draft
 
 if TYPE_CHECKING:
-    from .llama import Llama
+    from specllama.llama import Llama
 
 
 class FunctionDraft(Draft):

@@ -9,19 +9,21 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, catalog
-from ._llama import sequence_of, why_no_rollback
-from .arguments import check_constructor, warn
-from .closed import is_open
+from specllama import _core
+from specllama.backend.kernels import checked_kernels, loading, remember
+from specllama.backend.libllama import sequence_of, why_no_rollback
+from specllama.completions.llama_cpp_arguments import check_constructor, warn
+from specllama.engine.closed import is_open
+from specllama.engine.memory import tokens_held
+from specllama.models import catalog
+from specllama.models.loading import explained
+from specllama.models.opening import check_opening
+
 from .draft import GRAMMAR, LOOKUP, Draft
-from .kernels import checked_kernels, loading, remember
-from .loading import explained
-from .memory import tokens_held
-from .opening import check_opening
 from .vocabulary import require_same_vocabulary, require_same_vocabulary_file
 
 if TYPE_CHECKING:
-    from .llama import Llama
+    from specllama.llama import Llama
 
 # What a draft given by its path takes over from the target, unless draft_kwargs say otherwise.
 _INHERITED = (

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
-from ._llama import why_no_rollback
+from specllama import _core
+from specllama.backend.libllama import why_no_rollback
+
 from .draft import GRAMMAR, Draft
 
 if TYPE_CHECKING:
-    from .llama import Llama
+    from specllama.llama import Llama
 
 
 class TextDraft(Draft):

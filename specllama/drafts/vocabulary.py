@@ -5,8 +5,8 @@ from __future__ import annotations
 import llama_cpp
 from llama_cpp import _internals
 
-from ._llama import first_vocabulary_difference
-from .loading import explained
+from specllama.backend.libllama import first_vocabulary_difference
+from specllama.models.loading import explained
 
 
 def require_same_vocabulary(target: _internals.LlamaModel, draft: _internals.LlamaModel) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import llama_cpp
 
-from . import _core
+from specllama import _core
 
 # Attributes that hold, or lead to, freed memory.
 _NATIVE = ("_model", "_ctx", "_batch", "tokenizer_", "_sampler", "_candidates")

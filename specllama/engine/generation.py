@@ -13,20 +13,22 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
-from ._llama import grammar_of
-from .backend import prepare_backend
+from specllama import _core
+from specllama.backend.kernels import use_of
+from specllama.backend.libllama import grammar_of
+from specllama.backend.prepare import prepare_backend
+from specllama.samplers.mirostat import LlamaCppSampler
+from specllama.stats import Tally
+from specllama.token import Origin
+
 from .closed import is_open, require_open
-from .kernels import use_of
-from .llama_cpp_sampler import LlamaCppSampler
 from .memory import note_held
-from .prompt import token_ids
-from .stats import Tally
-from .token import Origin
+from .prompt_tokens import token_ids
 from .watch import watch_of_call
 
 if TYPE_CHECKING:
-    from .llama import Llama
+    from specllama.llama import Llama
+
     from .request import Request
 
 _ORIGINS = {drafter.name: cast(Origin, drafter.origin) for drafter in _core.drafters()}

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from .watch import heed_watch
 
 if TYPE_CHECKING:
-    from .llama import Llama
+    from specllama.llama import Llama
 
 
 def tokens_held(llama: llama_cpp.Llama) -> npt.NDArray[np.intc]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from .llama import Llama
+    from specllama.llama import Llama
 
 # llama_cpp has these fixed at 0 until it takes them from the model.
 _PREFIX = _SUFFIX = _MIDDLE = 0

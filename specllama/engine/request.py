@@ -7,7 +7,8 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
-from . import _core
+from specllama import _core
+
 from .limits import LARGEST_INT
 from .options import Options
 from .rules import RULES, STEPWISE

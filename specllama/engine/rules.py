@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import _core
+from specllama import _core
 
 RULES = {rule.name: rule for rule in _core.rules()}
 """By name."""

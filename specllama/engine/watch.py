@@ -6,8 +6,8 @@ import contextlib
 import contextvars
 from collections.abc import Callable, Iterable, Iterator
 
-from .stats import Stats, Tally
-from .token import Origin
+from specllama.stats import Stats, Tally
+from specllama.token import Origin
 
 _of_call: contextvars.ContextVar[Watch | None] = contextvars.ContextVar("specllama_watch", default=None)
 

@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .arguments import warn
+from specllama.completions.llama_cpp_arguments import warn
+
 from .schema_converter import TooLargeError, grammar_of_schema, parts_passed_over
 
 _known: contextvars.ContextVar[bool] = contextvars.ContextVar("specllama_schemas_known", default=False)

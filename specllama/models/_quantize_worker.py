@@ -1,4 +1,4 @@
-"""The process in which llama.cpp quantizes: `python -m specllama._quantize_worker IN OUT TYPE THREADS`.
+"""The process in which llama.cpp quantizes: `python -m specllama.models._quantize_worker IN OUT TYPE THREADS`.
 
 A process of its own, because llama.cpp can abort on a damaged file, and cannot be interrupted while it works.
 Progress goes to stdout ("progress 12 290"), llama.cpp's errors go to stderr.
@@ -15,7 +15,7 @@ import warnings
 
 import llama_cpp
 
-from specllama.backend import prepare_backend
+from specllama.backend.prepare import prepare_backend
 
 _ERROR = 4  # GGML_LOG_LEVEL_ERROR
 _TENSOR = re.compile(rb"\[\s*(\d+)/\s*(\d+)\]")

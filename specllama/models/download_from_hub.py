@@ -6,8 +6,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from specllama._transfer import SourceError
-from specllama.catalog import HubSource
+from .catalog import HubSource
+from .transfer import SourceError
 
 _REACH_SECONDS = 5.0
 

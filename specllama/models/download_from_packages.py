@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from specllama._transfer import Listener, SourceError, require_space, sha256_of, write_joined
-from specllama.catalog import PackageSource, Wheel
+from .catalog import PackageSource, Wheel
+from .transfer import Listener, SourceError, require_space, sha256_of, write_joined
 
 _NO_NETWORK = re.compile(
     r"(Name or service not known|name resolution|getaddrinfo failed|nodename nor servname"

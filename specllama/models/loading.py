@@ -14,8 +14,9 @@ import jinja2
 import llama_cpp
 from llama_cpp import _logger
 
+from specllama.backend.prepare import prepare_backend
+
 from . import catalog
-from .backend import prepare_backend
 from .gguf_header import read_header
 from .header_checks import require_sound
 from .opening import lora_errors

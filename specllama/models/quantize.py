@@ -8,11 +8,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from specllama._transfer import Listener, Silent, require_space
-from specllama.catalog import FILE_TYPES, Model, catalog, parse_file_type, resolve, retype
-from specllama.gguf_header import GgufHeader, read_header
+from .catalog import FILE_TYPES, Model, catalog, parse_file_type, resolve, retype
+from .gguf_header import GgufHeader, read_header
+from .transfer import Listener, Silent, require_space
 
-_WORKER = "specllama._quantize_worker"
+_WORKER = "specllama.models._quantize_worker"
 _HEADER_ROOM = 64 << 20  # Vocabulary and padding, next to the weights.
 
 
@@ -44,7 +44,7 @@ def quantize(
 
     Args:
         model: a GGUF file, or the catalog name of a downloaded model.
-        file_type: one of `specllama.catalog.FILE_TYPES`, in any case.
+        file_type: one of `specllama.models.catalog.FILE_TYPES`, in any case.
         output: the file to write; `default_output` if None. An existing file is replaced.
         threads: 0 uses all cores.
         listener: hears progress, in tensors.

@@ -7,12 +7,12 @@ import numbers
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import _core
-from ._llama import sequence_breakers_of
-from .limits import LARGEST_INT
+from specllama import _core
+from specllama.backend.libllama import sequence_breakers_of
+from specllama.engine.limits import LARGEST_INT
 
 if TYPE_CHECKING:
-    from .llama import Llama
+    from specllama.llama import Llama
 
 
 @dataclasses.dataclass(frozen=True)

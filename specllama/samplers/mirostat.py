@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from .llama import Llama
-    from .request import Request
+    from specllama.engine.request import Request
+    from specllama.llama import Llama
 
 _Scores = npt.NDArray[np.single]
 """[n_vocab]"""
