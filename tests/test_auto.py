@@ -16,7 +16,7 @@ from test_decode_failures import aborting
 from test_watch import Impatient
 
 import specllama
-from specllama.watch import Stopped, watching
+from specllama.engine.watch import Stopped, watching
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
