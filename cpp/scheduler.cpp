@@ -52,6 +52,13 @@ Scheduler::Scheduler(std::shared_ptr<Decoder> target, std::shared_ptr<Decoder> d
     thread_ = std::thread([this] { run(); });
 }
 
+Scheduler::~Scheduler() {
+    close();
+    for (const Served & served : served_) {
+        served.decoder->set_scheduler(nullptr);
+    }
+}
+
 void Scheduler::close() {
     {
         const std::lock_guard lock(mutex_);
@@ -215,6 +222,7 @@ bool Scheduler::is_ready(double now) {
 
 void Scheduler::run() {
     std::unique_lock lock(mutex_);
+    idle_since_ = now_seconds();
     while (!closed_) {
         if (wants_.empty()) {
             work_.wait(lock, [this] { return closed_ || !wants_.empty(); });

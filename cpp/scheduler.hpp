@@ -36,7 +36,7 @@ public:
 
     // `draft` may be null. Their sequences decode through this object from now on.
     Scheduler(std::shared_ptr<Decoder> target, std::shared_ptr<Decoder> draft);
-    ~Scheduler() { close(); }
+    ~Scheduler();
     Scheduler(const Scheduler &) = delete;
     Scheduler & operator=(const Scheduler &) = delete;
 

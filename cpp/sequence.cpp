@@ -157,6 +157,7 @@ void Sequence::borrow(const std::vector<int32_t> & history) {
         return;
     }
     if (decoder_->share(best->id_, id_, tokens_.size(), end)) {
+        num_borrowed_ += end - tokens_.size();
         tokens_.assign(history.begin(), history.begin() + static_cast<std::ptrdiff_t>(end));
     } else {
         more_behind_ = true;

@@ -75,6 +75,8 @@ public:
     // Tokens decoded, and seconds spent in llama_decode and in copying states, since the beginning. Of a batch of
     // several sequences each has an equal part of the time.
     std::size_t num_decoded() const { return num_decoded_; }
+    // Tokens that were borrowed.
+    std::size_t num_borrowed() const { return num_borrowed_; }
     double decode_seconds() const { return decode_seconds_; }
 
     // The logits [n_vocab] of token number i of what was added by the last decode, which must have been of this
@@ -102,6 +104,7 @@ private:
     Checkpoints prompt_;         // these, too, are of prefixes of tokens_
     Checkpoints checkpoints_;
     std::size_t num_decoded_ = 0;
+    std::size_t num_borrowed_ = 0;
     double decode_seconds_ = 0.0;
 };
 

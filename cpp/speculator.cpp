@@ -119,6 +119,7 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     counters_.num_prompt_tokens_reused = target_->keep_common(history_);
     under_way_ = true;
     target_decoded_before_ = target_->num_decoded();
+    borrowed_before_ = target_->num_borrowed();
     draft_decoded_before_ = drafting_ ? drafting_->num_decoded() : 0;
     if (drafting_ && settings_.num_draft_tokens > 0) {
         share_costs();
@@ -488,6 +489,10 @@ void Speculator::stop_drafting(const std::string & why) {
 
 void Speculator::count_decoded() {
     counters_.num_target_tokens_decoded = target_->num_decoded() - target_decoded_before_;
+    if (round_number_ == 0) {
+        counters_.num_prompt_tokens_reused += target_->num_borrowed() - borrowed_before_;
+        borrowed_before_ = target_->num_borrowed();
+    }
     if (drafting_) {
         counters_.num_draft_tokens_decoded = drafting_->num_decoded() - draft_decoded_before_;
     }

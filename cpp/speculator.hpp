@@ -150,6 +150,7 @@ private:
     Round round_;
     Counters counters_;
     std::size_t target_decoded_before_ = 0;
+    std::size_t borrowed_before_ = 0;
     std::size_t draft_decoded_before_ = 0;
 };
 

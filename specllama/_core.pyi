@@ -191,7 +191,7 @@ class Grammar(Constraint):
     def forced(self, recent: Items[int]) -> tuple[int, bool] | None: ...
 
 class Decoder:
-    def __init__(self, api: LlamaApi, context: int, name: str) -> None: ...
+    def __init__(self, api: LlamaApi, context: int, name: str, n_ctx: int = 0) -> None: ...
     @property
     def n_ctx(self) -> int: ...
     @property
@@ -214,6 +214,39 @@ class Sequence:
     def keep(self, count: int) -> None: ...
     def decode(self, tokens: npt.NDArray[np.int32], first_output: int) -> None: ...
     def logits(self, i: int) -> npt.NDArray[np.float32]: ...
+
+class SchedulerCounters:
+    """What has been decoded for several texts together."""
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of the target."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in them."""
+
+    @property
+    def most_texts(self) -> int:
+        """The most texts in one of them."""
+
+    @property
+    def decode_seconds(self) -> float:
+        """In decodes, the draft's included."""
+
+    @property
+    def waiting_seconds(self) -> float:
+        """In which a decode waited for texts that were at work."""
+
+class Scheduler:
+    def __init__(self, target: Decoder, draft: Decoder | None = None) -> None: ...
+    @property
+    def counters(self) -> SchedulerCounters: ...
+    @property
+    def num_generating(self) -> int: ...
+    def costs(self, which: int) -> dict[int, float]: ...
+    def restore_costs(self, which: int, seconds: Mapping[int, float]) -> None: ...
+    def close(self) -> None: ...
 
 class Drafter:
     @property
@@ -314,6 +347,7 @@ class Speculator:
         logits_processor: Callable[[npt.NDArray[np.intc], npt.NDArray[np.single]], npt.NDArray[np.single]] | None = ...,
         constraint: Constraint | None = ...,
         heed: Callable[[], None] | None = ...,
+        keeps_logits: bool = ...,
     ) -> None: ...
     def prefill(self) -> bool: ...
     def step(self, max_tokens: int) -> tuple[list[int], int, int]: ...

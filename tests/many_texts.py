@@ -1,0 +1,136 @@
+"""Drives several `specllama._core.Speculator` at once: a scheduler and its texts, without `specllama.Llama` around."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+from engine import drafters_of
+from llama_cpp import _internals
+
+from specllama import _core
+from specllama.backend.libllama import API
+
+
+class ManyTexts:
+    """Places for several texts over one target and perhaps one draft."""
+
+    def __init__(
+        self, target: Path, draft: Path | None, places: int, *, n_ctx: int = 512, n_batch: int = 512, n_threads: int = 1
+    ) -> None:
+        """Opens both models, and for each a context that has `places` sequences of `n_ctx` tokens."""
+        self.llamas: list[llama_cpp.Llama] = []
+        self.contexts: list[_internals.LlamaContext] = []
+        self.decoders = [
+            self._decoder(path, name, places, n_ctx, n_batch, n_threads)
+            for path, name in ((target, "target"), (draft, "draft"))
+            if path is not None
+        ]
+        self.scheduler = _core.Scheduler(*self.decoders)
+        self.targets = [_core.Sequence(self.decoders[0], i) for i in range(places)]
+        self.drafts = [_core.Sequence(self.decoders[1], i) if draft else None for i in range(places)]
+        self.engines = [
+            _core.Speculator(target, [] if draft is None else drafters_of(draft), draft=draft)
+            for target, draft in zip(self.targets, self.drafts, strict=True)
+        ]
+
+    def _decoder(self, path: Path, name: str, places: int, n_ctx: int, n_batch: int, n_threads: int) -> _core.Decoder:
+        llama = llama_cpp.Llama(
+            str(path), n_ctx=64, n_batch=n_batch, n_threads=n_threads, n_threads_batch=n_threads, verbose=False
+        )
+        self.llamas.append(llama)
+        params = type(llama.context_params).from_buffer_copy(llama.context_params)
+        params.n_ctx, params.n_seq_max, params.kv_unified = n_ctx * places, places, True
+        params.n_batch = n_batch
+        self.contexts.append(_internals.LlamaContext(model=llama._model, params=params, verbose=False))
+        address = ctypes.cast(self.contexts[-1].ctx, ctypes.c_void_p).value
+        assert address is not None
+        return _core.Decoder(API, address, name, n_ctx)
+
+    def begin(
+        self,
+        place: int,
+        prompt: list[int],
+        *,
+        rule: str = "block",
+        gamma: int = 4,
+        seed: int = 1,
+        paced: bool = False,
+        logits_processor: Callable[..., Any] | None = None,
+        constraint: _core.Constraint | None = None,
+        keeps_logits: bool = False,
+        **sampler: Any,
+    ) -> _core.Speculator:
+        """Starts a text at a place, and decodes its prompt."""
+        engine = self.engines[place]
+        engine.begin(
+            np.array(prompt, dtype=np.int32),
+            sampler=_core.SamplerParams(**sampler),
+            rule=rule,
+            num_draft_tokens=gamma,
+            seed=seed,
+            paced=paced,
+            logits_processor=logits_processor,
+            constraint=constraint,
+            keeps_logits=keeps_logits,
+        )
+        while engine.prefill():
+            pass
+        return engine
+
+    def generate(self, place: int, prompt: list[int], count: int, **settings: Any) -> list[int]:
+        """Prompt in, tokens out."""
+        engine = self.begin(place, prompt, **settings)
+        tokens: list[int] = []
+        try:
+            while len(tokens) < count:
+                new, _, _ = engine.step(count - len(tokens))
+                # A round that is open says all that it has emitted so far.
+                tokens = list(np.asarray(engine.history())[len(prompt) :]) if new else tokens
+        finally:
+            engine.finish(len(prompt) + len(tokens))
+        return [int(token) for token in tokens]
+
+    def run(self, jobs: list[Callable[[int], Any]]) -> list[Any]:
+        """Runs each job at a free place, in as many threads as there are places; their results, or errors, in order."""
+        results: list[Any] = [None] * len(jobs)
+        waiting = iter(range(len(jobs)))
+        lock = threading.Lock()
+
+        def work(place: int) -> None:
+            while True:
+                with lock:
+                    number = next(waiting, None)
+                if number is None:
+                    return
+                try:
+                    results[number] = jobs[number](place)
+                except Exception as error:
+                    results[number] = error
+
+        threads = [threading.Thread(target=work, args=(place,)) for place in range(len(self.engines))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    def finish(self) -> None:
+        """Ends all texts."""
+        for engine in self.engines:
+            engine.finish(len(engine.history()))
+
+    def close(self) -> None:
+        """Frees everything."""
+        self.scheduler.close()
+        for decoder in self.decoders:
+            decoder.close()
+        for context in self.contexts:
+            context.close()
+        for llama in self.llamas:
+            llama.close()

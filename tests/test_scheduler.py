@@ -1,0 +1,312 @@
+"""Many texts at once: each is the text that it is alone, whatever happens to the others."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from engine import Engine
+from many_texts import ManyTexts
+from scipy import stats
+
+from specllama import _core
+
+if TYPE_CHECKING:
+    from conftest import TinyFiles
+
+PLACES = 4
+LENGTH = 48
+
+
+@pytest.fixture
+def open_texts() -> Iterator[Callable[..., ManyTexts]]:
+    """Opens places that are closed after the test."""
+    opened: list[ManyTexts] = []
+
+    def make(*args: Any, **kwargs: Any) -> ManyTexts:
+        opened.append(ManyTexts(*args, **kwargs))
+        return opened[-1]
+
+    yield make
+    for texts in opened:
+        texts.close()
+
+
+def prompts(count: int, *, shared: int = 0, longest: int = 60) -> list[list[int]]:
+    rng = np.random.default_rng(count)
+    begin = [1, *rng.integers(5, 60, size=shared).tolist()]
+    return [begin + rng.integers(5, 60, size=rng.integers(2, longest)).tolist() for _ in range(count)]
+
+
+def settings_of(i: int) -> dict[str, Any]:
+    """Of text number i: every rule, greedy and not, paced and not, with any number of draft tokens."""
+    temperature = (0.0, 0.8, 1.3)[i % 3]
+    rule = ("coupled", "block", "rejection")[i // 3 % 3]
+    paced = i % 2 == 0 and (temperature == 0.0 or rule == "coupled")  # elsewhere the text depends on what is drafted
+    return {"temperature": temperature, "rule": rule, "gamma": (3, 5, 0, 8)[i % 4], "paced": paced, "seed": i}
+
+
+@pytest.mark.parametrize("draft", ["good", "bad", None])
+def test_every_text_is_the_one_it_is_alone(
+    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], draft: str | None
+) -> None:
+    path = tiny_files.draft(draft) if draft else None
+    alone = Engine(tiny_files.target, path)
+    texts = open_texts(tiny_files.target, path, PLACES)
+    given = prompts(27, shared=30)
+    expected = [alone.generate(prompt, LENGTH, **settings_of(i)) for i, prompt in enumerate(given)]
+    jobs = [
+        lambda place, i=i, prompt=prompt: texts.generate(place, prompt, LENGTH, **settings_of(i))
+        for i, prompt in enumerate(given)
+    ]
+    assert texts.run(jobs) == expected
+    counters = texts.scheduler.counters
+    assert counters.most_texts == PLACES
+    assert counters.num_batches < sum(len(text) for text in expected) / 2
+    assert texts.scheduler.num_generating == 0
+    alone.close()
+
+
+def test_a_sliding_window(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
+    alone = Engine(tiny_files.sliding, tiny_files.sliding_draft)
+    texts = open_texts(tiny_files.sliding, tiny_files.sliding_draft, PLACES)
+    given = prompts(10, shared=70)
+    expected = [alone.generate(prompt, LENGTH, gamma=3, temperature=0.0) for prompt in given]
+    jobs = [
+        lambda place, prompt=prompt: texts.generate(place, prompt, LENGTH, gamma=3, temperature=0.0) for prompt in given
+    ]
+    assert texts.run(jobs) == expected
+    alone.close()
+
+
+@pytest.mark.parametrize("name", ["recurrent", "hybrid"])
+def test_a_recurrent_memory_is_refused(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], name: str) -> None:
+    with pytest.raises(ValueError, match="recurrent"):
+        open_texts(getattr(tiny_files, name), None, PLACES)
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block", "coupled"])
+def test_several_texts_in_flight_have_the_targets_distribution(
+    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], rule: str
+) -> None:
+    """Pairs of tokens by every rule, four texts at a time, against plain decoding's by another noise."""
+    texts = open_texts(tiny_files.letters, tiny_files.letters_bad, PLACES, n_ctx=64)
+    prompt = [1, 4, 5]
+    count = 1500
+
+    def sample(gamma: int, first_seed: int) -> dict[tuple[int, ...], int]:
+        def job(place: int, seed: int) -> tuple[int, ...]:
+            settings = {"gamma": gamma, "seed": seed, "rule": rule, "temperature": 1.0}
+            return tuple(texts.generate(place, prompt, 2, **settings))
+
+        found: dict[tuple[int, ...], int] = {}
+        for pair in texts.run([lambda place, s=s: job(place, s) for s in range(first_seed, first_seed + count)]):
+            found[pair] = found.get(pair, 0) + 1
+        return found
+
+    drafted, plain = sample(3, 1), sample(0, 10_000)
+    seen = sorted({*drafted, *plain}, key=lambda pair: -plain.get(pair, 0) - drafted.get(pair, 0))
+    common = [pair for pair in seen if plain.get(pair, 0) + drafted.get(pair, 0) >= 16]
+    rows = [[counts.get(pair, 0) for pair in common] for counts in (drafted, plain)]
+    table = [[*row, count - sum(row)] for row in rows]
+    kept = [column for column in zip(*table, strict=True) if sum(column)]
+    assert stats.chi2_contingency(np.transpose(kept)).pvalue > 1e-4
+    # The test can fail: shifted by one place, the same numbers do.
+    shifted = np.array([table[0], np.roll(table[1], 1)])
+    assert stats.chi2_contingency(shifted[:, shifted.sum(axis=0) > 0]).pvalue < 1e-4
+
+
+def test_prompts_that_begin_alike_are_decoded_once(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
+    texts = open_texts(tiny_files.target, tiny_files.good, PLACES)
+    given = prompts(12, shared=300, longest=20)
+    alone = Engine(tiny_files.target)
+    jobs = [lambda place, prompt=prompt: texts.generate(place, prompt, 4, gamma=0) for prompt in given]
+    assert texts.run(jobs) == [alone.generate(prompt, 4, gamma=0) for prompt in given]
+    own = sum(len(prompt) - 301 for prompt in given)
+    assert texts.decoders[0].num_decoded <= 301 + own + 4 * len(given)
+    assert sum(engine.counters.num_prompt_tokens_reused for engine in texts.engines) >= 300 * (PLACES - 1)
+    alone.close()
+
+
+def test_a_prompt_comes_in_parts_beside_the_others_tokens(
+    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]
+) -> None:
+    """Whoever generates goes on while a long prompt is decoded."""
+    texts = open_texts(tiny_files.target, None, 2)
+    first = texts.begin(0, [1, 5, 6], gamma=0)
+    first.step(1)
+    joined = threading.Event()
+    during: list[int] = []
+
+    def join() -> None:
+        texts.begin(1, prompts(1, shared=400)[0], gamma=0)
+        joined.set()
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    while not joined.is_set():
+        during += first.step(1)[0]
+    thread.join()
+    assert len(during) > 2
+    texts.finish()
+
+
+def test_a_reader_who_takes_their_time_holds_nobody_up(
+    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]
+) -> None:
+    texts = open_texts(tiny_files.target, None, 2)
+    slow = texts.begin(0, [1, 5, 6], gamma=0)
+    slow.step(1)
+    start = time.perf_counter()
+    quick = texts.begin(1, [1, 7, 8], gamma=0)
+    for _ in range(100):
+        quick.step(1)
+    assert texts.scheduler.counters.waiting_seconds < 0.5 * max(1.0, time.perf_counter() - start)
+    assert texts.scheduler.num_generating == 1, "the other is not counted while nobody asks for its next token"
+    assert len(slow.step(1)[0]) == 1, "it goes on where it was"
+    texts.finish()
+
+
+def test_logits_are_those_of_the_token(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
+    """Of one text, after others have decoded."""
+    alone = Engine(tiny_files.target)
+    texts = open_texts(tiny_files.target, None, 2)
+    one = texts.begin(0, [1, 5, 6], gamma=0, keeps_logits=True)
+    one.step(1)
+    other = texts.begin(1, [1, 9, 4, 7], gamma=0)
+    for _ in range(3):
+        other.step(1)
+    alone.generate([1, 5, 6], 1, gamma=0)
+    np.testing.assert_allclose(one.logits(0), alone.speculator.logits(0), atol=1e-4)
+    texts.finish()
+    alone.close()
+
+
+def test_processors_are_called_behind_the_text_alone(
+    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]
+) -> None:
+    """One that forbids the last token, for some of the texts: a round of theirs stays open between calls."""
+
+    def no_repetition(history: Any, scores: Any) -> Any:
+        scores[history[-1]] = -np.inf
+        return scores
+
+    texts = open_texts(tiny_files.target, tiny_files.good, PLACES)
+    alone = ManyTexts(tiny_files.target, tiny_files.good, 1)
+    given = prompts(8)
+
+    def settings(i: int) -> dict[str, Any]:
+        return {"gamma": 4, "seed": i, "temperature": 1.0, "logits_processor": no_repetition if i % 2 else None}
+
+    expected = [alone.generate(0, prompt, LENGTH, **settings(i)) for i, prompt in enumerate(given)]
+    jobs = [
+        lambda place, i=i, prompt=prompt: texts.generate(place, prompt, LENGTH, **settings(i))
+        for i, prompt in enumerate(given)
+    ]
+    found = texts.run(jobs)
+    assert found == expected
+    assert all(a != b for i in range(1, 8, 2) for a, b in itertools.pairwise(found[i]))
+    alone.close()
+
+
+def test_an_error_is_that_of_its_text(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
+    def broken(history: Any, scores: Any) -> Any:
+        raise ArithmeticError("of this text")
+
+    alone = Engine(tiny_files.target, n_ctx=64)
+    texts = open_texts(tiny_files.target, tiny_files.good, PLACES, n_ctx=64)
+    good = prompts(8, longest=10)
+    bad: list[tuple[list[int], dict[str, Any], type[Exception]]] = [
+        ([1] * 65, {}, ValueError),
+        ([], {}, ValueError),
+        ([1, 10**6], {}, ValueError),
+        ([1, 5], {"logits_processor": broken}, ArithmeticError),
+        ([1] * 60, {"gamma": 2}, _core.ContextFullError),
+        ([1, 5], {"rule": "none"}, ValueError),
+    ]
+    jobs: list[Callable[[int], Any]] = []
+    for i, prompt in enumerate(good):
+        jobs.append(lambda place, prompt=prompt: texts.generate(place, prompt, 30, gamma=3, temperature=0.0))
+        if i < len(bad):
+            jobs.append(lambda place, i=i: texts.generate(place, bad[i][0], 30, **bad[i][1]))
+    results = texts.run(jobs)
+    errors = [result for result in results if isinstance(result, Exception)]
+    assert [type(error) for error in errors] == [kind for _, _, kind in bad]
+    expected = [alone.generate(prompt, 30, gamma=0, temperature=0.0) for prompt in good]
+    assert [result for result in results if not isinstance(result, Exception)] == expected
+    alone.close()
+
+
+def test_more_tokens_than_a_batch_holds(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
+    alone = Engine(tiny_files.target)
+    texts = open_texts(tiny_files.target, tiny_files.good, PLACES, n_batch=16)
+    given = prompts(8, longest=80)
+    greedy = {"temperature": 0.0}
+    jobs = [lambda place, prompt=prompt: texts.generate(place, prompt, 30, gamma=9, **greedy) for prompt in given]
+    assert texts.run(jobs) == [alone.generate(prompt, 30, gamma=0, **greedy) for prompt in given]
+    alone.close()
+
+
+def test_closing_ends_what_is_under_way(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
+    texts = open_texts(tiny_files.target, None, PLACES)
+    started = threading.Barrier(PLACES + 1)
+
+    def endless(place: int) -> None:
+        engine = texts.begin(place, [1, 5, 6], gamma=0)
+        started.wait()
+        while True:
+            engine.rewind(3)
+            engine.step(1)
+
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.extend(texts.run([endless] * PLACES)))
+    thread.start()
+    started.wait()
+    texts.scheduler.close()
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+    assert [type(result) for result in results] == [_core.ClosedError] * PLACES
+    with pytest.raises(_core.ClosedError, match="closed"):
+        texts.begin(0, [1, 5])
+
+
+def test_a_place_has_one_text_at_a_time(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
+    texts = open_texts(tiny_files.target, None, 1)
+    errors: list[BaseException] = []
+    inside, leave = threading.Event(), threading.Event()
+
+    def wait(history: Any, scores: Any) -> Any:
+        inside.set()
+        leave.wait(30)
+        return scores
+
+    thread = threading.Thread(target=lambda: texts.generate(0, [1, 5, 6], 1, gamma=0, logits_processor=wait))
+    thread.start()
+    inside.wait(30)
+    try:
+        texts.begin(0, [1, 5])
+    except _core.BusyError as error:
+        errors.append(error)
+    leave.set()
+    thread.join()
+    assert len(errors) == 1
+
+
+def test_what_batches_cost_is_learned_and_shared(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
+    """Of whole batches, not of one text's part."""
+    texts = open_texts(tiny_files.target, tiny_files.good, PLACES)
+    jobs = [
+        lambda place, prompt=prompt: texts.generate(place, prompt, LENGTH, gamma=8, paced=True, temperature=0.0)
+        for prompt in prompts(16)
+    ]
+    texts.run(jobs)
+    target = texts.scheduler.costs(0)
+    assert any(n >= PLACES for n in target)
+    assert all(seconds > 0 for seconds in target.values())
+    texts.scheduler.restore_costs(0, {1: 1.0, 4: 2.0})
+    assert texts.scheduler.costs(0) == {1: 1.0, 4: 2.0}
