@@ -13,6 +13,8 @@ namespace specllama {
 
 namespace {
 
+using Costs = std::map<std::size_t, double>;
+
 std::string counters_repr(const Scheduler::Counters & self) {
     return "SchedulerCounters(num_batches=" + std::to_string(self.num_batches) +
            ", num_tokens=" + std::to_string(self.num_tokens) + ", most_texts=" + std::to_string(self.most_texts) + ")";
@@ -34,9 +36,17 @@ void bind_scheduler(py::module_ & module) {
              py::arg("draft") = nullptr)
         .def_property_readonly("counters", &Scheduler::counters)
         .def_property_readonly("num_generating", &Scheduler::num_generating)
+        .def_property_readonly("costs",
+                               [](Scheduler & self) {
+                                   return std::make_pair(self.costs(0).known(), self.costs(1).known());
+                               })
         .def(
-            "costs", [](Scheduler & self, std::size_t which) { return self.costs(which).known(); }, py::arg("which"))
-        .def("restore_costs", &Scheduler::restore_costs, py::arg("which"), py::arg("seconds"))
+            "restore_costs",
+            [](Scheduler & self, const Costs & target, const Costs & draft) {
+                self.restore_costs(0, target);
+                self.restore_costs(1, draft);
+            },
+            py::arg("target"), py::arg("draft"))
         .def("close", &Scheduler::close, py::call_guard<py::gil_scoped_release>());
 }
 

@@ -29,6 +29,8 @@ from .grammars.schemas import warn_of_schema
 from .models import catalog
 from .models.loading import explained
 from .models.opening import check_opening
+from .parallel.completions import ParallelCompletions
+from .parallel.places import checked_max_parallel
 from .samplers import taken_from
 from .stats import Stats
 from .token import Token
@@ -36,7 +38,7 @@ from .token import Token
 DraftModel = Union[str, "os.PathLike[str]", BaseLlama, Callable[..., Any]]
 
 
-class Llama(RoomForSnapshots, BaseLlama):
+class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
     """A ``llama_cpp.Llama`` that decodes speculatively. The text stays what the target alone would have said.
 
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
@@ -63,6 +65,7 @@ class Llama(RoomForSnapshots, BaseLlama):
         kernels: ``"auto"``: our kernels multiply quantized weights on the CPU where they were tried and work;
             ``"off"``: llama.cpp's own do. None: what the environment variable ``SPECLLAMA_KERNELS`` says, else
             ``"auto"``. A draft given by its path is loaded likewise. ``llm.kernels`` says what became of it.
+        max_parallel: how many texts ``create_completions`` has under way at once; each has room for ``n_ctx`` tokens.
         kwargs: everything else that ``llama_cpp.Llama`` takes. ``logits_all`` is ignored: logprobs do not need it.
 
     Raises:
@@ -83,11 +86,13 @@ class Llama(RoomForSnapshots, BaseLlama):
         verify: str = "auto",
         seed: int | None = None,
         kernels: str | None = None,
+        max_parallel: int = 8,
         **kwargs: Any,
     ) -> None:
         options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
         checked = checked_seed(seed)
         self._kernels = checked_kernels(kernels)
+        self.max_parallel = checked_max_parallel(max_parallel)
         check_constructor(kwargs)
         check_draft_kwargs(draft_kwargs)
         self.session = Session(self, options)
@@ -328,6 +333,7 @@ class Llama(RoomForSnapshots, BaseLlama):
             "max_draft_tokens": self.max_draft_tokens,
             "verify": self.verify,
             "kernels": self._kernels,
+            "max_parallel": self.max_parallel,
         }
 
     def close(self) -> None:
@@ -339,6 +345,8 @@ class Llama(RoomForSnapshots, BaseLlama):
         if "_stack" not in self.__dict__:
             return  # __init__ failed early
         self.session.memory.close()
+        if self._places is not None:
+            self._places.close()
         super().close()
         close_for_good(self)
         if self.session.draft is not None:

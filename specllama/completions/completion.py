@@ -66,6 +66,7 @@ class Completion:
             grammar=arguments["grammar"],
             stopping_criteria=arguments["stopping_criteria"],
             max_tokens=self._max_tokens,
+            wants_logits=self._log is not None,
         )
         self._generation = Generation(session, request)
         self._watch = watch_of_call()
@@ -107,6 +108,7 @@ class Completion:
         """Feeds tokens to the assembler until something ends the completion; yields after each one."""
         llama, assembler = self._llama, self._assembler
         if self._echo and self._log is not None and not self._stream:
+            self._session.require_alone("echo with logprobs")
             self._log.add_prompt(
                 self._prompt_tokens, prompt_logprobs(self._session, self._prompt_tokens, self._num_logprobs)
             )

@@ -27,7 +27,7 @@ class CostMemory:
     It disturbs no generation: what cannot be read is not known, and what cannot be written is not kept.
     """
 
-    def __init__(self, engine: _core.Speculator, target: BaseLlama, draft: Any) -> None:
+    def __init__(self, engine: _core.Speculator | _core.Scheduler, target: BaseLlama, draft: Any) -> None:
         self._engine = engine
         self._keys = {"target": cost_key(target, "target")}
         if isinstance(draft, BaseLlama):  # others decode nothing

@@ -25,9 +25,12 @@ class Draft(abc.ABC):
         self.given = given
         self.unusable: str | None = None
 
+    sequence: _core.Sequence | None = None
+    """Of a draft that decodes: its own."""
+
     @abc.abstractmethod
-    def engine(self, target: _core.Sequence) -> _core.Speculator:
-        """The native loop over the target and this draft."""
+    def engine(self, target: _core.Sequence, own: _core.Sequence | None = None) -> _core.Speculator:
+        """The native loop over the target and this draft. `own`: another sequence for a draft that decodes."""
 
     @abc.abstractmethod
     def pickled(self) -> Any:

@@ -31,7 +31,7 @@ class FunctionDraft(Draft):
         """Whether this is a function; a Llama is one too, and is not meant."""
         return callable(draft) and not isinstance(draft, (BaseLlama, type))
 
-    def engine(self, target: _core.Sequence) -> _core.Speculator:
+    def engine(self, target: _core.Sequence, own: _core.Sequence | None = None) -> _core.Speculator:
         """See the base class."""
         return _core.Speculator(target, ["function"], function=self._propose)
 

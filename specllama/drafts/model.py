@@ -45,7 +45,7 @@ class ModelDraft(Draft):
         if not is_open(llama):
             raise _core.ClosedError("the draft Llama is closed: open it again, or give its path as draft_model")
         require_same_vocabulary(target._model, llama._model)
-        self.sequence = sequence_of(llama, "draft")  # refuses a model that cannot generate
+        self.sequence: _core.Sequence = sequence_of(llama, "draft")  # refuses a model that cannot generate
         self.llama = llama
         self.owned = owned
         self._corpus = corpus
@@ -105,9 +105,9 @@ class ModelDraft(Draft):
         remember(llama, use)
         return cls(target, llama, True, corpus)
 
-    def engine(self, target: _core.Sequence) -> _core.Speculator:
+    def engine(self, target: _core.Sequence, own: _core.Sequence | None = None) -> _core.Speculator:
         """See the base class."""
-        return _core.Speculator(target, [GRAMMAR, LOOKUP, "model"], draft=self.sequence, corpus=self._corpus)
+        return _core.Speculator(target, [GRAMMAR, LOOKUP, "model"], draft=own or self.sequence, corpus=self._corpus)
 
     def pickled(self) -> Any:
         """See the base class."""

@@ -21,7 +21,7 @@ class TextDraft(Draft):
         self._corpus = corpus
         self.unusable = why_no_rollback(target, "target")
 
-    def engine(self, target: _core.Sequence) -> _core.Speculator:
+    def engine(self, target: _core.Sequence, own: _core.Sequence | None = None) -> _core.Speculator:
         """See the base class."""
         return _core.Speculator(target, [GRAMMAR, self._name], corpus=self._corpus)
 

@@ -124,6 +124,8 @@ class Generation:
     def _begin(self) -> None:
         session, llama, request = self._session, self._llama, self._request
         require_open(llama)
+        if self._fallback_reason:
+            session.require_alone("mirostat")
         tokens = token_ids(request.tokens, "the prompt", llama.n_vocab())
         self._started = self._last_active = time.perf_counter()
         session.begin(self)
@@ -150,6 +152,7 @@ class Generation:
                 logits_processor=None if self._fallback_reason else self._processors or None,
                 constraint=grammar,
                 heed=None if self._watch is None else self._watch.heed,
+                keeps_logits=request.keeps_logits,
             )
         except BaseException:
             left = session.target.num_tokens

@@ -27,6 +27,10 @@ class Memory:
         self._sequence: _core.Sequence | None = None
         self._noted = (0, 0)  # llama_cpp's n_tokens, and how many tokens the memory held then
 
+    def use(self, sequence: _core.Sequence) -> None:
+        """Have another sequence than the one over the Llama's own context. It is empty."""
+        self._sequence = sequence
+
     def sequence(self, llama: BaseLlama, name: str) -> _core.Sequence:
         """See `sequence_of`."""
         if self._sequence is None:

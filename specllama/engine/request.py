@@ -75,8 +75,14 @@ class Request:
     logits_processor: Any = None
     grammar: Any = None
     stopping_criteria: Any = None
+    wants_logits: bool = False
     max_tokens: int = LARGEST_INT
     reset: bool = True
+
+    @property
+    def keeps_logits(self) -> bool:
+        """Whether somebody looks at the logits of a token after it is out."""
+        return self.wants_logits or self.stopping_criteria is not None
 
     def fallback_reason(self) -> str | None:
         """What of this cannot be applied exactly under speculation yet."""

@@ -42,14 +42,17 @@ class Session:
 
     It does not keep the Llama alive: whoever needs that holds the Llama, too.
 
+    With `is_place` it is one of several that share contexts.
+
     Attributes:
         options: how to speculate where a call does not say.
         memory: what is known of the target's memory.
     """
 
-    def __init__(self, llama: BaseLlama, options: Options) -> None:
+    def __init__(self, llama: BaseLlama, options: Options, is_place: bool = False) -> None:
         self._llama = weakref.ref(llama)
         self.options = options
+        self._is_place = is_place
         self.memory = memory_of(llama)
         self._draft: Draft | None = None
         self._engine: _core.Speculator | None = None
@@ -82,13 +85,26 @@ class Session:
                 self._engine = _core.Speculator(self.target)
             else:
                 self._engine = self._draft.engine(self.target)
-                self._costs = CostMemory(self._engine, self.llama, self._draft.given)
+                if not self._is_place:  # else whoever has all places does
+                    self._costs = CostMemory(self._engine, self.llama, self._draft.given)
         return self._engine
 
     def restore_costs(self) -> None:
         """Have the loop believe what is kept of T(n), in place of what it has learned."""
         if self._costs is not None:
             self._costs.restore()
+
+    def require_alone(self, what: str) -> None:
+        """Refuse what takes more than a sequence of the target's.
+
+        Raises:
+            ValueError: others share the contexts.
+        """
+        if self._is_place:
+            raise ValueError(
+                f"{what} needs the Llama for one text alone: call create_completion for this text, "
+                "or create_completions with max_parallel=1"
+            )
 
     # The draft
 

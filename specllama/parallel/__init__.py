@@ -1,0 +1,1 @@
+"""Many texts at once: places for them, and the calls that fill these."""

@@ -1,0 +1,84 @@
+"""The native side of many texts: contexts with room for several sequences, and what decodes these together."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import Any
+
+import llama_cpp
+from llama_cpp import _internals
+
+from specllama import _core
+from specllama.backend.base_class import BaseLlama
+from specllama.backend.libllama import API
+from specllama.drafts.model import ModelDraft
+from specllama.engine.session import Session
+
+
+class Contexts:
+    """A context of the target, and one of a draft model, besides those that the Llamas have.
+
+    The weights are shared. Each context has ``count`` sequences of the Llama's ``n_ctx`` tokens in one cache, so that
+    prompts which begin alike share their cells.
+
+    Raises:
+        MemoryError: there is no room for the caches.
+    """
+
+    def __init__(self, session: Session, count: int) -> None:
+        self._stack = contextlib.ExitStack()
+        target = session.llama
+        draft = session.draft.llama if isinstance(session.draft, ModelDraft) else None
+        try:
+            self._target = self._decoder(target, "target", count)
+            self._draft = None if draft is None else self._decoder(draft, "draft", count)
+            self.scheduler = _core.Scheduler(self._target, self._draft)
+            self._stack.callback(self.scheduler.close)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def sequences(self, number: int) -> tuple[_core.Sequence, _core.Sequence | None]:
+        """The target's and the draft's sequence of one place, which may be made once."""
+        return (
+            _core.Sequence(self._target, number),
+            None if self._draft is None else _core.Sequence(self._draft, number),
+        )
+
+    def close(self) -> None:
+        """Free both. Whatever is under way gets ClosedError."""
+        self._stack.close()
+
+    def _decoder(self, llama: BaseLlama, name: str, count: int) -> _core.Decoder:
+        params: Any = type(llama.context_params).from_buffer_copy(llama.context_params)
+        params.n_ctx, params.n_seq_max, params.kv_unified = llama.n_ctx() * count, count, True
+        if hasattr(params, "n_rs_seq"):
+            params.n_rs_seq = 0
+        try:
+            context = _internals.LlamaContext(model=llama._model, params=params, verbose=llama.verbose)
+        except ValueError as error:
+            raise MemoryError(
+                f"there is no room for {count} texts of n_ctx={llama.n_ctx()} tokens with the {name}: take a smaller "
+                "max_parallel, or create the Llama with a smaller n_ctx"
+            ) from error
+        self._stack.callback(context.close)
+        _apply_lora(llama, context.ctx)
+        decoder = _core.Decoder(API, ctypes.cast(context.ctx, ctypes.c_void_p).value or 0, name, llama.n_ctx())
+        self._stack.callback(decoder.close)
+        return decoder
+
+
+def _apply_lora(llama: BaseLlama, context: Any) -> None:
+    """Does what llama_cpp.Llama does to its own context."""
+    adapter = llama._lora_adapter
+    if adapter is None:
+        return
+    if hasattr(llama_cpp, "llama_set_adapters_lora"):
+        kind: Any = llama_cpp.llama_adapter_lora_p_ctypes
+        adapters, scales = (kind * 1)(adapter), (ctypes.c_float * 1)(llama.lora_scale)
+        failed = llama_cpp.llama_set_adapters_lora(context, adapters, 1, scales)
+    else:  # before 0.3.17
+        failed = llama_cpp.llama_set_adapter_lora(context, adapter, llama.lora_scale)
+    if failed:
+        raise RuntimeError(f"the LoRA adapter {llama.lora_path} cannot be applied to the texts' context")

@@ -1,0 +1,132 @@
+"""Many texts under way: threads that fill the places, and their outcomes as they come."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from specllama.backend.base_class import BaseLlama
+from specllama.engine.watch import Stopped, Watch, watching
+
+from .outcome import Outcome
+from .places import Places
+
+Job = Callable[[BaseLlama], dict[str, Any]]
+"""Generates one text at a place."""
+
+_CLOSING = 0.1  # seconds between two looks at whether it was closed
+
+
+class Outcomes(Iterator[Outcome]):
+    """The outcomes, in the order in which they end. At most two for each place wait to be taken.
+
+    ``close`` ends what is under way, from any thread; so does an exception in the source of the jobs, which is raised
+    here once. Read to its end, or close it.
+    """
+
+    def __init__(self, places: Places, count: int, jobs: Iterable[Job]) -> None:
+        self._places = places
+        self._jobs = enumerate(jobs)
+        self._source = threading.Lock()  # the jobs may be made by a generator
+        self._ended: queue.Queue[Outcome | BaseException | None] = queue.Queue(maxsize=2 * count)
+        self._watches: dict[int, Watch] = {}
+        self._closed = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"specllama-text-{number}", daemon=True) for number in range(count)
+        ]
+        self._num_working = count
+        for thread in self._threads:
+            thread.start()
+
+    def __next__(self) -> Outcome:
+        """The next that ends."""
+        while self._num_working and not self._closed.is_set():
+            ended = self._ended.get()
+            if ended is None:
+                self._num_working -= 1
+            elif isinstance(ended, BaseException):
+                self.close()
+                raise ended
+            else:
+                return ended
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        """End what is under way, and begin nothing more."""
+        self._closed.set()
+        for watch in list(self._watches.values()):
+            watch.stop()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def __enter__(self) -> Outcomes:
+        """Closes it in the end."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """See ``close``."""
+        self.close()
+
+    # In a thread
+
+    def _work(self) -> None:
+        try:
+            while not self._closed.is_set():
+                with self._source:
+                    number, job = next(self._jobs, (-1, None))
+                if job is None:
+                    break
+                self._put(self._outcome(number, job))
+        except Stopped:
+            pass
+        except BaseException as error:
+            self._put(error)
+        self._put(None)
+
+    def _outcome(self, number: int, job: Job) -> Outcome:
+        watch = self._watches[number] = Watch()
+        try:
+            with self._places.taken() as place, watching(watch):
+                if self._closed.is_set():
+                    watch.stop()
+                return Outcome(number, job(place), None, watch.stats())
+        except Stopped:
+            raise
+        except Exception as error:
+            return Outcome(number, None, error, watch.stats())
+        finally:
+            del self._watches[number]
+
+    def _put(self, ended: Outcome | BaseException | None) -> None:
+        while True:
+            try:
+                self._ended.put(ended, timeout=_CLOSING)
+            except queue.Full:
+                if self._closed.is_set():
+                    return
+            else:
+                return
+
+
+def arguments_of(item: Any, name: str, common: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of one call: what all have in common, and an item's own.
+
+    Args:
+        item: what is given for the argument `name`; or a mapping of arguments, which win over the common ones.
+        name: ``prompt`` or ``messages``.
+        common: arguments of every call.
+
+    Raises:
+        ValueError: a mapping without `name`, or one that asks for a stream.
+    """
+    own = dict(item) if isinstance(item, Mapping) else {name: item}
+    if name not in own:
+        raise ValueError(f"a mapping must have {name!r}, and may have other arguments: {sorted(own)!r:.100} has not")
+    arguments = {**common, **own}
+    if arguments.pop("stream", False):
+        raise ValueError("stream=True is for all texts together: their outcomes come as they end")
+    return arguments

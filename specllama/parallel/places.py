@@ -1,0 +1,149 @@
+"""The places of one Llama, and who has them."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import llama_cpp
+
+from specllama import _core
+from specllama.backend.base_class import BaseLlama
+from specllama.costs.learned import CostMemory
+from specllama.engine.closed import require_open
+from specllama.engine.session import Session
+
+from .contexts import Contexts
+from .place import make_place
+
+
+def checked_max_parallel(value: Any) -> int:
+    """How many texts at once, at least 1.
+
+    Raises:
+        TypeError: no int.
+        ValueError: out of range.
+    """
+    most = int(llama_cpp.llama_max_parallel_sequences())
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"max_parallel={value!r:.100} must be an int, from 1 to {most}") from None
+    if not 1 <= number <= most:
+        raise ValueError(f"max_parallel={number} is out of range: llama.cpp decodes 1 to {most} texts at once")
+    return number
+
+
+class Places:
+    """Opened when they are first needed, and anew where more are, or another draft.
+
+    A model whose memory is recurrent has one place: the Llama itself.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._lock = threading.Condition()
+        self._contexts: Contexts | None = None
+        self._costs: CostMemory | None = None
+        self._free: deque[BaseLlama] = deque()
+        self._count = 0
+        self._num_taken = 0
+        self._draft: object = None
+        self._is_closed = False
+
+    def open(self, count: int) -> int:
+        """Have room for so many texts at once. Returns how many there may be, which is 1 for a recurrent model.
+
+        One text at a time takes the Llama itself, unless others are under way.
+
+        Raises:
+            ClosedError: the Llama is closed.
+            BusyError: texts are under way, and there is room for fewer.
+            MemoryError: there is no room for so many.
+        """
+        require_open(self._session.llama)
+        if not self._can_share():
+            return 1
+        with self._lock:
+            if count == 1:
+                if not self._num_taken:
+                    self._close()
+                return 1
+            is_fitting = self._count >= count and self._draft is self._session.draft
+            if self._contexts is not None and is_fitting:
+                return count
+            if self._num_taken:
+                raise _core.BusyError(
+                    f"{self._num_taken} texts are under way at {self._count} places: wait for them before asking for "
+                    f"{count}, or create the Llama with max_parallel={count}"
+                )
+            self._close()
+            self._open(count)
+        return count
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[BaseLlama]:
+        """A place, when one is free: the one that was used least recently, so that the others' prompts stay."""
+        with self._lock:
+            is_alone = self._contexts is None and not self._is_closed
+        if is_alone:
+            yield self._session.llama
+            return
+        with self._lock:
+            self._lock.wait_for(lambda: self._free or self._contexts is None)
+            if self._contexts is None:
+                raise _core.ClosedError("this Llama is closed: create a new one")
+            place = self._free.popleft()
+            self._num_taken += 1
+        try:
+            yield place
+        finally:
+            with self._lock:
+                self._num_taken -= 1
+                if self._contexts is not None:
+                    self._free.append(place)
+                self._lock.notify()
+            if self._costs is not None:
+                self._costs.keep()
+
+    @property
+    def counters(self) -> _core.SchedulerCounters | None:
+        """What has been decoded together since the places were opened; None if they are not."""
+        return None if self._contexts is None else self._contexts.scheduler.counters
+
+    def close(self) -> None:
+        """Free the contexts. Texts under way get ClosedError."""
+        with self._lock:
+            self._is_closed = True
+            self._close()
+            self._lock.notify_all()
+
+    def _can_share(self) -> bool:
+        session = self._session
+        draft = session.draft
+        rollbacks = [session.target.decoder.rollback]
+        if draft is not None and draft.sequence is not None:
+            rollbacks.append(draft.sequence.decoder.rollback)
+        return all(rollback.startswith("seq_rm") for rollback in rollbacks)
+
+    def _open(self, count: int) -> None:
+        session = self._session
+        llama = session.llama
+        contexts = Contexts(session, count)
+        self._free.extend(make_place(llama, session, *contexts.sequences(number)) for number in range(count))
+        self._contexts, self._count, self._draft = contexts, count, session.draft
+        if session.draft is not None:
+            self._costs = CostMemory(contexts.scheduler, llama, session.draft.given)
+
+    def _close(self) -> None:
+        if self._contexts is not None:
+            self._contexts.close()
+        self._contexts = self._costs = None
+        self._free.clear()
+        self._count = 0

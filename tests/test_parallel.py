@@ -1,0 +1,257 @@
+"""`create_completions`: many texts at once from Python."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import specllama
+from specllama.parallel.outcomes import Outcomes
+from specllama.parallel.places import checked_max_parallel
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama, TinyFiles
+
+PROMPTS = ["hello " * (i % 5 + 1) + "word " * i for i in range(14)]
+
+
+@pytest.fixture
+def llm(make_llama: MakeLlama, tiny_files: TinyFiles) -> specllama.Llama:
+    return make_llama(draft=tiny_files.good, n_ctx=256, max_parallel=4, num_draft_tokens="auto")
+
+
+def text_of(response: Any) -> str:
+    return str(response["choices"][0]["text"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.9, "seed": 5},
+        {"temperature": 0.9, "seed": 5, "logprobs": 2},
+        {"temperature": 0.7, "seed": 5, "dry_multiplier": 0.8, "stop": ["a"]},
+        {"temperature": 0.7, "seed": 5, "verify": "block", "num_draft_tokens": 3},
+        {"temperature": 0.0, "logit_bias": {"7": 3.0}, "echo": True, "repeat_penalty": 1.1},
+    ],
+)
+def test_each_is_what_create_completion_gives(llm: specllama.Llama, options: dict[str, Any]) -> None:
+    outcomes = llm.create_completions(PROMPTS, max_tokens=24, **options)
+    assert [outcome.index for outcome in outcomes] == list(range(len(PROMPTS)))
+    for prompt, outcome in zip(PROMPTS, outcomes, strict=True):
+        alone = llm.create_completion(prompt, max_tokens=24, **options)
+        assert outcome.text == text_of(alone)
+        assert outcome.response is not None
+        assert outcome.response["usage"] == alone["usage"]
+        assert outcome.stats.num_tokens == llm.stats.num_tokens
+    counters = llm.places.counters
+    assert counters is not None
+    assert counters.most_texts > 1
+
+
+def test_logprobs_are_those_of_the_text(llm: specllama.Llama) -> None:
+    options: dict[str, Any] = {"max_tokens": 12, "temperature": 0.0, "logprobs": 3}
+    for prompt, outcome in zip(PROMPTS, llm.create_completions(PROMPTS, **options), strict=True):
+        assert outcome.response is not None
+        found = outcome.response["choices"][0]["logprobs"]
+        alone = llm.create_completion(prompt, **options)["choices"][0]["logprobs"]
+        assert found["tokens"] == alone["tokens"]
+        np.testing.assert_allclose(found["token_logprobs"], alone["token_logprobs"], atol=1e-4)
+
+
+def test_chats(llm: specllama.Llama) -> None:
+    chats = [[{"role": "user", "content": prompt}] for prompt in PROMPTS[:5]]
+    for messages, outcome in zip(chats, llm.create_chat_completions(chats, max_tokens=8, seed=1), strict=True):
+        alone = llm.create_chat_completion(messages, max_tokens=8, seed=1)
+        assert outcome.text == alone["choices"][0]["message"]["content"]
+
+
+def test_a_seed_of_the_llama_gives_each_text_its_own(make_llama: MakeLlama) -> None:
+    """The same ones, in the same order, as one call after the other."""
+    one, other = make_llama(seed=7, max_parallel=3), make_llama(seed=7)
+    found = [outcome.text for outcome in one.create_completions(["hello"] * 6, max_tokens=12, temperature=1.0)]
+    assert found == [text_of(other.create_completion("hello", max_tokens=12, temperature=1.0)) for _ in range(6)]
+    assert len(set(found)) > 1
+
+
+def test_arguments_of_its_own_and_errors_of_its_own(llm: specllama.Llama) -> None:
+    given: list[Any] = [
+        "hello",
+        {"prompt": "hello", "max_tokens": 3},
+        {"prompt": "hello", "temprature": 1.0},
+        {"text": "hello"},
+        5,
+        "word " * 5000,
+        {"prompt": "hello", "grammar": "broken"},
+        {"prompt": "hello", "stream": True},
+        {"prompt": "hello", "mirostat_mode": 2},
+        {"prompt": "hello", "echo": True, "logprobs": 1},
+        "word",
+    ]
+    outcomes = llm.create_completions(given, max_tokens=9, temperature=0.5, seed=1)
+    errors = {outcome.index: str(outcome.error) for outcome in outcomes if outcome.error}
+    assert sorted(errors) == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert "temprature" in errors[2]
+    assert "'prompt'" in errors[3]
+    assert "n_ctx" in errors[5]
+    assert "together" in errors[7]
+    assert "mirostat" in errors[8]
+    assert "max_parallel=1" in errors[9]
+    assert outcomes[1].stats.num_tokens == 3
+    for i in (0, 10):
+        assert outcomes[i].text == text_of(llm.create_completion(given[i], max_tokens=9, temperature=0.5, seed=1))
+    with pytest.raises(TypeError, match="temprature"):
+        _ = outcomes[2].text
+    alone = llm.create_completions(given[8:10], max_parallel=1, max_tokens=9, seed=1, num_draft_tokens=0)
+    assert [outcome.error for outcome in alone] == [None, None]
+
+
+def test_outcomes_as_they_come(llm: specllama.Llama) -> None:
+    """Nothing is read from the source, or kept, beyond what is under way and a few that wait."""
+    num_read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal num_read
+        for i in itertools.count():
+            num_read += 1
+            yield f"hello {i}"
+
+    with llm.create_completions(endless(), max_tokens=4, stream=True) as outcomes:
+        for num_taken, outcome in enumerate(itertools.islice(outcomes, 30)):
+            assert outcome.error is None
+            assert num_read <= num_taken + 1 + 4 * 4
+            time.sleep(0.002)
+    assert text_of(llm.create_completion("hello", max_tokens=4))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("specllama-text")]
+
+
+def test_leaving_ends_what_is_under_way(llm: specllama.Llama) -> None:
+    outcomes = llm.create_completions(["hello"] * 100, max_tokens=200, stream=True, temperature=1.0)
+    next(outcomes)
+    start = time.perf_counter()
+    outcomes.close()
+    assert time.perf_counter() - start < 5.0
+    with pytest.raises(StopIteration):
+        next(outcomes)
+    assert len(llm.create_completions(["hello"] * 4, max_tokens=2)) == 4
+
+
+def test_an_error_of_the_source_is_raised(llm: specllama.Llama) -> None:
+    def broken() -> Iterator[str]:
+        yield "hello"
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        llm.create_completions(broken(), max_tokens=4)
+    assert llm.create_completions(["hello"], max_tokens=2)[0].error is None
+
+
+def test_async(llm: specllama.Llama) -> None:
+    async def texts() -> dict[int, str]:
+        return {outcome.index: outcome.text async for outcome in llm.acreate_completions(PROMPTS, max_tokens=5, seed=2)}
+
+    found = asyncio.run(texts())
+    expected = llm.create_completions(PROMPTS, max_tokens=5, seed=2)
+    assert [found[i] for i in range(len(PROMPTS))] == [outcome.text for outcome in expected]
+
+
+def test_the_llama_itself_is_free_meanwhile(llm: specllama.Llama) -> None:
+    before = text_of(llm.create_completion("hello", max_tokens=9, seed=1))
+    n_tokens = llm.n_tokens
+    with llm.create_completions(["word"] * 20, max_tokens=30, stream=True) as outcomes:
+        next(outcomes)
+        assert text_of(llm.create_completion("hello", max_tokens=9, seed=1)) == before
+        assert sum(outcome.error is None for outcome in outcomes) == 19
+    assert llm.n_tokens == n_tokens
+
+
+def test_several_calls_share_the_places(llm: specllama.Llama) -> None:
+    results: dict[int, list[str]] = {}
+
+    def call(number: int) -> None:
+        results[number] = [outcome.text for outcome in llm.create_completions(PROMPTS, max_tokens=9, seed=number)]
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(3):
+        assert results[number] == [
+            text_of(llm.create_completion(prompt, max_tokens=9, seed=number)) for prompt in PROMPTS
+        ]
+
+
+def test_another_draft_means_other_places(llm: specllama.Llama, tiny_files: TinyFiles) -> None:
+    expected = [outcome.text for outcome in llm.create_completions(PROMPTS, max_tokens=9, temperature=0.0)]
+    for draft in (None, "lookup", str(tiny_files.bad), lambda tokens: tokens[-1:]):
+        llm.draft_model = draft
+        assert [o.text for o in llm.create_completions(PROMPTS, max_tokens=9, temperature=0.0)] == expected
+    drafted = llm.create_completions(PROMPTS, max_tokens=9, temperature=0.0, num_draft_tokens=2)
+    assert all(outcome.stats.num_draft_tokens for outcome in drafted)
+
+
+@pytest.mark.parametrize("name", ["recurrent", "hybrid", "sliding"])
+def test_other_memories(make_llama: MakeLlama, tiny_files: TinyFiles, name: str) -> None:
+    """A recurrent model takes one text after the other, a sliding window all of them."""
+    llm = make_llama(getattr(tiny_files, name), draft=getattr(tiny_files, f"{name}_draft"), n_ctx=256)
+    outcomes = llm.create_completions(PROMPTS, max_tokens=9, temperature=0.0)
+    assert (llm.places.counters is None) == (name != "sliding")
+    for prompt, outcome in zip(PROMPTS, outcomes, strict=True):
+        assert outcome.text == text_of(llm.create_completion(prompt, max_tokens=9, temperature=0.0))
+
+
+def test_closing_ends_the_texts(make_llama: MakeLlama) -> None:
+    llm = make_llama(n_ctx=256)
+    outcomes = llm.create_completions(["hello"] * 50, max_tokens=200, stream=True, temperature=1.0)
+    next(outcomes)
+    llm.close()
+    left = list(outcomes)
+    assert {type(outcome.error) for outcome in left} <= {type(None), specllama.ClosedError}
+    assert any(outcome.error for outcome in left)
+    with pytest.raises(specllama.ClosedError):
+        llm.create_completions(["hello"])
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(0, ValueError), (10**6, ValueError), ("4", TypeError), (True, TypeError)]
+)
+def test_a_number_of_texts_that_cannot_be(make_llama: MakeLlama, value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="max_parallel"):
+        checked_max_parallel(value)
+    with pytest.raises(error, match="max_parallel"):
+        make_llama(max_parallel=value)
+
+
+def test_one_text_is_no_list(llm: specllama.Llama) -> None:
+    with pytest.raises(TypeError, match="must be a list"):
+        llm.create_completions("hello")
+
+
+def test_many_prompts_with_bad_ones_among_them(llm: specllama.Llama) -> None:
+    """Every tenth is bad; the others are what they are alone."""
+    bad: list[Any] = ["word " * 5000, 3, {"prompt": "a", "grammar": "x"}, {"prompt": None}]
+    given: list[Any] = []
+    for i in range(400):
+        if i % 10 == 3:
+            given.append(bad[i // 10 % len(bad)])
+        else:
+            given.append(f"hello {i} " + "word " * (i % 17))
+    outcomes = llm.create_completions(given, max_tokens=6, temperature=0.8, seed=11)
+    for i, outcome in enumerate(outcomes):
+        assert (outcome.error is not None) == (i % 10 == 3)
+        if i % 25 == 0:
+            assert outcome.text == text_of(llm.create_completion(given[i], max_tokens=6, temperature=0.8, seed=11))
+
+
+def test_outcomes_are_an_iterator(llm: specllama.Llama) -> None:
+    with llm.create_completions(["hello"], max_tokens=1, stream=True) as outcomes:
+        assert isinstance(outcomes, Outcomes)
+        assert iter(outcomes) is outcomes
