@@ -40,9 +40,10 @@ Scheduler::Scheduler(std::shared_ptr<Decoder> target, std::shared_ptr<Decoder> d
         }
     };
     for (const Served & served : served_) {
-        if (served.decoder->is_recurrent()) {
+        // A sliding window gives cells that one text no longer looks at to another, and with them its way back.
+        if (served.decoder->rollback() != Rollback::seq_rm) {
             throw std::invalid_argument("the memory of the " + served.decoder->name() +
-                                        " is recurrent: its texts cannot be decoded together");
+                                        " is recurrent or a sliding window: its texts cannot be decoded together");
         }
     }
     for (const Served & served : served_) {

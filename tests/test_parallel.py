@@ -63,7 +63,7 @@ def test_logprobs_are_those_of_the_text(llm: specllama.Llama) -> None:
         found = outcome.response["choices"][0]["logprobs"]
         alone = llm.create_completion(prompt, **options)["choices"][0]["logprobs"]
         assert found["tokens"] == alone["tokens"]
-        np.testing.assert_allclose(found["token_logprobs"], alone["token_logprobs"], atol=1e-4)
+        np.testing.assert_allclose(found["token_logprobs"], alone["token_logprobs"], atol=2e-3)
 
 
 def test_chats(llm: specllama.Llama) -> None:
@@ -200,10 +200,10 @@ def test_another_draft_means_other_places(llm: specllama.Llama, tiny_files: Tiny
 
 @pytest.mark.parametrize("name", ["recurrent", "hybrid", "sliding"])
 def test_other_memories(make_llama: MakeLlama, tiny_files: TinyFiles, name: str) -> None:
-    """A recurrent model takes one text after the other, a sliding window all of them."""
+    """A memory that cannot be shared takes one text after the other."""
     llm = make_llama(getattr(tiny_files, name), draft=getattr(tiny_files, f"{name}_draft"), n_ctx=256)
     outcomes = llm.create_completions(PROMPTS, max_tokens=9, temperature=0.0)
-    assert (llm.places.counters is None) == (name != "sliding")
+    assert llm.places.counters is None
     for prompt, outcome in zip(PROMPTS, outcomes, strict=True):
         assert outcome.text == text_of(llm.create_completion(prompt, max_tokens=9, temperature=0.0))
 

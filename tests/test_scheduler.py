@@ -72,21 +72,9 @@ def test_every_text_is_the_one_it_is_alone(
     alone.close()
 
 
-def test_a_sliding_window(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
-    alone = Engine(tiny_files.sliding, tiny_files.sliding_draft)
-    texts = open_texts(tiny_files.sliding, tiny_files.sliding_draft, PLACES)
-    given = prompts(10, shared=70)
-    expected = [alone.generate(prompt, LENGTH, gamma=3, temperature=0.0) for prompt in given]
-    jobs = [
-        lambda place, prompt=prompt: texts.generate(place, prompt, LENGTH, gamma=3, temperature=0.0) for prompt in given
-    ]
-    assert texts.run(jobs) == expected
-    alone.close()
-
-
-@pytest.mark.parametrize("name", ["recurrent", "hybrid"])
-def test_a_recurrent_memory_is_refused(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], name: str) -> None:
-    with pytest.raises(ValueError, match="recurrent"):
+@pytest.mark.parametrize("name", ["recurrent", "hybrid", "sliding"])
+def test_a_memory_that_cannot_be_shared_is_refused(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], name: str) -> None:
+    with pytest.raises(ValueError, match="together"):
         open_texts(getattr(tiny_files, name), None, PLACES)
 
 
