@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import platformdirs
 import pytest
 import tiny_models as tiny
@@ -31,9 +32,11 @@ REAL_DRAFT = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Silences one bug of old llama-cpp-python releases: their LlamaModel.__del__ fails if the model did not load."""
+    """Silences one bug of old llama-cpp-python releases (their LlamaModel.__del__ fails if the model did not load)."""
     message = "Exception ignored in.*LlamaModel"
     config.addinivalue_line("filterwarnings", f"ignore:{message}:pytest.PytestUnraisableExceptionWarning")
+    hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine makes no test wrong
+    hypothesis.settings.load_profile("untimed")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
