@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from specllama.backend.base_class import BaseLlama
-from specllama.engine.limits import LARGEST_INT, MOST_THREADS
+from specllama.engine.number_limits import LARGEST_INT, MOST_THREADS
 from specllama.samplers import Samplers
 from specllama.warn import warn
 

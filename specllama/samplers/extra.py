@@ -9,7 +9,7 @@ from typing import Any
 
 from specllama import _core
 from specllama.backend.base_class import BaseLlama
-from specllama.engine.limits import LARGEST_INT
+from specllama.engine.number_limits import LARGEST_INT
 from specllama.engine.vocabulary import sequence_breakers_of
 
 

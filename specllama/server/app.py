@@ -20,7 +20,7 @@ from specllama.engine.watch import Stopped
 
 from .answers import Answers
 from .auth import KeyRequired
-from .bodies import MAX_BODY, Bodies
+from .request_limits import MAX_BODY, Bodies
 from .documentation import body_of, document
 from .errors import ShuttingDownError, error_body, error_reply
 from .hosts import HostsChecked, checked_host
