@@ -171,10 +171,10 @@ def test_a_known_curve_is_restored(make_llama: MakeLlama, tiny_files: TinyFiles)
     first = auto(make_llama, tiny_files.good)
     cost_cache.write(cost_key(first, "target"), CURVE)
     cost_cache.write(cost_key(draft_of(first), "draft"), FLAT)
-    target, draft = auto(make_llama, tiny_files.good)._engine.costs
+    target, draft = auto(make_llama, tiny_files.good).session.engine.costs
     assert target == pytest.approx(CURVE)
     assert draft == pytest.approx(FLAT)
-    target, draft = auto(make_llama, "lookup")._engine.costs  # the target is the same
+    target, draft = auto(make_llama, "lookup").session.engine.costs  # the target is the same
     assert target == pytest.approx(CURVE)
     assert draft == {}
 
@@ -335,7 +335,7 @@ def test_the_folder_may_be_deleted_at_any_time(make_llama: MakeLlama, monkeypatc
     llm = auto(make_llama, "lookup")
     generate(llm)
     shutil.rmtree(cost_cache.costs_dir())
-    assert auto(make_llama, "lookup")._engine.costs == ({}, {})
+    assert auto(make_llama, "lookup").session.engine.costs == ({}, {})
     monkeypatch.setattr(cost_memory, "changed", lambda before, now: True)  # whatever this machine's noise was
     generate(llm)
     assert len(files()) == 1
