@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import functools
 import inspect
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 import llama_cpp
 
 from .limits import LARGEST_INT, MOST_THREADS
-from .samplers import Samplers
+from .samplers import DEFAULTS
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -71,10 +70,9 @@ def with_options(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
     def decorate(method: _Method) -> _Method:
         functools.update_wrapper(method, base)
         signature = inspect.signature(base)
-        samplers = {field.name: field.default for field in dataclasses.fields(Samplers)}
         ours = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-            for name, default in {"num_draft_tokens": None, "verify": None, **samplers}.items()
+            for name, default in {"num_draft_tokens": None, "verify": None, **DEFAULTS}.items()
             if name not in signature.parameters  # of a release that has them as well
         ]
         parameters = [*signature.parameters.values(), *ours]
