@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from structs import values
 
 import specllama
-from specllama import cost_cache, cost_memory
 from specllama._core import _test
-from specllama.cost_key import cost_key
-from specllama.cost_memory import CostMemory, changed
+from specllama.costs import files as cost_cache
+from specllama.costs import learned as cost_memory
+from specllama.costs.key import cost_key
+from specllama.costs.learned import CostMemory, changed
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -11,7 +11,7 @@ from structs import values
 
 from specllama import _core
 from specllama._core import _test
-from specllama.draft import TEXT_DRAFTERS
+from specllama.drafts.draft import TEXT_DRAFTERS
 from specllama.token import Origin
 
 if TYPE_CHECKING:

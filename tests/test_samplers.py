@@ -14,7 +14,7 @@ from responses import PROMPT, joined
 
 import specllama
 from specllama import _core
-from specllama.logprobs import scored
+from specllama.completions.logprobs import scored
 from specllama.samplers import DEFAULTS, SAMPLERS
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import scipy.stats
 
 from specllama import _core
 from specllama._core import _test
-from specllama.request import Request
+from specllama.engine.request import Request
 from specllama.verify.exact import PairScorer
 from specllama.verify.loop import has_penalties, request_for
 from specllama.verify.multinomial import Cells, Pair, goodness_of_fit

@@ -1,0 +1,83 @@
+"""The samplers of llama-server that ``llama_cpp.Llama`` has no arguments for."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from specllama import _core
+from specllama.backend.libllama import sequence_breakers_of
+from specllama.engine.limits import LARGEST_INT
+
+if TYPE_CHECKING:
+    from specllama.llama import Llama
+
+
+_NUMBERS = {sampler.name: sampler for sampler in _core.server_samplers()}
+
+DEFAULTS: Mapping[str, Any] = {
+    **{name: sampler.default for name, sampler in _NUMBERS.items()},
+    "dry_sequence_breakers": ("\n", ":", '"', "*"),
+}
+"""What they are unless they are given: all of them are off."""
+
+SAMPLERS = tuple(DEFAULTS)
+"""Their names, as arguments of the methods that generate."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Samplers:
+    """llama-server's samplers, under its names and with its meanings: values by name. All are off unless asked for."""
+
+    values: Mapping[str, Any] = dataclasses.field(default_factory=lambda: DEFAULTS)
+
+    def overridden(self, given: Mapping[str, Any]) -> Samplers:
+        """These values but for those given.
+
+        Raises:
+            TypeError: one that is no number.
+            ValueError: one that is out of range.
+        """
+        for name, value in given.items():
+            if name in _NUMBERS:
+                _check(name, value)
+        return Samplers({**self.values, **given})
+
+    def breakers(self, llama: Llama) -> _core.SequenceBreakers | None:
+        """The sequence breakers in a Llama's tokens; None if DRY is off.
+
+        Raises:
+            TypeError: they are no texts.
+            ValueError: an empty one, or one that is too long.
+        """
+        if not self.values["dry_multiplier"]:
+            return None
+        texts = self.values["dry_sequence_breakers"]
+        if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"dry_sequence_breakers={texts!r} must be a list of texts, such as ['\\n', ':']")
+        return sequence_breakers_of(llama, tuple(texts))
+
+    def native(self, breakers: _core.SequenceBreakers | None) -> dict[str, Any]:
+        """Arguments of ``_core.SamplerParams``."""
+        return {"dry_breakers": breakers, **{name: self.values[name] for name in _NUMBERS}}
+
+    def active(self) -> list[str]:
+        """The names of those that switch a sampler on."""
+        return [name for name, sampler in _NUMBERS.items() if sampler.switches and self.values[name] > 0]
+
+
+def _check(name: str, value: Any) -> None:
+    default = DEFAULTS[name]
+    kind = numbers.Integral if isinstance(default, int) else numbers.Real
+    if not isinstance(value, kind):
+        wanted = "a whole number" if kind is numbers.Integral else "a number"
+        raise TypeError(f"{name}={value!r} must be {wanted}, such as its default {default}")
+    if isinstance(value, numbers.Integral) and abs(int(value)) > LARGEST_INT:
+        raise ValueError(f"{name}={value} is out of range: it must be from -1 to {LARGEST_INT}")
+
+
+def taken_from(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Takes these samplers out of a call's arguments."""
+    return {name: arguments.pop(name) for name in SAMPLERS if name in arguments}
