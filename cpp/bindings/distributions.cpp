@@ -3,7 +3,6 @@
 #include <pybind11/stl.h>
 
 #include <cmath>
-#include <map>
 #include <memory>
 #include <stdexcept>
 
@@ -49,7 +48,7 @@ void require_vector(const Logits & logits) {
 
 struct TokenLogprob {
     double logprob;
-    std::map<int32_t, double> top;
+    std::vector<std::pair<int32_t, double>> top;  // by descending probability
 };
 
 TokenLogprob logprobs(const Logits & logits, std::size_t token, std::size_t num_top) {
@@ -67,9 +66,17 @@ TokenLogprob logprobs(const Logits & logits, std::size_t token, std::size_t num_
     const double log_sum = top + std::log(sum_exp(values, n, top, 1.0F));
     TokenLogprob result{values[token] - log_sum, {}};
     for (const Candidate & candidate : best) {
-        result.top[candidate.id] = candidate.logit - log_sum;
+        result.top.emplace_back(candidate.id, candidate.logit - log_sum);
     }
     return result;
+}
+
+py::dict top_of(const TokenLogprob & self) {
+    py::dict by_id;
+    for (const auto & [token, logprob] : self.top) {
+        by_id[py::int_(token)] = logprob;
+    }
+    return by_id;
 }
 
 Distribution apply_chain(const Logits & logits, const SamplerParams & params, const std::vector<int32_t> & recent,
@@ -97,7 +104,7 @@ void bind_distributions(py::module_ & module) {
                                                                          "What may follow a text, such as a grammar.");
     ResultStruct<TokenLogprob>(module, "TokenLogprob", "How likely a token was, and which ones were likelier.")
         .field("logprob", &TokenLogprob::logprob, "The token's log-probability.")
-        .field("top", &TokenLogprob::top, "The log-probabilities of the most probable tokens, by id.");
+        .field("top", &top_of, "The log-probabilities of the most probable tokens by id, the likeliest first.");
     module.def("logprobs", &logprobs, py::arg("logits"), py::arg("token"), py::arg("num_top"),
                "The log-probability of a token, and those of the `num_top` most probable ones.");
     module.def("distribution", &apply_chain, py::arg("logits"), py::arg("params"),
