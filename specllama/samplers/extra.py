@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 import numbers
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specllama import _core
-from specllama.backend.libllama import sequence_breakers_of
+from specllama.backend.base_class import BaseLlama
 from specllama.engine.limits import LARGEST_INT
-
-if TYPE_CHECKING:
-    from specllama.llama import Llama
-
+from specllama.engine.vocabulary import sequence_breakers_of
 
 _NUMBERS = {sampler.name: sampler for sampler in _core.server_samplers()}
 
@@ -45,7 +42,7 @@ class Samplers:
                 _check(name, value)
         return Samplers({**self.values, **given})
 
-    def breakers(self, llama: Llama) -> _core.SequenceBreakers | None:
+    def breakers(self, llama: BaseLlama) -> _core.SequenceBreakers | None:
         """The sequence breakers in a Llama's tokens; None if DRY is off.
 
         Raises:
