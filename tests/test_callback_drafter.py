@@ -242,7 +242,7 @@ FAILURES: dict[str, tuple[Drafter, str]] = {
     "too few rows": (two(rows((0, 270, 1.0), shape=(1, WORD_COUNT))), "q of shape (1, "),
     "too many rows": (two(rows(*GOOD, shape=(3, WORD_COUNT))), "q of shape (3, "),
     "no rows": (two(np.ones(WORD_COUNT)), f"q of shape ({WORD_COUNT},)"),
-    "q of texts": (two(np.array([["a"]])), "cast"),
+    "q of texts": (two(np.array([["a"]])), "could not convert"),
     "rows that sum to less": (two(rows(GOOD[0], (1, 280, 0.98))), "token 280 at position 1 with a q that sums to 0.98"),
     "rows that sum to more": (two(rows(*GOOD, (0, 5, 0.02))), "token 270 at position 0 with a q that sums to 1.02"),
     "a row with NaN": (
