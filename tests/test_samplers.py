@@ -144,7 +144,7 @@ def test_log_probabilities_are_the_models_own(drafted: specllama.Llama) -> None:
     tokens = [token.id for token in drafted.generate_tokens(PROMPT, max_tokens=12, **settings)]
     prompt = drafted.tokenize(PROMPT.encode())
     drafted.reset()
-    rows = dict(scored(drafted, [*prompt, *tokens]))
+    rows = dict(scored(drafted.session, [*prompt, *tokens]))
     for i, token in enumerate(tokens):
         row = rows[len(prompt) - 1 + i]
         expected = float(row[token] - np.logaddexp.reduce(row.astype(np.float64)))
