@@ -19,6 +19,17 @@ namespace py = pybind11;
 
 namespace specllama {
 
+const kernels::InstructionSet & set_named(const std::string & name) {
+    const kernels::InstructionSet * sets[kernels::kMostSets];
+    const int count = kernels::usable_sets(sets);
+    for (int i = 0; i < count; ++i) {
+        if (name == sets[i]->name) {
+            return *sets[i];
+        }
+    }
+    throw std::invalid_argument("this processor, or this build, has no kernels for " + name);
+}
+
 namespace {
 
 using Bytes = py::array_t<uint8_t, py::array::c_style | py::array::forcecast>;
@@ -31,17 +42,6 @@ kernels::QuantizedType type_named(const std::string & name) {
         }
     }
     throw std::invalid_argument("there are no kernels for the type " + name);
-}
-
-const kernels::InstructionSet & set_named(const std::string & name) {
-    const kernels::InstructionSet * sets[kernels::kMostSets];
-    const int count = kernels::usable_sets(sets);
-    for (int i = 0; i < count; ++i) {
-        if (name == sets[i]->name) {
-            return *sets[i];
-        }
-    }
-    throw std::invalid_argument("this processor, or this build, has no kernels for " + name);
 }
 
 std::vector<std::string> instruction_sets() {

@@ -10,5 +10,6 @@ PYBIND11_MODULE(_core, module) {
     specllama::bind_decoder(module);
     specllama::bind_engine(module);
     specllama::bind_kernels(module);
+    specllama::bind_attention(module);
     specllama::bind_ggml_plugin(module);
 }

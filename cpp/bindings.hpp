@@ -3,7 +3,14 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
+#include "kernels/instruction_set.hpp"
+
 namespace specllama {
+
+// Throws std::invalid_argument if this processor, or this build, lacks it.
+const kernels::InstructionSet & set_named(const std::string & name);
 
 void bind_errors(pybind11::module_ & module);       // exception types
 void bind_mathematics(pybind11::module_ & module);  // distributions, noise, rules: no llama.cpp
@@ -12,6 +19,7 @@ void bind_api(pybind11::module_ & module);          // libllama's functions, voc
 void bind_decoder(pybind11::module_ & module);      // decoders and their sequences
 void bind_engine(pybind11::module_ & module);       // the loop
 void bind_kernels(pybind11::module_ & module);      // matrix products of our own, and what offers them to llama.cpp
+void bind_attention(pybind11::module_ & module);    // sums over a cache of floats
 void bind_ggml_plugin(pybind11::module_ & module);  // what changes ggml itself
 
 }  // namespace specllama

@@ -68,6 +68,12 @@ public:
     std::size_t num_decoded() const { return num_decoded_; }
     double decode_seconds() const { return decode_seconds_; }
 
+    // Whether the logits of a token were the same to the last bit in any batch, so far: false before the first decode.
+    // It takes one text in a memory whose cells stand in the order of their tokens.
+    bool is_batch_invariant() const {
+        return saw_ours_ && !saw_foreign_ && rollback_ == Rollback::seq_rm && sequences_.size() <= 1;
+    }
+
     bool is_open() const { return context_ != nullptr; }
     void require_open() const;
 
@@ -126,6 +132,8 @@ private:
     std::vector<int32_t> sequences_;  // that live in it
     std::size_t num_decoded_ = 0;
     double decode_seconds_ = 0.0;
+    bool saw_ours_ = false;  // see OperationsSeen
+    bool saw_foreign_ = false;
     std::atomic<bool> in_use_{false};
     // The llama_context has its address, and may live longer than this object: never freed.
     Interruption * interruption_ = nullptr;
