@@ -43,7 +43,7 @@ struct Queries {
 
 // What some cells give for a query, before it is divided by `sum`; `values` [value_length] follow.
 struct Partial {
-    float largest;  // score; minus infinity if no cell was seen
+    float largest;  // score; the lowest number if no cell was seen
     float sum;      // of exp(score - largest)
     float unused[kFloatLanes - 2];
     float * values() { return reinterpret_cast<float *>(this + 1); }

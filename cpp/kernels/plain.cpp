@@ -2,6 +2,10 @@
 #include <cmath>
 #include <cstring>
 
+#if defined(_MSC_VER) && !defined(__clang__)
+#define __builtin_inff __builtin_huge_valf  // as Visual C++ names it
+#endif
+
 #include "kernels/block.hpp"
 #include "kernels/float_lanes.hpp"
 #include "kernels/instruction_set.hpp"
