@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specllama.engine.limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
+from specllama.engine.number_limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
 from specllama.engine.rules import VERIFY
 
 if TYPE_CHECKING:

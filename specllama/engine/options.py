@@ -10,7 +10,7 @@ import llama_cpp
 
 from specllama.samplers import Samplers
 
-from .limits import MOST_DRAFT_TOKENS
+from .number_limits import MOST_DRAFT_TOKENS
 from .rules import VERIFY
 
 if TYPE_CHECKING:
