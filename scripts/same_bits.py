@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import specllama
-from specllama.backend.libllama import sequence_of
+from specllama.engine.memory import sequence_of
 from specllama.models.catalog import resolve
 from specllama.prompts import builtin_prompts, read_prompts
 

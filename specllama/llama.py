@@ -190,8 +190,7 @@ class Llama(RoomForSnapshots, BaseLlama):
 
         Then the text with a draft is that without one, bit for bit. False before the first token was decoded.
         """
-        sequence: _core.Sequence | None = self.__dict__.get("_specllama_sequence")
-        return sequence is not None and sequence.decoder.batch_invariant
+        return self.session.target.decoder.batch_invariant
 
     # Seeds
 

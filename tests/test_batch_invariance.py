@@ -15,10 +15,10 @@ from quantized import quantized_model
 
 import specllama
 from specllama import _core
-from specllama.backend.libllama import sequence_of
 from specllama.backend.prepare import prepare_backend
 from specllama.bench.machine import describe_machine
 from specllama.bench.output import machine_text
+from specllama.engine.memory import sequence_of
 from specllama.verify import batches
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ def test_without_the_kernels_they_are_not(path: Path, tokens: list[int]) -> None
 
 @pytest.mark.parametrize("flash", [True, False])
 def test_a_prompt_in_other_pieces_gives_the_same_bits(path: Path, tokens: list[int], flash: bool) -> None:
-    sequence = sequence_of(opened(path, flash_attn=flash), "target")
+    llm = opened(path, flash_attn=flash)
+    sequence = sequence_of(llm, "target")
     expected = rows_behind(sequence, tokens, 600, 8)
     for prompt in (1, 37, 300):
         sequence.keep(0)
@@ -104,10 +105,12 @@ def test_a_prompt_in_other_pieces_gives_the_same_bits(path: Path, tokens: list[i
 
 @pytest.mark.parametrize("flash", [True, False])
 def test_threads_and_the_room_of_the_context_change_nothing(path: Path, tokens: list[int], flash: bool) -> None:
-    expected = rows_behind(sequence_of(opened(path, flash_attn=flash), "target"), tokens, 530, 4)
+    llm = opened(path, flash_attn=flash)
+    expected = rows_behind(sequence_of(llm, "target"), tokens, 530, 4)
     for options in ({"n_threads": 2, "n_threads_batch": 3}, {"n_ctx": 2048}, {"n_batch": 128, "n_ubatch": 64}):
-        other = sequence_of(opened(path, flash_attn=flash, **options), "target")
-        assert np.array_equal(rows_behind(other, tokens, 530, 4, prompt=128), expected), options
+        other = opened(path, flash_attn=flash, **options)
+        found = rows_behind(sequence_of(other, "target"), tokens, 530, 4, prompt=128)
+        assert np.array_equal(found, expected), options
 
 
 def test_a_cache_of_float32_is_no_exception(path: Path, tokens: list[int]) -> None:

@@ -34,6 +34,8 @@ NOT_FOR_USERS = {
     "C++: two drafters that draw": "Python takes one draft",
     "cpp/bindings.cpp": "the module's documentation",
     "cpp/bind_kernels.cpp": "the same, and the tests' way to the products: Python names sets and types that there are",
+    "cpp/bind_attention.cpp": "the tests' way to attention",
+    "cpp/ggml_plugin/kernel_buffer_type.cpp: C++: FLASH_ATTN_EXT": "put into 'this llama.cpp is built otherwise …'",
     "cpp/kernels/": "a name in the statistics",
     "cpp/ggml_plugin/kernel_buffer_type.cpp: C++: a ": "put into 'this llama.cpp is built otherwise …'",
     "cpp/ggml_plugin/kernel_buffer_type.cpp: C++: ggml_init": "the same",
