@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllama import _core
+from specllama._core import _test
 
 FAST = [name for name in _core.instruction_sets() if name != "plain"]
 TYPES = [np.float16, np.float32]
@@ -34,7 +35,7 @@ def made(
 
 
 def attended(name: str, asked: Floats, keys: Cache, values: Cache, masks: npt.NDArray[np.float16]) -> Floats:
-    return _core.attend(asked, raw(keys), raw(values), masks.view(np.uint16), 0.3, name)
+    return _test.attend(asked, raw(keys), raw(values), masks.view(np.uint16), 0.3, name)
 
 
 @pytest.mark.parametrize("name", _core.instruction_sets())
@@ -52,7 +53,7 @@ def test_it_is_near_what_double_precision_gives(kind: type, name: str) -> None:
 def test_products_are_near_those_in_double_precision(kind: type, name: str) -> None:
     asked, keys, _, _ = made(kind, 19, 77, 160, 16)
     expected = asked.astype(np.float64) @ keys.astype(np.float64).T
-    assert np.abs(_core.multiply_rows(raw(keys), asked, name) - expected).max() < 2e-5
+    assert np.abs(_test.multiply_rows(raw(keys), asked, name) - expected).max() < 2e-5
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -71,7 +72,7 @@ def test_an_instruction_set_gives_the_bits_of_plain_code(
     given = made(TYPES[0 if half else 1], queries, 16 * cells, 16 * key_length, 16 * value_length, seed)
     assert np.array_equal(attended(name, *given), attended("plain", *given))
     rows = raw(given[1][: 16 * cells - seed % 16])
-    assert np.array_equal(_core.multiply_rows(rows, given[0], name), _core.multiply_rows(rows, given[0], "plain"))
+    assert np.array_equal(_test.multiply_rows(rows, given[0], name), _test.multiply_rows(rows, given[0], "plain"))
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -89,10 +90,10 @@ def test_a_query_does_not_depend_on_the_others(kind: type, name: str) -> None:
     for count in (1, 2, 3, 4, 5, 16, 17, 33):
         assert np.array_equal(attended(name, asked[:count], keys, values, masks[:count]), together[:count])
     assert np.array_equal(attended(name, asked[20:21], keys, values, masks[20:21]), together[20:21])
-    products = _core.multiply_rows(raw(keys), asked, name)
+    products = _test.multiply_rows(raw(keys), asked, name)
     for count in (1, 2, 3, 5, 17):
-        assert np.array_equal(_core.multiply_rows(raw(keys), asked[:count], name), products[:count])
-    assert np.array_equal(_core.multiply_rows(raw(keys[5:6]), asked, name)[:, 0], products[:, 5])
+        assert np.array_equal(_test.multiply_rows(raw(keys), asked[:count], name), products[:count])
+    assert np.array_equal(_test.multiply_rows(raw(keys[5:6]), asked, name)[:, 0], products[:, 5])
 
 
 @pytest.mark.parametrize("name", _core.instruction_sets())
@@ -127,6 +128,6 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="do not belong together"):
         attended("plain", asked[:2], keys, values, masks)
     with pytest.raises(ValueError, match="of one length"):
-        _core.multiply_rows(raw(keys), asked[:, :16], "plain")
+        _test.multiply_rows(raw(keys), asked[:, :16], "plain")
     with pytest.raises(ValueError, match="float32, or float16"):
-        _core.multiply_rows(keys.astype(np.float64), asked, "plain")  # type: ignore[arg-type]
+        _test.multiply_rows(keys.astype(np.float64), asked, "plain")  # type: ignore[arg-type]

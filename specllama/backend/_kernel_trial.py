@@ -30,8 +30,8 @@ def main(library: str, instruction_set: str) -> str:
     ours = offer_to(cpu, instruction_set).address
     for inputs, outputs in _SHAPES:
         products = Products(cpu, inputs, outputs, max(_COLUMNS))
-        for kind, (_, _, number) in _core.quantized_types().items():
-            why_not = _tried(products, kind, number, ours, outputs)
+        for kind, quantized in _core.quantized_types().items():
+            why_not = _tried(products, kind, quantized.number, ours, outputs)
             if why_not:
                 return f"{why_not}, weights of {inputs} x {outputs}"
     attention = Attention(cpu, max(_CELLS), max(_COLUMNS))
@@ -56,7 +56,7 @@ def _tried(products: Products, kind: str, number: int, ours: int, outputs: int) 
 
 def _tried_attention(attention: Attention, ours: int, cells: int, *, flash: bool) -> str:
     name = f"{'flash attention to' if flash else 'products with'} a cache of {cells} cells"
-    number = _core.quantized_types()["Q8_0"][2]
+    number = _core.quantized_types()["Q8_0"].number
     alone: list[float] = []
     for columns in _COLUMNS:
         found = attention.attended(number, columns, ours, cells, flash=flash)

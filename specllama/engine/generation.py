@@ -240,14 +240,15 @@ class Generation:
     def _speculate(self) -> Iterable[tuple[int, Origin]]:
         request = self._request
         left = request.max_tokens - (self._position - self._prompt_size)
-        tokens, num_drafted, num_accepted = self._engine.step(max(1, left))
+        done = self._engine.step(max(1, left))
+        num_drafted, num_accepted = done.num_drafted, done.num_accepted
         if self._engine.drafting_stopped:
             self._session.warn_once(f"{self._engine.drafting_stopped}: decoding plainly from here on")
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
         sources = self._engine.sources()[:num_accepted] if num_accepted else ()
         origins: list[Origin] = [_ORIGINS[source] for source in sources]
         # A round that is open has come as far as its accepted tokens.
-        return itertools.islice(zip(tokens, [*origins, last], strict=False), self._row + 1, None)
+        return itertools.islice(zip(done.tokens, [*origins, last], strict=False), self._row + 1, None)
 
     def _plain_round(self, sampler: LlamaCppSampler) -> Iterable[tuple[int, Origin]]:
         """A round whose token llama.cpp's own sampler chooses."""

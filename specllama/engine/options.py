@@ -112,7 +112,7 @@ class Options:
             self.verify if verify is None else verify,
             self.max_draft_tokens,
         )
-        return dataclasses.replace(options, samplers=dataclasses.replace(self.samplers, **(samplers or {})))
+        return dataclasses.replace(options, samplers=self.samplers.overridden(samplers or {}))
 
     @property
     def paced(self) -> bool:

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "bindings.hpp"
-#include "kernels/attention.hpp"
-#include "kernels/instruction_set.hpp"
+#include "../../kernels/attention.hpp"
+#include "../bindings.hpp"
+#include "../instruction_sets.hpp"
 
 namespace py = pybind11;
 
@@ -106,7 +106,7 @@ Floats attend(const Floats & queries, const py::array & key_rows, const py::arra
 
 }  // namespace
 
-void bind_attention(py::module_ & module) {
+void bind_attention_for_tests(py::module_ & module) {
     module.def("multiply_rows", &multiply_rows, py::arg("rows"), py::arg("x"), py::arg("instruction_set"),
                "The product of rows of floats with columns, as the kernels compute it: [columns, rows].");
     module.def("attend", &attend, py::arg("queries"), py::arg("keys"), py::arg("values"), py::arg("masks"),
