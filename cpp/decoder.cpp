@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "batch_invariance.hpp"
 #include "errors.hpp"
 #include "sequence.hpp"
 
@@ -194,7 +195,10 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
         sequence_pointers_.data(),
         outputs_.data(),
     };
+    operations_seen = {};
     const int32_t code = api_->llama_decode(context_, batch);
+    saw_ours_ |= operations_seen.ours;
+    saw_foreign_ |= operations_seen.foreign;
     if (code == 0) {
         api_->llama_synchronize(context_);  // a GPU backend returns before it is done
         num_decoded_ += tokens_.size();

@@ -189,6 +189,14 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
         """Whose kernels multiply the target's weights: ``AVX2, 950 MiB of weights``, say, or ``off`` and why."""
         return str(use_of(self))
 
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether the target's logits are the same to the last bit in batches of every size, as far as was decoded.
+
+        Then the text with a draft is that without one, bit for bit. False before the first token was decoded.
+        """
+        return self.session.target.decoder.batch_invariant
+
     # Seeds
 
     def set_seed(self, seed: int) -> None:

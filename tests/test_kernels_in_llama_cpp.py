@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import os
 import platform
@@ -16,7 +17,7 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 import pytest
-import tiny_models
+from quantized import quantized_model
 
 import specllama
 from specllama import _core, cli
@@ -25,7 +26,6 @@ from specllama.backend.prepare import Backend, prepare_backend
 from specllama.bench.machine import describe_machine
 from specllama.bench.output import machine_text
 from specllama.costs.key import cost_key
-from specllama.models.quantize import quantize
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -54,22 +54,8 @@ def test_they_are_on_where_they_should_be() -> None:
 
 
 @pytest.fixture(scope="session")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model whose rows are whole blocks of every type."""
-    path = tmp_path_factory.mktemp("wide") / "wide.gguf"
-    vocabulary = tiny_models.word_vocabulary()
-    weights = tiny_models.llama_weights(vocabulary, 5, n_embd=256, n_ff=512)
-    tiny_models.write_llama(path, vocabulary, weights)
-    return path
-
-
-@pytest.fixture(scope="session")
-def quantized(wide: Path) -> Callable[[str], Path]:
-    def make(kind: str) -> Path:
-        path = wide.with_name(f"wide-{kind}.gguf")
-        return path if path.exists() else quantize(wide, kind, output=path)
-
-    return make
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    return functools.partial(quantized_model, tmp_path_factory.mktemp("wide"))
 
 
 def opened(path: Path, **options: Any) -> specllama.Llama:

@@ -37,6 +37,7 @@ NOT_FOR_USERS = {
     "C++: Drafter": "documentation",
     "C++: the drafter '": "Python gives each drafter what it is made of",
     "C++: two drafters that draw": "Python takes one draft",
+    "cpp/ggml_plugin/kernel_buffer_type.cpp: C++: FLASH_ATTN_EXT": "put into 'this llama.cpp is built otherwise …'",
     "cpp/kernels/": "a name in the statistics",
     "cpp/ggml_plugin/kernel_buffer_type.cpp: C++: a ": "put into 'this llama.cpp is built otherwise …'",
     "cpp/ggml_plugin/kernel_buffer_type.cpp: C++: ggml_init": "the same",

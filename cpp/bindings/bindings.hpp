@@ -32,5 +32,6 @@ void bind_lookup_for_tests(pybind11::module_ & module);
 void bind_pace_for_tests(pybind11::module_ & module);
 void bind_decoding_for_tests(pybind11::module_ & module);
 void bind_products_for_tests(pybind11::module_ & module);
+void bind_attention_for_tests(pybind11::module_ & module);
 
 }  // namespace specllama

@@ -120,6 +120,17 @@ class Part:
     def __init__(self, sequence: Sequence, tokens: npt.NDArray[np.int32], first_output: int) -> None: ...
 
 def decode_together(parts: Items[Part]) -> None: ...
+def multiply_rows(
+    rows: npt.NDArray[np.uint16] | npt.NDArray[np.float32], x: npt.NDArray[np.float32], instruction_set: str
+) -> npt.NDArray[np.float32]: ...
+def attend(
+    queries: npt.NDArray[np.float32],
+    keys: npt.NDArray[np.uint16] | npt.NDArray[np.float32],
+    values: npt.NDArray[np.uint16] | npt.NDArray[np.float32],
+    masks: npt.NDArray[np.uint16],
+    scale: float,
+    instruction_set: str,
+) -> npt.NDArray[np.float32]: ...
 def multiply_quantized(
     weights: npt.NDArray[np.uint8], type: str, x: npt.NDArray[np.float32], instruction_set: str
 ) -> npt.NDArray[np.float32]: ...

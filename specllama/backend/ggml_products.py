@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from .ggml import CpuBackend
 
 _F32 = 0
-_THREADS = 2  # each configures tiles of its own where AMX multiplies
+THREADS = 2  # each configures tiles of its own where AMX multiplies
 _ARENA = 1 << 20  # bytes, for the descriptions of tensors and the graph
 _LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 # What ggml says of each tensor would stand where the reason of an end is looked for. Assertions speak up anyway.
@@ -50,8 +50,8 @@ class Products:
         self._backend = name("ggml_backend_dev_init", address, address, ctypes.c_char_p)(cpu.device, None)
         self._use_threads = ctypes.CFUNCTYPE(None, address, number)(cpu.own_address("ggml_backend_set_n_threads"))
         self._device = cpu.device
-        self._weights = array.array("f", _numbers(num_inputs * num_outputs, 104729))
-        self._inputs = array.array("f", _numbers(num_inputs * most_columns, 7919))
+        self._weights = array.array("f", numbers(num_inputs * num_outputs, 104729))
+        self._inputs = array.array("f", numbers(num_inputs * most_columns, 7919))
         self._num_inputs, self._num_outputs = num_inputs, num_outputs
         self._quantized: dict[int, array.array[int]] = {}
 
@@ -63,7 +63,7 @@ class Products:
             columns: how many.
             buffer_type: where the weights lie; None for ggml's plain layout.
         """
-        weights_arena, arena = (self._init(_InitParams(_ARENA, None, True)) for _ in range(2))
+        weights_arena, arena = self._arena(), self._arena()
         weights = self._new_matrix(weights_arena, kind, self._num_inputs, self._num_outputs)
         self._require(self._allocate(weights_arena, buffer_type or self._plain))
         inputs = self._new_matrix(arena, _F32, self._num_inputs, columns)
@@ -73,14 +73,22 @@ class Products:
             return None
         self._fill(weights, self._weights_as(kind, self._num_bytes(weights)))
         self._fill(inputs, self._inputs[: self._num_inputs * columns])
-        self._use_threads(self._backend, _THREADS if buffer_type else 1)
+        return self._computed(arena, product, THREADS if buffer_type else 1)
+
+    def _arena(self) -> int:
+        """One that is freed with the process."""
+        made: int = self._init(_InitParams(_ARENA, None, True))
+        return made
+
+    def _computed(self, arena: int, result: int, threads: int) -> array.array[float]:
+        self._use_threads(self._backend, threads)
         graph = self._new_graph(arena)
-        self._expand(graph, product)
+        self._expand(graph, result)
         if self._compute(self._backend, graph) != 0:
             raise RuntimeError("ggml could not compute a product")
-        result = array.array("f", bytes(4 * self._num_outputs * columns))
-        self._get(product, result.buffer_info()[0], 0, 4 * len(result))
-        return result  # the arenas are freed with the process
+        found = array.array("f", bytes(self._num_bytes(result)))
+        self._get(result, found.buffer_info()[0], 0, 4 * len(found))
+        return found
 
     def _weights_as(self, kind: int, size: int) -> array.array[int]:
         if kind not in self._quantized:
@@ -107,6 +115,6 @@ def difference(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / sum(map(abs, one))
 
 
-def _numbers(count: int, step: int) -> Iterator[float]:
+def numbers(count: int, step: int) -> Iterator[float]:
     """Numbers from -1 to 1 without a pattern that a block of weights could repeat."""
     return ((i * step % 10007) / 5003.5 - 1.0 for i in range(1, count + 1))

@@ -94,6 +94,7 @@ class Generation:
             fallback_reason=self._fallback_reason or self._drafting_stopped or self._draft_unusable(),
             extra_sample_seconds=self._sample_seconds,
             kernels=str(use_of(self._llama)),
+            batch_invariant=self._session.target.decoder.batch_invariant,
             backend_notes=prepare_backend().notes,
         )
 
