@@ -3,6 +3,9 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <map>
+#include <memory>
+#include <string>
 
 #include "bindings.hpp"
 #include "drafters/grammar.hpp"
@@ -34,9 +37,23 @@ const char * name_of(Pace::Move move) {
     return names[static_cast<std::size_t>(move)];
 }
 
-// One whose drawer is the model.
-std::unique_ptr<Pace> make_pace() {
-    auto pace = std::make_unique<Pace>(all_priors());
+std::map<std::string, double> pace_constants() {
+    const PaceConstants constants;
+    std::map<std::string, double> all;
+    for (const PaceConstant & one : all_pace_constants) {
+        all[one.name] = constants.*one.value;
+    }
+    return all;
+}
+
+// One whose drawer is the model. Constants that are not given are as they are.
+std::unique_ptr<Pace> make_pace(const std::map<std::string, double> & given) {
+    PaceConstants constants;
+    for (const PaceConstant & one : all_pace_constants) {
+        const auto found = given.find(one.name);
+        constants.*one.value = found == given.end() ? constants.*one.value : found->second;
+    }
+    auto pace = std::make_unique<Pace>(all_priors(), constants);
     pace->set_drawer(Source::model, 512);
     return pace;
 }
@@ -64,7 +81,8 @@ void bind_pace(py::module_ & module) {
         .def_static("of_grammar", &grammar_expectation, py::arg("alone"))
         .def_static("of_padding", [] { return Expectation{Source::padding, 0, 0}; });
     py::class_<Pace>(module, "Pace")
-        .def(py::init(&make_pace))
+        .def(py::init(&make_pace), py::arg("constants") = std::map<std::string, double>())
+        .def_static("constants", &pace_constants)
         .def("begin_generation", &Pace::begin_generation)
         .def(
             "set_draft_batch", [](Pace & self, std::size_t n_batch) { self.set_drawer(Source::model, n_batch); },

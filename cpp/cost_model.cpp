@@ -28,6 +28,7 @@ void CostModel::observe(std::size_t n, double seconds) {
     if (n == 0 || !usable(seconds)) {
         return;
     }
+    asked_.fill(0.0);
     const double log_seconds = std::log(seconds);
     if (num_levels_ < settled_ && n >= sizes_.begin()->first && n <= sizes_.rbegin()->first) {  // else it is a guess
         // Of the first ones the least: whatever else happens on the machine makes a batch slower, never faster.
@@ -74,6 +75,7 @@ void CostModel::forget_worst_guess() {
 
 void CostModel::restore(const std::map<std::size_t, double> & seconds) {
     sizes_.clear();
+    asked_.fill(0.0);
     for (const auto & [n, value] : seconds) {
         if (n > 0 && usable(value)) {
             sizes_[n] = {std::log(value), 0, true};
@@ -83,7 +85,18 @@ void CostModel::restore(const std::map<std::size_t, double> & seconds) {
     distrust_level();
 }
 
-double CostModel::seconds(std::size_t n) const { return sizes_.empty() ? 0.0 : std::exp(log_shape(n) + log_level_); }
+double CostModel::seconds(std::size_t n) const {
+    if (sizes_.empty()) {
+        return 0.0;
+    }
+    if (n >= asked_.size()) {
+        return std::exp(log_shape(n) + log_level_);
+    }
+    if (asked_[n] == 0.0) {
+        asked_[n] = std::exp(log_shape(n) + log_level_);
+    }
+    return asked_[n];
+}
 
 double CostModel::log_shape(std::size_t n) const {
     const auto above = sizes_.lower_bound(n);

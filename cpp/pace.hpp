@@ -18,6 +18,7 @@
 #include "acceptance_rates.hpp"
 #include "cost_model.hpp"
 #include "counters.hpp"
+#include "pace_constants.hpp"
 #include "yield.hpp"
 
 namespace specllama {
@@ -35,7 +36,8 @@ public:
     using Offers = std::vector<const std::vector<Expectation> *>;
 
     // priors: of all drafters, by Source.
-    explicit Pace(const std::vector<DrafterPriors> & priors) : rates_(priors) {}
+    explicit Pace(const std::vector<DrafterPriors> & priors, const PaceConstants & constants = {})
+        : constants_(constants), rates_(priors, constants), window_(static_cast<std::size_t>(constants.first_window)) {}
 
     void begin_generation();
 
@@ -107,6 +109,7 @@ private:
     std::size_t padding() const;
     void adapt_window(std::size_t num_accepted);
 
+    PaceConstants constants_;
     CostModel target_;
     CostModel draft_;
     std::size_t draft_batch_ = 512;
@@ -120,7 +123,7 @@ private:
     bool may_drop_ = false;
     bool exploring_ = false;       // the drawer may draft although it may not pay
     bool begins_drawn_ = false;    // the first token was drawn, dropped or not
-    bool has_drawn_ = false;       // any was
+    std::size_t num_drawn_ = 0;    // tokens, dropped or not
     Idle idle_ = Idle::measuring;  // if nothing is drafted
     double survival_ = 1.0;        // the probability that all drafted so far are accepted
     std::vector<Expectation> tokens_;
@@ -133,7 +136,7 @@ private:
     PaceCounters counters_;
     std::size_t since_plain_ = 0;  // rounds
     std::size_t since_drawn_ = 0;  // prompts that the draft was spared, since it was used or measured
-    std::size_t window_ = 3;       // the most tokens that one decision takes from an offer
+    std::size_t window_;           // the most tokens that one decision takes from an offer
 };
 
 }  // namespace specllama
