@@ -10,6 +10,7 @@
 // (DraftRequest::may_drop), those at the end that are not worth their place in the target's batch are dropped again.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -58,6 +59,9 @@ public:
     // most: at most so many drafted tokens. missing: tokens that the drawer has to decode before its next one (1 if it
     // is in step); 0 without a drawer. may_drop: see drop().
     void begin_round(std::size_t most, std::size_t missing, bool may_drop = false);
+
+    // How many tokens of an offer are looked at: a longer one is more work, and no more is taken.
+    std::size_t reach() const { return std::max<std::size_t>(window_, 16); }
 
     // What to do next in this round. `offers`: what could be drafted from here on, at most `most` tokens each.
     Decision decide(const Offers & offers);

@@ -10,7 +10,7 @@ struct PaceConstants {
     // How time is valued.
     double remembered_rounds = 10.0;
     double prior_rounds = 8.0;
-    double drawn_prior_rounds = 3.0;
+    double drawn_prior_rounds = 6.0;
     double remembered_drawn_rounds = 14.0;
     double realised_share = 0.8;
     double catching_up_share = 0.15;

@@ -115,12 +115,13 @@ def test_a_pair(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     result = tune.run(llm, repeats=3, n_past=20, on_progress=lambda *step: steps.append(step))
     assert not any("kept" in note for note in result.notes)
     assert list(result.curves) == ["target", "draft"]
-    assert result.curves["target"].sizes == tuple(range(1, 18))
+    assert result.curves["target"].sizes == (*range(1, 33), 38, 45, 53, 64, 65)
     assert result.curves["draft"].sizes == (*range(1, 18), 32, 64, 128, 256)  # 20 + 512 would not fit
     assert {len(samples) for samples in result.curves["target"].samples.values()} == {3}
     assert list(result.plans) == ["draft model", "lookup"]
     assert list(dict.fromkeys(name for name, _, _ in steps)) == [
         "batches of the target",
+        "larger batches of the target",
         "batches of the draft",
         "prompt chunks of the draft",
     ]
