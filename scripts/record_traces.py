@@ -21,7 +21,7 @@ import numpy.typing as npt
 import specllama
 from specllama import _core
 from specllama.answer import answer
-from specllama.catalog import resolve
+from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
 
 LONGEST = 64  # tokens of a match, and of what is looked up

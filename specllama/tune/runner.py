@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import llama_cpp
 
-from specllama import cost_cache
 from specllama.bench.machine import describe_machine, without_home
 from specllama.cost_curve import CostCurve, measure_cost_curve
-from specllama.cost_key import cost_key
+from specllama.costs import files as cost_files
+from specllama.costs.key import cost_key
 
 from .plan import Plan
 from .result import TuneResult
@@ -87,7 +87,7 @@ def _measured(
 
     # A draft decodes long batches of prompts only.
     most = min(most, model.n_batch, max(_SMALL, model.n_ctx() - n_past) if role == "target" else _SMALL)
-    sizes = list(cost_cache.thinned(dict.fromkeys(range(1, most + 1), 1.0)))  # what is kept
+    sizes = list(cost_files.thinned(dict.fromkeys(range(1, most + 1), 1.0)))  # what is kept
     curve = measure("batches", [n for n in sizes if n <= _SMALL], repeats)
     if large := [n for n in sizes if n > _SMALL]:
         more = measure("larger batches", large, min(repeats, _LARGE_REPEATS))
@@ -101,7 +101,7 @@ def _measured(
 def _keep(model: llama_cpp.Llama, curve: CostCurve) -> str | None:
     """Write a curve; what to say if that fails."""
     try:
-        cost_cache.write(cost_key(model, curve.name), {n: curve.seconds(n) for n in curve.sizes})
+        cost_files.write(cost_key(model, curve.name), {n: curve.seconds(n) for n in curve.sizes})
     except (OSError, RuntimeError) as error:
         return without_home(f"the costs of the {curve.name} cannot be kept: {error}")
     return None
