@@ -2,9 +2,11 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "bindings.hpp"
@@ -49,9 +51,13 @@ std::map<std::string, double> pace_constants() {
 // One whose drawer is the model. Constants that are not given are as they are.
 std::unique_ptr<Pace> make_pace(const std::map<std::string, double> & given) {
     PaceConstants constants;
-    for (const PaceConstant & one : all_pace_constants) {
-        const auto found = given.find(one.name);
-        constants.*one.value = found == given.end() ? constants.*one.value : found->second;
+    for (const auto & [name, value] : given) {
+        const auto * const one = std::find_if(all_pace_constants.begin(), all_pace_constants.end(),
+                                              [&name = name](const auto & some) { return name == some.name; });
+        if (one == all_pace_constants.end()) {
+            throw std::invalid_argument("'" + name + "' is no constant of the pace: Pace.constants() lists them");
+        }
+        constants.*one->value = value;
     }
     auto pace = std::make_unique<Pace>(all_priors(), constants);
     pace->set_drawer(Source::model, 512);

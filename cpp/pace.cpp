@@ -186,27 +186,45 @@ Pace::Decision Pace::decide(const Offers & offers) {
 // The beginning of an offer whose net gain, in tokens, is above `best_net`, which becomes the best one's; to stop if
 // there is none.
 Pace::Decision Pace::best_take(const Offers & offers, double rho, double & best_net) const {
-    const std::size_t done = tokens_.size();
-    const double stop = target_.seconds(done + 1);
     Decision best;
     for (std::size_t number = 0; number < offers.size(); ++number) {
-        const std::vector<Expectation> & offer = *offers[number];
-        double survival = survival_;
-        double gain = 0.0;
-        for (std::size_t k = 1; k <= std::min({offer.size(), most_ - done, window_}); ++k) {
-            survival *= rates_.of(offer[k - 1]);
-            gain += survival;
-            const double alone = gain - rho * (target_.seconds(done + k + 1) - stop);
-            const std::size_t missing = missing_ > 0 ? missing_ + k : 0;
-            const std::size_t start = drawer_ ? drawn().start() : 0;
-            const double continued = gain + drawn_run(survival, -stop, done + k, missing, start, rho);
-            if (std::max(alone, continued) > best_net) {
-                best = {Move::take, k, number};
-                best_net = std::max(alone, continued);
-            }
+        const std::vector<Part> parts = parts_of(*offers[number], rho);
+        if (parts.empty()) {
+            continue;
+        }
+        // A copy goes on in the next round if all of it is right. So what the next one will bring is lost with a part
+        // that is too long to be all right.
+        const auto by_net = [](const Part & a, const Part & b) { return a.net < b.net; };
+        const double next = std::max(0.0, std::max_element(parts.begin(), parts.end(), by_net)->net);
+        const double share = rates_.of(offers[number]->front().source).copies() ? constants_.continuing_share : 0.0;
+        const auto with_next = [&](const Part & part) { return part.net + share * part.survival * next; };
+        const auto part = std::max_element(parts.begin(), parts.end(),
+                                           [&](const Part & a, const Part & b) { return with_next(a) < with_next(b); });
+        if (part->net > best_net) {
+            best = {Move::take, static_cast<std::size_t>(part - parts.begin()) + 1, number};
+            best_net = part->net;
         }
     }
     return best;
+}
+
+// What the first token of an offer is worth, the first two, and so on, as many as may be taken.
+std::vector<Pace::Part> Pace::parts_of(const std::vector<Expectation> & offer, double rho) const {
+    const std::size_t done = tokens_.size();
+    const double stop = target_.seconds(done + 1);
+    const std::size_t start = drawer_ ? drawn().start() : 0;
+    std::vector<Part> parts;
+    double survival = survival_;
+    double gain = 0.0;
+    for (std::size_t k = 1; k <= std::min({offer.size(), most_ - done, window_}); ++k) {
+        survival *= rates_.of(offer[k - 1]);
+        gain += survival;
+        const double alone = gain - rho * (target_.seconds(done + k + 1) - stop);
+        const std::size_t missing = missing_ > 0 ? missing_ + k : 0;
+        const double continued = gain + drawn_run(survival, -stop, done + k, missing, start, rho);
+        parts.push_back({std::max(alone, continued), survival});
+    }
+    return parts;
 }
 
 // The best net gain, in tokens, of drawing one token or more, behind `drafted` tokens that survive

@@ -99,6 +99,13 @@ private:
     double rate() const;
     double earned() const;
     std::size_t plain_interval() const;
+    // The beginning of an offer.
+    struct Part {
+        double net;       // gain, in tokens
+        double survival;  // the probability that all of it, and of what was drafted before, is accepted
+    };
+
+    std::vector<Part> parts_of(const std::vector<Expectation> & offer, double rho) const;
     Decision best_take(const Offers & offers, double rho, double & best_net) const;
     double drawn_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing, std::size_t before,
                      double rho) const;

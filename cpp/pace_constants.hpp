@@ -30,6 +30,7 @@ struct PaceConstants {
     double few_rounds = 4.0;
     // How much at once.
     double first_window = 3.0;
+    double continuing_share = 1.0;
     double most_drawn = 16.0;
     double most_padding = 3.0;
     double padding_gain = 0.03;
@@ -72,6 +73,7 @@ constexpr std::array all_pace_constants{
     SPECLLAMA_CONSTANT(largest_interval),
     SPECLLAMA_CONSTANT(few_rounds),
     SPECLLAMA_CONSTANT(first_window),
+    SPECLLAMA_CONSTANT(continuing_share),
     SPECLLAMA_CONSTANT(most_drawn),
     SPECLLAMA_CONSTANT(most_padding),
     SPECLLAMA_CONSTANT(padding_gain),

@@ -25,6 +25,7 @@ from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
 
 LONGEST = 64  # tokens of a match, and of what is looked up
+SHORTEST = 16  # tokens of a text: of fewer there is nothing to learn
 DRAFTED = 512  # tokens in a batch of the draft
 
 
@@ -54,7 +55,7 @@ def looked_up(known: list[int], match: tuple[int, ...], most: int) -> list[int]:
 
 
 def trace(prompt: Prompt, tokens: list[int], text: list[int], drafted: list[tuple[int, float]]) -> dict[str, Any]:
-    """What is known of each place of a text, as lists of numbers.
+    """What is known of each place of a text, as lists of numbers, or as texts of 0 and 1.
 
     Returns:
         id, category, prompt (tokens); model: 1 if the draft's token is right; sure: its probability in ten
@@ -77,7 +78,8 @@ def trace(prompt: Prompt, tokens: list[int], text: list[int], drafted: list[tupl
         columns["right"].append(len(found) if wrong is None else wrong)
         columns["agrees"].append(int(wrong is not None and drafted[place + wrong][0] == found[wrong]))
         index.append(np.array(text[place : place + 1], np.int32))
-    return {"id": prompt.id, "category": prompt.category, "prompt": len(tokens), **columns}
+    flags = {key: "".join(map(str, columns.pop(key))) for key in ("model", "disputed", "agrees")}
+    return {"id": prompt.id, "category": prompt.category, "prompt": len(tokens), **flags, **columns}
 
 
 def main() -> None:
@@ -108,9 +110,12 @@ def main() -> None:
             continue
         tokens = list(map(int, rendered.tokens))
         text = answer(llm, rendered, max_tokens=given.max_tokens, temperature=0.0).tokens
+        if len(text) < SHORTEST:
+            continue
         traces.append(trace(prompt, tokens, text, list(guesses(draft, tokens, text))))
         print(prompt.category, prompt.id, len(tokens), len(text), llm.stats.mean_acceptance_length)
-        given.out.write_text(json.dumps({"target": given.target, "draft": given.draft, "texts": traces}) + "\n")
+        pair = {"target": Path(given.target).name, "draft": Path(given.draft).name}
+        given.out.write_text(json.dumps({**pair, "texts": traces}, separators=(",", ":")) + "\n")
     draft.close()
     llm.close()
 

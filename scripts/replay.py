@@ -115,7 +115,7 @@ class Trace:
         """From the file."""
 
         def column(key: str, kind: type) -> Any:
-            return np.array(recorded[key] + [0] * (MOST + 1), dtype=kind)
+            return np.array([*map(int, recorded[key]), *[0] * (MOST + 1)]).astype(kind)
 
         text = Text(
             column("model", np.bool_),
@@ -125,7 +125,7 @@ class Trace:
             column("disputed", np.bool_),
             recorded["prompt"],
         )
-        return cls(recorded["category"], len(recorded["model"]), text, [bool(one) for one in recorded["agrees"]])
+        return cls(recorded["category"], len(recorded["model"]), text, [one == "1" for one in recorded["agrees"]])
 
 
 def read_traces(paths: Iterable[Path]) -> dict[str, list[Trace]]:

@@ -397,3 +397,6 @@ def test_a_function_drafts_up_to_the_most(make_llama: MakeLlama) -> None:
     assert tokens_of(llm, temp=0.0) == plain
     assert llm.stats.num_draft_tokens_per_pos == (llm.stats.num_drafts,) * 5
     assert llm.stats.per_drafter.keys() == {"function"}
+    llm.max_draft_tokens = 64
+    assert tokens_of(llm, temp=0.0) == plain
+    assert len(llm.stats.num_draft_tokens_per_pos) == 16, "of what nobody paces"
