@@ -16,7 +16,7 @@ struct PaceConstants {
     double catching_up_share = 0.15;
     // A draft that may not pay.
     double exploring_share = 0.01;
-    double first_credit = 1.0;
+    double first_credit = 0.75;
     double largest_credit = 3.0;
     double forgetting_rounds = 100.0;
     double hope = 0.5;

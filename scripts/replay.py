@@ -32,7 +32,9 @@ SEEDS = range(4)  # of what a batch takes
 EPYC, XEON, OLDER = "EPYC (Zen 4)", "Xeon (Sapphire Rapids)", "older Xeon"
 DRAFTS: dict[str, Curve] = {
     "kernels": curve(1.0, {1: 1, 2: 1.25, 3: 1.37, 4: 1.58, 6: 1.7, 9: 2.15, 16: 3.8, 24: 4.9, 66: 12, 512: 95}),
-    "llama.cpp": curve(1.0, {1: 1, 2: 1.56, 3: 1.98, 4: 1.7, 5: 2.56, 6: 3, 8: 2.9, 12: 4.2, 16: 4.8, 32: 9.3, 512: 139}),
+    "llama.cpp": curve(
+        1.0, {1: 1, 2: 1.56, 3: 1.98, 4: 1.7, 5: 2.56, 6: 3, 8: 2.9, 12: 4.2, 16: 4.8, 32: 9.3, 512: 139}
+    ),
 }
 TARGETS: dict[str, tuple[str, float, dict[int, float]]] = {
     f"Q4_K_M, kernels, {EPYC}": ("kernels", 15, {1: 43, 2: 46, 3: 51, 4: 57, 6: 78, 8: 92, 12: 140, 16: 168, 65: 620}),
@@ -214,14 +216,18 @@ def sensitivity(sets: Mapping[str, list[Trace]], names: Iterable[str]) -> list[s
     """By how many percent the mean speedup changes if a constant is halved or doubled, as Markdown."""
     usual = by_machine(sets, {})
     flat = [name for name in TARGETS if ", kernels" in name]
-    rows = ["| | value | halved: kernels | llama.cpp | doubled: kernels | llama.cpp |", "|---|---:|---:|---:|---:|---:|"]
+    rows = [
+        "| | value | halved: kernels | llama.cpp | doubled: kernels | llama.cpp |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
     for constant in names:
         value = _core.Pace.constants()[constant]
         cells = []
         for factor in (0.5, 2.0):
             changed = by_machine(sets, {constant: value * factor})
             for some in (flat, [name for name in TARGETS if name not in flat]):
-                cells.append(f"{statistics.mean(changed[name] - usual[name] for name in some):+.2f}")
+                gain = statistics.mean(changed[name] - usual[name] for name in some)
+                cells += [f"{gain:+.2f}"]
         rows.append(f"| {constant} | {value:g} | " + " | ".join(cells) + " |")
         print(rows[-1], file=sys.stderr)
     return rows

@@ -56,13 +56,13 @@ def test_an_oracle_drafts_what_will_be_accepted(replay: ModuleType) -> None:
 
 
 def test_a_constant_can_be_changed(replay: ModuleType) -> None:
-    """A pace that may draw one token in a round gains less where batches are cheap."""
-    (name, traces), *_ = replay.read_traces(replay.TRACES).items()
+    """A pace that may draw one token in a round gains less where batches are cheap, and little can be copied."""
+    traces = replay.read_traces(replay.TRACES)["qwen2.5-coder: Spec-Bench"]
     usual, short = (
         statistics.mean(gain for gain, _ in replay.speedups(FAST, traces, constants, most=16))
         for constants in ({}, {"most_drawn": 1.0})
     )
-    assert short < usual, name
+    assert short < 0.95 * usual
     with pytest.raises(ValueError, match="'drawn' is no constant of the pace"):
         _core.Pace({"drawn": 1.0})
 
