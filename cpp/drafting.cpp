@@ -118,7 +118,9 @@ void Drafting::propose(const DraftRequest & request, Proposal & out) {
     } else if (drawer_ != nullptr) {
         draw_all(request, out);
     } else {
-        take_all(request, out, request.paced ? std::min(request.gamma, most_unpaced) : request.gamma);
+        DraftRequest limited = request;
+        limited.gamma = request.paced ? std::min(request.gamma, most_unpaced) : request.gamma;
+        take_all(limited, out);
     }
 }
 
@@ -178,9 +180,9 @@ void Drafting::pad(std::size_t count, Proposal & out) {
     }
 }
 
-void Drafting::take_all(const DraftRequest & request, Proposal & out, std::size_t most) {
-    while (out.tokens.size() < most) {
-        const std::vector<Found> found = find(request, out, most - out.tokens.size());
+void Drafting::take_all(const DraftRequest & request, Proposal & out) {
+    while (out.tokens.size() < request.gamma) {
+        const std::vector<Found> found = find(request, out, request.gamma - out.tokens.size());
         if (found.empty()) {
             return;
         }

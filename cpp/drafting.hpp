@@ -67,7 +67,7 @@ private:
     bool prompt_pays(const std::vector<int32_t> & history);
     std::vector<Found> find(const DraftRequest & request, const Proposal & out, std::size_t most);
     std::optional<Found> forced(const DraftRequest & request, const Proposal & out, std::size_t most);
-    void take_all(const DraftRequest & request, Proposal & out, std::size_t most);
+    void take_all(const DraftRequest & request, Proposal & out);
     void draw_all(const DraftRequest & request, Proposal & out);
     void mix(const DraftRequest & request, Proposal & out);
     void drop(Proposal & out);

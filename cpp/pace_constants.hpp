@@ -10,13 +10,13 @@ struct PaceConstants {
     // How time is valued.
     double remembered_rounds = 10.0;
     double prior_rounds = 8.0;
-    double drawn_prior_rounds = 6.0;
+    double drawn_prior_rounds = 3.0;
     double remembered_drawn_rounds = 14.0;
     double realised_share = 0.8;
     double catching_up_share = 0.15;
     // A draft that may not pay.
     double exploring_share = 0.01;
-    double first_credit = 0.75;
+    double first_credit = 1.0;
     double largest_credit = 3.0;
     double forgetting_rounds = 100.0;
     double hope = 0.5;
