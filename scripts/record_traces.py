@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 import specllama
-from specllama import _core
+from specllama._core import _test
 from specllama.answer import answer
 from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
@@ -45,12 +45,11 @@ def guesses(draft: llama_cpp.Llama, tokens: list[int], text: list[int]) -> Itera
         yield token, confidence(row, token)
 
 
-def looked_up(known: list[int], match: tuple[int, ...], most: int) -> list[int]:
+def looked_up(known: list[int], match: _test.Match, most: int) -> list[int]:
     """What followed the match; past the end of the text it goes on with what was just looked up."""
-    at, length, *_ = match
     found: list[int] = []
-    while length and len(found) < most:
-        found.append((known + found)[at + len(found)])
+    while match.length and len(found) < most:
+        found.append((known + found)[match.next + len(found)])
     return found
 
 
@@ -63,7 +62,7 @@ def trace(prompt: Prompt, tokens: list[int], text: list[int], drafted: list[tupl
         matches as long went on in another way; right: how many of the tokens looked up are; agrees: 1 if the draft
         says the same as the first one that is not.
     """
-    index = _core.SuffixIndex()
+    index = _test.SuffixIndex()
     index.append(np.array(tokens, np.int32))
     columns: dict[str, list[int]] = {key: [] for key in ("model", "sure", "match", "disputed", "right", "agrees")}
     for place, (guess, probability) in enumerate(drafted):
@@ -73,8 +72,8 @@ def trace(prompt: Prompt, tokens: list[int], text: list[int], drafted: list[tupl
         wrong = next((i for i, token in enumerate(found) if token != rest[i]), None)
         columns["model"].append(int(guess == text[place]))
         columns["sure"].append(round(1e4 * probability))
-        columns["match"].append(match[1])
-        columns["disputed"].append(int(match[3] > 0))
+        columns["match"].append(match.length)
+        columns["disputed"].append(int(match.num_other > 0))
         columns["right"].append(len(found) if wrong is None else wrong)
         columns["agrees"].append(int(wrong is not None and drafted[place + wrong][0] == found[wrong]))
         index.append(np.array(text[place : place + 1], np.int32))

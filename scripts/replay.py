@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
 from simulation import Curve, Machine, Simulation, Text, curve  # noqa: E402
 
-from specllama import _core  # noqa: E402
+from specllama._core import _test  # noqa: E402
 
 TRACES = sorted((ROOT / "docs" / "data").glob("traces-*.json"))
 MOST = 64  # what "auto" drafts at most
@@ -221,7 +221,7 @@ def sensitivity(sets: Mapping[str, list[Trace]], names: Iterable[str]) -> list[s
         "|---|---:|---:|---:|---:|---:|",
     ]
     for constant in names:
-        value = _core.Pace.constants()[constant]
+        value = _test.Pace.constants()[constant]
         cells = []
         for factor in (0.5, 2.0):
             changed = by_machine(sets, {constant: value * factor})
@@ -243,7 +243,7 @@ def main() -> None:
     sets = read_traces(given.traces)
     print(*overview(sets, given.most), sep="\n")
     if given.constants is not None:
-        print(*sensitivity(sets, given.constants or _core.Pace.constants()), sep="\n")
+        print(*sensitivity(sets, given.constants or _test.Pace.constants()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from simulation import Machine
 
-from specllama import _core
+from specllama._core import _test
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 FAST, STEEP = "Q8_0, kernels, Xeon (Sapphire Rapids)", "Q4_K_M, llama.cpp, EPYC (Zen 4)"
@@ -64,7 +64,7 @@ def test_a_constant_can_be_changed(replay: ModuleType) -> None:
     )
     assert short < 0.95 * usual
     with pytest.raises(ValueError, match="'drawn' is no constant of the pace"):
-        _core.Pace({"drawn": 1.0})
+        _test.Pace({"drawn": 1.0})
 
 
 def test_what_is_recorded_of_a_text(replay: ModuleType) -> None:
