@@ -57,7 +57,8 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
             summarised. With a draft model it is looked up by ``num_draft_tokens="auto"`` only.
         num_draft_tokens: gamma, how many tokens a round drafts. ``"auto"``: as many as measured times and acceptance
             say that pay, by the model, by lookup in the text, or by both. 0 is plain decoding.
-        max_draft_tokens: the most that ``"auto"`` drafts in a round.
+        max_draft_tokens: the most that ``"auto"`` drafts in a round. Only copies get that long: of a draft model it
+            takes 16 tokens at most, and of a function, too.
         verify: the acceptance rule. ``"rejection"`` (Leviathan et al. 2022; Chen et al. 2023), ``"block"`` (Sun et
             al. 2025), ``"coupled"`` (Daliri et al. 2024: a seed means one text whatever the draft), or ``"auto"``:
             coupled if a seed was given, else block. Each leaves the target's distribution as it is.
@@ -82,7 +83,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
         draft_kwargs: dict[str, Any] | None = None,
         lookup_corpus: str | Sequence[int] | None = None,
         num_draft_tokens: NumDraftTokens = "auto",
-        max_draft_tokens: int = 16,
+        max_draft_tokens: int = 64,
         verify: str = "auto",
         seed: int | None = None,
         kernels: str | None = None,
