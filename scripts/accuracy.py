@@ -18,10 +18,10 @@ import numpy.typing as npt
 import recorded
 
 from specllama import _core
-from specllama._ggml import CpuBackend
-from specllama._ggml_products import Products, silence
-from specllama.kernels import offer_to
-from specllama.processor import cpu_name
+from specllama.backend.cpu import cpu_name
+from specllama.backend.ggml import CpuBackend
+from specllama.backend.ggml_products import Products, silence
+from specllama.backend.kernels import offer_to
 
 INPUTS, OUTPUTS = 2048, 256
 COLUMNS = (1, 8)

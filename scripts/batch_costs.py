@@ -15,9 +15,9 @@ import numpy as np
 import recorded
 
 import specllama
-from specllama._llama import sequence_of
+from specllama.backend.cpu import default_threads
+from specllama.backend.libllama import sequence_of
 from specllama.bench.machine import describe_machine
-from specllama.processor import default_threads
 from specllama.verify.scorer import scorer_of
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)

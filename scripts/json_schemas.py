@@ -15,8 +15,8 @@ from typing import Any
 import recorded
 
 import specllama
+from specllama.backend.cpu import default_threads
 from specllama.bench.machine import describe_machine
-from specllama.processor import default_threads
 
 MODES = (0, "auto", 4)  # 0 is plain decoding
 TEXT: dict[str, Any] = {"type": "string"}

@@ -21,10 +21,10 @@ from typing import Any
 import recorded
 
 import specllama
-from specllama.backend import prepare_backend
+from specllama.backend.cpu import default_threads
+from specllama.backend.prepare import prepare_backend
 from specllama.bench.machine import describe_machine
-from specllama.catalog import resolve
-from specllama.processor import default_threads
+from specllama.models.catalog import resolve
 
 WAYS = {"llama.cpp": "off", "ours": "auto"}
 NO_NUMBERS = ("kernels", "machine")

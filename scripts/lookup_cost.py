@@ -21,7 +21,7 @@ import numpy.typing as npt
 import recorded
 
 from specllama import _core
-from specllama.processor import cpu_name
+from specllama.backend.cpu import cpu_name
 
 Tokens = npt.NDArray[np.int32]
 

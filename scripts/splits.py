@@ -15,8 +15,8 @@ import recorded
 
 import specllama
 from specllama.answer import answer, first_difference
+from specllama.backend.cpu import default_threads
 from specllama.bench.machine import describe_machine
-from specllama.processor import default_threads
 from specllama.prompts import Prompt, builtin_prompts
 
 PROMPTS = 20
