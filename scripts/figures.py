@@ -273,7 +273,7 @@ def json_schemas() -> str:
             speedup = f"{statistics.mean(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})"
             accepted = f"{row['accepted'] / max(1, row['reached']):.0%}"
             guided = "with the schema" if row["guided"] else "without"
-            rows.append([names[key], guided, str(row["drafted"]), speedup, accepted])
+            rows.append([names[key], guided, str(row["num_draft_tokens"]), speedup, accepted])
     return table(["target", "", "draft tokens", "speedup", "accepted"], rows, 3)
 
 

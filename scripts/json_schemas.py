@@ -120,7 +120,7 @@ def main() -> None:
         print(f"| {'with the schema' if guided else 'without'} | {mode} | {found_sums.row()}")
     if given.record:
         rows = [
-            {"guided": guided, "drafted": mode, **dataclasses.asdict(found_sums)}
+            {"guided": guided, "num_draft_tokens": mode, **dataclasses.asdict(found_sums)}
             for (guided, mode), found_sums in sums.items()
         ]
         recorded.keep(given.record, {"machine": describe_machine(llm), "rows": rows})
