@@ -56,6 +56,15 @@ def errors(products: Products, kind: str, buffer_type: int | None, inputs: npt.N
     ]
 
 
+def apart(products: Products, kind: str, buffer_type: int) -> float:
+    """How far our products are from llama.cpp's, where 1 is the size of a result."""
+    number = _core.quantized_types()[kind][2]
+    theirs, ours = (products.of(number, max(COLUMNS), of) for of in (None, buffer_type))
+    assert theirs is not None
+    assert ours is not None
+    return error(np.array(ours, np.float64), np.array(theirs, np.float64))
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -85,7 +94,8 @@ def main() -> None:
     if given.record:
         machine = {"cpu": cpu_name(), "llama_cpp_python": llama_cpp.__version__, "kernels": name}
         shape = {"inputs": INPUTS, "outputs": OUTPUTS, "columns": COLUMNS}
-        recorded.keep(given.record, {"machine": machine, **shape, "errors": found})
+        differences = {kind: apart(products, kind, ours) for kind in found}
+        recorded.keep(given.record, {"machine": machine, **shape, "errors": found, "apart": differences})
 
 
 if __name__ == "__main__":

@@ -183,10 +183,14 @@ def accuracy() -> str:
     ways = {"llama.cpp": "llama.cpp's", "ours": "ours"}
     titles = [f"{n} token{'s' * (n > 1)}, {name}" for n in found["columns"] for name in ways.values()]
     rows = [
-        [kind, *(f"{of[way][i]:.3%}" for i in range(len(found["columns"])) for way in ways)]
+        [
+            kind,
+            *(f"{of[way][i]:.3%}" for i in range(len(found["columns"])) for way in ways),
+            f"{found['apart'][kind]:.1e}",
+        ]
         for kind, of in found["errors"].items()
     ]
-    return table(["weights", *titles], rows)
+    return table(["weights", *titles, "both apart"], rows)
 
 
 def perplexity() -> str:
