@@ -12,6 +12,7 @@ import argparse
 import array
 import functools
 
+import gguf
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
@@ -45,9 +46,11 @@ def error(found: Matrix, exact: Matrix) -> float:
 
 def errors(products: Products, kind: str, buffer_type: int | None, inputs: npt.NDArray[np.float32]) -> list[float]:
     """For each number of columns; empty if the buffer type does not take such weights."""
-    number = _core.quantized_types()[kind][2]
+    number = int(gguf.GGMLQuantizationType[kind])
     rows = np.frombuffer(products.quantized(number), np.uint8).reshape(OUTPUTS, -1)
-    exact = inputs.astype(np.float64) @ _core.dequantize_rows(rows, kind).T
+    exact = (
+        inputs.astype(np.float64) @ gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[kind]).astype(np.float64).T
+    )
     found = [products.of(number, columns, buffer_type) for columns in COLUMNS]
     return [
         error(np.array(one).reshape(columns, OUTPUTS), exact[:columns])
@@ -58,7 +61,7 @@ def errors(products: Products, kind: str, buffer_type: int | None, inputs: npt.N
 
 def apart(products: Products, kind: str, buffer_type: int) -> float:
     """How far our products are from llama.cpp's, where 1 is the size of a result."""
-    number = _core.quantized_types()[kind][2]
+    number = int(gguf.GGMLQuantizationType[kind])
     theirs, ours = (products.of(number, max(COLUMNS), of) for of in (None, buffer_type))
     assert theirs is not None
     assert ours is not None

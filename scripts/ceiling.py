@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import inspect
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,7 +34,8 @@ from specllama.bench.machine import describe_machine
 from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
 
-MOST = 16  # what "auto" drafts at most
+# What "auto" drafts at most.
+MOST: int = inspect.signature(specllama.Llama.__init__).parameters["max_draft_tokens"].default
 FIXED = {f"model {n}": ("model", n) for n in range(1, 9)} | {f"lookup {n}": ("lookup", n) for n in (3, 7, 11, 15)}
 
 Cost = Callable[[int], float]
