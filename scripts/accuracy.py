@@ -1,9 +1,9 @@
 """Prints how far products of quantized weights are from exact ones: llama.cpp's kernels and ours, for every type.
 
-Run it where specllama is installed: ``python scripts/accuracy.py``. It needs no model and no quiet machine. *Exact* is
-the product of the dequantized weights with the activations, all in double precision. What remains is what a kernel
-loses: it rounds the activations to 8 bits, and sums in single precision. The error is the root of the mean square,
-where 1 is the size of a result.
+Run it where ``specllama[test]`` is installed: ``python scripts/accuracy.py``. It needs no model and no quiet machine.
+*Exact* is the product of the dequantized weights with the activations, all in double precision. What remains is what a
+kernel loses: it rounds the activations to 8 bits, and sums in single precision. The error is the root of the mean
+square, where 1 is the size of a result.
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ def errors(products: Products, kind: str, buffer_type: int | None, inputs: npt.N
     """For each number of columns; empty if the buffer type does not take such weights."""
     number = int(gguf.GGMLQuantizationType[kind])
     rows = np.frombuffer(products.quantized(number), np.uint8).reshape(OUTPUTS, -1)
-    exact = (
-        inputs.astype(np.float64) @ gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[kind]).astype(np.float64).T
-    )
+    weights = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[kind]).astype(np.float64)
+    exact = inputs.astype(np.float64) @ weights.T
     found = [products.of(number, columns, buffer_type) for columns in COLUMNS]
     return [
         error(np.array(one).reshape(columns, OUTPUTS), exact[:columns])

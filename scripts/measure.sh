@@ -63,12 +63,15 @@ bench() {
 }
 prompts() {
     local found
-    found=$(cd "${PROMPTS:?names the folder of HumanEval and Spec-Bench}" && ls "$1"*.jsonl)
+    found=$(cd "$PROMPTS" && ls "$1"*.jsonl)
     echo "${found%%$'\n'*}"
 }
 
 measure() {
     local part=$1
+    case $part in
+        humaneval-* | spec-bench-* | ceiling-*) : "${PROMPTS:?names the folder of HumanEval and Spec-Bench}" ;;
+    esac
     case $part in
         costs-*) python "$scripts/batch_costs.py" "$(model "$part")" --record "$part" ;;
         kinds-*) bench "$part" . --limit 1 --max-tokens 96 ;;
