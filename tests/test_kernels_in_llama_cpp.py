@@ -22,7 +22,7 @@ import tiny_models
 
 import specllama
 from specllama import _core, cli
-from specllama.backend import kernels
+from specllama.backend import kernel_use, kernels
 from specllama.backend.prepare import Backend, prepare_backend
 from specllama.bench.machine import describe_machine
 from specllama.bench.output import machine_text
@@ -104,8 +104,8 @@ def logits_of(llm: specllama.Llama, sizes: tuple[int, ...]) -> npt.NDArray[np.fl
 def test_the_model_is_the_same_but_for_rounding(quantized: Callable[[str], Path], kind: str) -> None:
     path = quantized(kind)
     with_ours, without = opened(path), opened(path, kernels="off")
-    assert kernels.use_of(with_ours).num_bytes > 0
-    assert kernels.use_of(without).num_bytes == 0
+    assert kernel_use.use_of(with_ours).num_bytes > 0
+    assert kernel_use.use_of(without).num_bytes == 0
     ours, theirs = logits_of(with_ours, (5,)), logits_of(without, (5,))
     spread = theirs.std()
     assert spread > 0.5
@@ -133,12 +133,12 @@ def test_mapped_and_read_files_give_the_same_text(quantized: Callable[[str], Pat
 def test_a_draft_has_them_as_its_target_does(quantized: Callable[[str], Path]) -> None:
     path = quantized("Q4_0")
     llm = opened(path, draft_model=str(path))
-    assert kernels.use_of(llm.draft_model).instruction_set == OFFERED
+    assert kernel_use.use_of(llm.draft_model).instruction_set == OFFERED
     llm = opened(path, draft_model=str(path), kernels="off")
-    assert not kernels.use_of(llm.draft_model).instruction_set
+    assert not kernel_use.use_of(llm.draft_model).instruction_set
     llm = opened(path, draft_model=str(path), draft_kwargs={"kernels": "off"})
-    assert kernels.use_of(llm).instruction_set == OFFERED
-    assert str(kernels.use_of(llm.draft_model)) == "off: the model was opened with kernels='off'"
+    assert kernel_use.use_of(llm).instruction_set == OFFERED
+    assert str(kernel_use.use_of(llm.draft_model)) == "off: the model was opened with kernels='off'"
 
 
 @needs_kernels
@@ -176,7 +176,7 @@ def test_memory_is_the_weights_and_little_more(quantized: Callable[[str], Path])
         llm = opened(quantized(kind))
         matrices = (tensor for tensor in gguf.GGUFReader(llm.model_path).tensors if len(tensor.shape) > 1)
         weights = sum(int(tensor.n_bytes) for tensor in matrices if tensor.name != "token_embd.weight")
-        assert weights <= kernels.use_of(llm).num_bytes <= 1.04 * weights
+        assert weights <= kernel_use.use_of(llm).num_bytes <= 1.04 * weights
 
 
 @needs_kernels
@@ -197,7 +197,7 @@ def test_a_llama_of_llama_cpp_is_left_alone(quantized: Callable[[str], Path]) ->
     before = _core.KernelBufferType.bytes_loaded()
     plain = llama_cpp.Llama(str(quantized("Q4_0")), n_ctx=64, verbose=False)
     assert _core.KernelBufferType.bytes_loaded() == before
-    assert kernels.use_of(plain).why_not == "it was opened by llama_cpp"
+    assert kernel_use.use_of(plain).why_not == "it was opened by llama_cpp"
 
 
 @needs_kernels
@@ -292,7 +292,7 @@ def test_a_model_that_llama_cpp_has_loaded_before_is_named(quantized: Callable[[
     ("patch", "why"),
     [
         ("llama_cpp.__version__ = '0.3.99'", "llama-cpp-python 0.3.99 is not among the releases"),
-        ("from specllama import kernels; kernels._LIST = 'nothing'", "ggml has no function nothing"),
+        ("from specllama.backend import kernels; kernels._LIST = 'nothing'", "ggml has no function nothing"),
     ],
 )
 def test_a_library_that_does_not_fit_turns_them_off(quantized: Callable[[str], Path], patch: str, why: str) -> None:
