@@ -60,7 +60,7 @@ class Completion:
             seed=seed,
             seed_given=seed_given,
             sampling=sampling_of(arguments),
-            logit_bias=checked_bias(logit_bias),
+            logit_bias=checked_bias(logit_bias, llama.n_vocab()),
             logits_processor=arguments["logits_processor"],
             grammar=arguments["grammar"],
             stopping_criteria=arguments["stopping_criteria"],
@@ -105,6 +105,8 @@ class Completion:
     def _generate(self) -> Iterator[None]:
         """Feeds tokens to the assembler until something ends the completion; yields after each one."""
         llama, assembler = self._llama, self._assembler
+        if self._watch is not None:
+            self._watch.num_prompt_tokens += len(self._prompt_tokens)
         if self._echo and self._log is not None and not self._stream:
             self._log.add_prompt(self._prompt_tokens, prompt_logprobs(llama, self._prompt_tokens, self._num_logprobs))
         if self._prompt_only:

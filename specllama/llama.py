@@ -176,7 +176,8 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         """Refuses a second thread, which would corrupt the caches."""
         if not self._lock.acquire(blocking=False):
             raise _core.BusyError(
-                "this Llama is generating in another thread: wait for it, or create one Llama for each thread"
+                "this Llama is generating already, in another thread or around this call (of a logits processor, say): "
+                "wait for it, or create one Llama for each"
             )
         try:
             yield
