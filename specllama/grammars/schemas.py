@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from specllama.completions.llama_cpp_arguments import warn
+from specllama.warn import warn
 
 from .schema_converter import TooLargeError, grammar_of_schema, parts_passed_over
 

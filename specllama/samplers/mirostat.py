@@ -8,9 +8,10 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
+from specllama.backend.base_class import BaseLlama
+
 if TYPE_CHECKING:
     from specllama.engine.request import Request
-    from specllama.llama import Llama
 
 _Scores = npt.NDArray[np.single]
 """[n_vocab]"""
@@ -19,7 +20,7 @@ _Scores = npt.NDArray[np.single]
 class LlamaCppSampler:
     """llama.cpp's own chain of samplers, as ``llama_cpp.Llama`` makes it, for one generation."""
 
-    def __init__(self, llama: Llama, request: Request, processors: llama_cpp.LogitsProcessorList) -> None:
+    def __init__(self, llama: BaseLlama, request: Request, processors: llama_cpp.LogitsProcessorList) -> None:
         self._context = llama._ctx
         self._processors = processors
         self._biased = list(request.logit_bias)
