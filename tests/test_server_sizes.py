@@ -133,7 +133,7 @@ def test_a_body_has_a_limit(make_llama: MakeLlama) -> None:
 
 
 def test_only_some_large_bodies_are_in_memory(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specllama.server.bodies._SECONDS_TO_SEND", 30)
+    monkeypatch.setattr("specllama.server.request_limits._SECONDS_TO_SEND", 30)
     go_on, sent = threading.Event(), threading.Semaphore(0)
 
     def slowly() -> Iterator[bytes]:

@@ -23,7 +23,7 @@ import httpx
 from served import Served, serving  # needs the extra
 from test_server_faults import GARBAGE, send
 
-from specllama.server.bodies import MAX_BODY
+from specllama.server.request_limits import MAX_BODY
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
