@@ -222,7 +222,8 @@ Decoder::Use::Use(Decoder & decoder, const std::function<void()> * heed)
     }
     if (decoder_->in_use_.exchange(true)) {
         throw BusyError("the " + decoder_->name_ +
-                        " Llama is generating in another thread: wait for it, or create one Llama for each thread");
+                        " Llama is generating already, in another thread or around this call (of a logits processor, "
+                        "say): wait for it, or create one Llama for each");
     }
     decoder_->interruption_->ask(heed);
 }

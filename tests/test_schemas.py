@@ -138,6 +138,15 @@ def test_a_schema_that_is_nested_too_deeply(make_llama: MakeLlama) -> None:
         )
 
 
+def test_a_schema_with_too_many_optional_properties(make_llama: MakeLlama) -> None:
+    names = [f"p{i}" for i in range(1200)]
+    schema = {"type": "object", "properties": {name: {"type": "null"} for name in names}, "required": names[:100]}
+    with pytest.raises(ValueError, match=r"has an object with 1100 optional properties.*recursion limit of.*required"):
+        make_llama().create_chat_completion(
+            MESSAGES, response_format={"type": "json_object", "schema": schema}, max_tokens=2
+        )
+
+
 def test_what_the_schema_says_is_cut_and_escaped(make_llama: MakeLlama) -> None:
     """It comes from whoever asks a server."""
     schema = {"type": "\x1b[31mred" + "d" * 10_000}

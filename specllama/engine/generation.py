@@ -271,7 +271,7 @@ class Generation:
             if end > self._llama.n_ctx():
                 raise ValueError(
                     f"{len(ids)} tokens behind {self._position} do not fit into n_ctx={self._llama.n_ctx()}: "
-                    "send fewer, or create the Llama with a larger n_ctx"
+                    "send fewer, or create the Llama with a larger n_ctx (-c)"
                 )
             self._waiting.clear()
             self._engine.rewind(self._position)

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import functools
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -94,13 +95,29 @@ def _why_not(what: str, schema: Any) -> str | None:
     except TooLargeError:
         raise
     except RecursionError as error:
-        raise ValueError(
-            f"{what} is nested too deeply for Python, or has too many optional properties: give inner parts names in "
-            "$defs, and "
-            'list in "required" what an answer always has'
-        ) from error
+        raise _too_much(what, schema) from error
     except (TypeError, ValueError):  # no JSON
         return None
+
+
+def _too_much(what: str, schema: Any) -> ValueError:
+    """What the converter, which calls itself for each level and for each optional property, cannot follow."""
+    levels, most, waiting = 0, 0, [(schema, 1)]
+    while waiting:
+        part, level = waiting.pop()
+        levels = max(levels, level)
+        if isinstance(part, dict) and isinstance(part.get("properties"), dict):
+            required = part["required"] if isinstance(part.get("required"), list) else ()
+            most = max(most, sum(name not in required for name in part["properties"]))
+        if isinstance(part, (dict, list)):
+            waiting += [(inner, level + 1) for inner in (part.values() if isinstance(part, dict) else part)]
+    limit = f"which Python's recursion limit of {sys.getrecursionlimit()} does not let it follow"
+    if most > levels:
+        return ValueError(
+            f"{what} has an object with {most} optional properties, {limit}: "
+            'list in "required" what an answer always has, or split it'
+        )
+    return ValueError(f"{what} is nested too deeply, with {levels} levels, {limit}: give inner parts names in $defs")
 
 
 @functools.lru_cache(maxsize=16)

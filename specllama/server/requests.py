@@ -140,9 +140,9 @@ class Additions(SamplerFields):
     @classmethod
     def _only_one(cls, value: int | None) -> int | None:
         if value is not None and value < 1:
-            raise ValueError(f"{value} must be 1")
+            raise ValueError(f"{value} answers cannot be given: ask for 1")
         if value not in (None, 1):
-            raise ValueError(f"{value} answers to one request are not supported: send it {value} times")
+            raise ValueError(f"{value} answers to one request are not supported: ask for 1, and send it {value} times")
         return value
 
 
