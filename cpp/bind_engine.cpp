@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "bindings.hpp"
+#include "bindings/python_calls.hpp"
 #include "drafter_parts.hpp"
 #include "speculator.hpp"
 
@@ -23,18 +24,6 @@ std::vector<int32_t> to_vector(const Tokens & tokens) { return {tokens.data(), t
 Tokens to_array(const std::vector<int32_t> & tokens) {
     return Tokens(static_cast<py::ssize_t>(tokens.size()), tokens.data());
 }
-
-// A Python function that may be let go of by a thread without the GIL.
-struct OwnedByPython {
-    explicit OwnedByPython(py::object given) : function(std::move(given)) {}
-    OwnedByPython(const OwnedByPython &) = delete;
-    OwnedByPython & operator=(const OwnedByPython &) = delete;
-    ~OwnedByPython() {
-        const py::gil_scoped_acquire gil;
-        function = py::object();
-    }
-    py::object function;
-};
 
 std::map<std::string, std::size_t> idle_rounds(const Counters & self) {
     std::map<std::string, std::size_t> result;
@@ -96,12 +85,6 @@ void bind_counters(py::module_ & module) {
         .def_readonly("sample_seconds", &Counters::sample_seconds)
         .def_readonly("rollback_seconds", &Counters::rollback_seconds);
 }
-
-// Ctrl-C in a drafter and any error in a logits processor end the round, where an error would only end the drafting: no
-// std::exception, which is caught.
-struct PythonError {
-    py::error_already_set error;
-};
 
 [[noreturn]] void refuse_scores(const py::object & given, std::size_t n_vocab) {
     const std::string type = py::str(py::type::of(given).attr("__name__"));
@@ -209,17 +192,6 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
     }
     const py::gil_scoped_release release;
     self.begin(std::move(tokens), std::move(settings));
-}
-
-// Calls without the GIL what a Python function may end.
-template <typename Call>
-auto without_gil(Call call) {
-    try {
-        const py::gil_scoped_release release;
-        return call();
-    } catch (const PythonError & raised) {
-        throw raised.error;
-    }
 }
 
 // (tokens, number drafted, number accepted)

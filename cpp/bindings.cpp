@@ -7,6 +7,7 @@ PYBIND11_MODULE(_core, module) {
     specllama::bind_mathematics(module);
     specllama::bind_drafting(module);
     specllama::bind_api(module);
+    specllama::bind_masks(module);
     specllama::bind_decoder(module);
     specllama::bind_engine(module);
     specllama::bind_kernels(module);
