@@ -84,7 +84,7 @@ $(VENV)/.installed: $(VENV)/.venv $(SOURCES)
 		"Next: llama-cpp-python, which is compiled from source the first time: about 8 minutes on two cores." \
 		"pip says 'still running...' meanwhile. Build it for a GPU as its own documentation says (CMAKE_ARGS)." ""
 	@cmake_args="$$($(BIN)/python scripts/cmake_args.py)" && set -x && CMAKE_ARGS="$$cmake_args" $(PIP) install specllama
-	@$(BIN)/python -c "from specllama.backend import prepare_backend; prepare_backend()"
+	@$(BIN)/python -c "from specllama.backend.prepare import prepare_backend; prepare_backend()"
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.installed

@@ -26,8 +26,8 @@ import numpy as np
 import specllama
 from specllama import _core
 from specllama.answer import answer
-from specllama.catalog import resolve
-from specllama.processor import default_threads
+from specllama.backend.cpu import default_threads
+from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
 
 MOST = 16  # what "auto" drafts at most

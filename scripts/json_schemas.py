@@ -13,7 +13,7 @@ import statistics
 from typing import Any
 
 import specllama
-from specllama.processor import default_threads
+from specllama.backend.cpu import default_threads
 
 MODES = (0, "auto", 4)  # 0 is plain decoding
 TEXT: dict[str, Any] = {"type": "string"}

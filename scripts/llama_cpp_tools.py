@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 import specllama
-from specllama.catalog import resolve
-from specllama.chat import chat_call
-from specllama.processor import default_threads
+from specllama.backend.cpu import default_threads
+from specllama.completions.chat_template import chat_call
+from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
 
 OURS = "auto"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._core import BusyError, ClosedError, ContextFullError, DecodeError
     from .conversation import Conversation
+    from .engine.options import FallbackWarning
     from .llama import Llama
-    from .loading import ModelNotFoundError
-    from .options import FallbackWarning
+    from .models.loading import ModelNotFoundError
     from .stats import Stats
     from .token import Token
 
@@ -26,9 +26,9 @@ _WHERE = {
     "ContextFullError": "._core",
     "Conversation": ".conversation",
     "DecodeError": "._core",
-    "FallbackWarning": ".options",
+    "FallbackWarning": ".engine.options",
     "Llama": ".llama",
-    "ModelNotFoundError": ".loading",
+    "ModelNotFoundError": ".models.loading",
     "Stats": ".stats",
     "Token": ".token",
 }

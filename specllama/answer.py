@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .chat import RenderedPrompt
+    from .completions.chat_template import RenderedPrompt
     from .llama import Llama
     from .stats import Stats
 

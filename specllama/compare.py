@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .answer import first_difference
-from .chat import RenderedPrompt
+from .completions.chat_template import RenderedPrompt
+from .engine.rules import is_independent_of_draft
 from .prompts import Prompt
-from .rules import is_independent_of_draft
 
 if TYPE_CHECKING:
     from .llama import Llama

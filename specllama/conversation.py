@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ._core import ContextFullError
-from .chat import ChatCall, Message, chat_call, continuation_tokens
+from .completions.chat_template import ChatCall, Message, chat_call, continuation_tokens
 from .samplers import SAMPLERS
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._llama import sequence_of, why_no_rollback
-from .closed import require_open
+from .backend.libllama import sequence_of, why_no_rollback
+from .engine.closed import require_open
 from .llama import Llama
 
 _SEED = 1  # of the filling and of the order: two measurements do the same

@@ -14,24 +14,33 @@ from typing import Any, Union
 import llama_cpp
 import numpy as np
 
-from . import _core, catalog
-from ._llama import sequence_of
-from .arguments import bound, check_constructor, check_draft_kwargs, sampling_of, warn, with_options
-from .call_options import call_with_options, options_of_call
-from .closed import close_for_good
-from .completion import Completion
-from .cost_memory import CostMemory
-from .draft import TEXT_DRAFTERS, Draft, opened, refuse
-from .generation import Generation
-from .kernels import checked_kernels, loading, remember, use_of
-from .loading import explained
-from .memory import fitted, note_change, settle, tokens_held
-from .opening import check_opening
-from .options import FallbackWarning, NumDraftTokens, Options, checked_max_draft_tokens, checked_seed
-from .request import Request
+from specllama import _core
+
+from .backend.kernels import checked_kernels, loading, remember, use_of
+from .backend.libllama import sequence_of
+from .completions.call_options import call_with_options, options_of_call
+from .completions.completion import Completion
+from .completions.llama_cpp_arguments import (
+    bound,
+    check_constructor,
+    check_draft_kwargs,
+    sampling_of,
+    warn,
+    with_options,
+)
+from .costs.learned import CostMemory
+from .drafts.draft import TEXT_DRAFTERS, Draft, opened, refuse
+from .engine.closed import close_for_good
+from .engine.generation import Generation
+from .engine.memory import fitted, note_change, settle, tokens_held
+from .engine.options import FallbackWarning, NumDraftTokens, Options, checked_max_draft_tokens, checked_seed
+from .engine.request import Request
+from .engine.snapshots import RoomForSnapshots
+from .grammars.schemas import warn_of_schema
+from .models import catalog
+from .models.loading import explained
+from .models.opening import check_opening
 from .samplers import taken_from
-from .schemas import warn_of_schema
-from .snapshots import RoomForSnapshots
 from .stats import Stats, Tally
 from .token import Token
 

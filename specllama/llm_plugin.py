@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import llm
 from pydantic import Field, Json
 
-from .rules import VERIFY
-from .sampler_fields import SamplerFields
+from .engine.rules import VERIFY
+from .samplers.fields import SamplerFields
 
 if TYPE_CHECKING:
     from . import Conversation, Llama
@@ -95,7 +95,7 @@ def _opened(
     target: str, draft: str | None = None, n_ctx: int = 4096, n_threads: int | None = None, **others: Any
 ) -> Llama:
     from . import Llama
-    from .processor import default_threads
+    from .backend.cpu import default_threads
 
     n_threads = n_threads or default_threads()
     return Llama(

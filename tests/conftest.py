@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import platformdirs
 import pytest
 import tiny_models as tiny
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from responses import Pair
 
     import specllama
-    from specllama.catalog import Model
+    from specllama.models.catalog import Model
 
 REAL_CACHE = Path(os.environ.get("SPECLLAMA_CACHE") or platformdirs.user_cache_dir("specllama"))
 """The user's own cache, which has the real models. Nothing is written to it but downloads."""
@@ -31,9 +32,11 @@ REAL_DRAFT = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Silences one bug of old llama-cpp-python releases: their LlamaModel.__del__ fails if the model did not load."""
+    """Silences one bug of old llama-cpp-python releases (their LlamaModel.__del__ fails if the model did not load)."""
     message = "Exception ignored in.*LlamaModel"
     config.addinivalue_line("filterwarnings", f"ignore:{message}:pytest.PytestUnraisableExceptionWarning")
+    hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine makes no test wrong
+    hypothesis.settings.load_profile("untimed")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -50,7 +53,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def _backend_notes() -> tuple[str, ...]:
     """Prepares llama.cpp for tests that open its own Llama first; where warnings are errors, one is not any test's."""
-    from specllama.backend import prepare_backend
+    from specllama.backend.prepare import prepare_backend
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -251,11 +254,12 @@ def early_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a llama-cpp-python that cannot copy the state of a recurrent model: contexts opened from here on."""
     import llama_cpp
 
-    from specllama import _core, _llama
+    from specllama import _core
+    from specllama.backend import libllama
 
     known = {name for name, _ in _core.required_functions()} | {"llama_model_is_hybrid"}
-    addresses = {name: address for name, address in _llama._addresses(llama_cpp).items() if name in known}
-    monkeypatch.setattr(_llama, "API", _core.LlamaApi(addresses))
+    addresses = {name: address for name, address in libllama._addresses(llama_cpp).items() if name in known}
+    monkeypatch.setattr(libllama, "API", _core.LlamaApi(addresses))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.catalog import HubSource, Model, PackageSource, Wheel
+from specllama.models.catalog import HubSource, Model, PackageSource, Wheel
 
 NAME = "fake-model"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specllama.catalog import Model
+    from specllama.models.catalog import Model
 
 HEALTHY = "healthy"
 PERMISSIONS = "permissions"
@@ -55,7 +55,7 @@ def with_catalog(folder: Path, model: Model, *arguments: str, under: str = HEALT
     script = folder / "with_catalog.py"
     script.write_text(
         "from specllama import catalog, cli\n"
-        "from specllama.catalog import Catalog, HubSource, Model, PackageSource, Wheel\n"
+        "from specllama.models.catalog import Catalog, HubSource, Model, PackageSource, Wheel\n"
         f"model = {model!r}\n"
         "catalog.load_catalog = lambda path: Catalog({model.name: model}, model.name, model.name)\n"
         "raise SystemExit(cli.main())\n"

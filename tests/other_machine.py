@@ -16,7 +16,8 @@ from typing import Any
 os.environ["SPECLLAMA_KERNELS"] = "off"  # they come before AMX, and would get the weights
 
 import specllama
-from specllama import amx, backend
+from specllama.backend import amx
+from specllama.backend import prepare as backend
 from specllama.bench.machine import describe_machine
 from specllama.bench.output import machine_text
 

@@ -9,7 +9,8 @@ from typing import Any
 import llama_cpp
 import pytest
 
-from specllama import _core, _llama
+from specllama import _core
+from specllama.backend import libllama
 
 REMEDY = "llama-cpp-python"
 NAMES = [name for name, _ in _core.required_functions()]
@@ -28,13 +29,13 @@ def struct_of(fields: list[tuple[str, Any]]) -> type[ctypes.Structure]:
 
 
 def test_the_installed_release_fits() -> None:
-    assert isinstance(_llama.load_api(library()), _core.LlamaApi)
+    assert isinstance(libllama.load_api(library()), _core.LlamaApi)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_function_is_missing(name: str) -> None:
     with pytest.raises(ImportError, match=rf"no function {name}.*pip install") as caught:
-        _llama.load_api(library(**{name: None}))
+        libllama.load_api(library(**{name: None}))
     assert f"{REMEDY} {llama_cpp.__version__}" in str(caught.value)
 
 
@@ -45,7 +46,7 @@ def test_a_function_takes_another_number_of_arguments(name: str, change: int) ->
     prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (count + change))
     function = prototype(lambda *_: None)
     with pytest.raises(ImportError, match=f"{name} takes {count + change} arguments, and {count} were expected"):
-        _llama.load_api(library(**{name: function}))
+        libllama.load_api(library(**{name: function}))
 
 
 @pytest.mark.parametrize("name", OPTIONAL)
@@ -54,9 +55,9 @@ def test_an_optional_function_may_be_missing_or_another(name: str) -> None:
     argument_count = dict(_core.optional_functions())[name]
     fitting = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * argument_count)(lambda *_: None)
     other = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (argument_count + 1))(lambda *_: None)
-    assert name not in _llama._addresses(library())
-    assert name not in _llama._addresses(library(**{name: other}))
-    assert _llama._addresses(library(**{name: fitting}))[name] != 0
+    assert name not in libllama._addresses(library())
+    assert name not in libllama._addresses(library(**{name: other}))
+    assert libllama._addresses(library(**{name: fitting}))[name] != 0
 
 
 FIELDS = list(llama_cpp.llama_batch._fields_)
@@ -74,14 +75,14 @@ FIELDS = list(llama_cpp.llama_batch._fields_)
 )
 def test_the_batch_is_laid_out_differently(fields: list[tuple[str, Any]]) -> None:
     with pytest.raises(ImportError, match=r"llama_batch is laid out as .* was expected.*pip install"):
-        _llama.load_api(library(llama_batch=struct_of(fields)))
+        libllama.load_api(library(llama_batch=struct_of(fields)))
 
 
 @pytest.mark.parametrize("name", STRUCTS)
 def test_any_structure_is_laid_out_differently(name: str) -> None:
     fields = [("extra", ctypes.c_void_p), *getattr(llama_cpp, name)._fields_]
     with pytest.raises(ImportError, match=rf"its {name} is laid out as .* was expected.*pip install"):
-        _llama.load_api(library(**{name: struct_of(fields)}))
+        libllama.load_api(library(**{name: struct_of(fields)}))
 
 
 def test_a_null_address_is_refused() -> None:

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 import pytest
 
-from specllama import amx, backend
-from specllama.backend import Backend
-from specllama.processor import cpu_flags
-from specllama.quantize import quantize
+from specllama.backend import amx
+from specllama.backend import prepare as backend
+from specllama.backend.cpu import cpu_flags
+from specllama.backend.prepare import Backend
+from specllama.models.quantize import quantize
 from specllama.stats import Tally
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ def run(tmp_path: Path, quantized: Path) -> Run:
         report = tmp_path / "report.json"
         models = models or (quantized,)
         command = [sys.executable, str(HERE / "other_machine.py"), str(report), suspect, *map(str, models)]
-        cache = {"SPECLLAMA_CACHE": str(tmp_path / "cache"), "SPECLLAMA_SIMULATED_TRIAL": f"_product_trial:{end}"}
+        cache = {
+            "SPECLLAMA_CACHE": str(tmp_path / "cache"),
+            "SPECLLAMA_SIMULATED_TRIAL": f"backend._product_trial:{end}",
+        }
         environment = {**os.environ, **cache, **variables}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stderr
@@ -158,7 +162,7 @@ import sys, warnings
 warnings.simplefilter("ignore")
 import llama_cpp, specllama
 from specllama import amx, backend
-from specllama.trial import Trial
+from specllama.backend.trial import Trial
 import other_machine
 other_machine.suspect("CPU_REPACK")
 amx.tried = lambda *_, **__: Trial(False, "as it happens")
@@ -239,7 +243,7 @@ def test_nothing_is_decided_for_a_file_that_is_none(
 def test_the_quantizing_process_is_prepared(tiny_files: TinyFiles, tmp_path: Path) -> None:
     script = (
         "import sys\n"
-        "from specllama import _quantize_worker as worker\n"
+        "from specllama.models import _quantize_worker as worker\n"
         "calls = []\n"
         "worker.prepare_backend = lambda: calls.append('prepared')\n"
         "original = worker.llama_cpp.llama_model_quantize\n"
@@ -280,7 +284,7 @@ def test_notes_outlive_a_sum() -> None:
 
 
 def test_what_batches_cost_without_it_is_kept_apart(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specllama import cost_key
+    from specllama.costs import key as cost_key
 
     llm = make_llama()
     keys = []
@@ -299,7 +303,7 @@ def test_the_real_thing(tiny_files: TinyFiles, tmp_path: Path, file_type: str) -
     """On a machine that has AMX: whatever the compiler made of it, our process lives, and says if theirs would not."""
     if "amx_int8" not in cpu_flags():
         pytest.skip("this processor has no AMX")
-    listed = python("from specllama.amx import extra_buffer_types as e; print('listed', *e().names())")
+    listed = python("from specllama.backend.amx import extra_buffer_types as e; print('listed', *e().names())")
     if "AMX" not in listed.partition("listed")[2].split():
         pytest.skip("llama.cpp was built without AMX here, as `make install` does where the compiler gets it wrong")
     model = quantize(tiny_files.target, file_type, output=tmp_path / "tiny.gguf")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specllama.bench import Bench, BenchResult, Mode, Plan, Run, run, runner
-from specllama.chat import RenderedPrompt
+from specllama.completions.chat_template import RenderedPrompt
 from specllama.prompts import Prompt
 from specllama.stats import Stats
 

@@ -15,7 +15,7 @@ import llama_cpp
 import pytest
 import synthetic_bench
 
-from specllama import processor
+from specllama.backend import cpu
 from specllama.bench import BenchResult, Row
 from specllama.bench import machine as machines
 from specllama.bench.output import FORMATS, curves_table, table, to_csv, to_json, to_jsonl, to_markdown
@@ -226,18 +226,18 @@ def test_the_home_folder_is_not_told(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     ],
 )
 def test_cpu_names_of_linux(cpuinfo: str, name: str) -> None:
-    assert processor._cpu_name_linux(cpuinfo) == name
+    assert cpu._cpu_name_linux(cpuinfo) == name
 
 
 def test_an_unknown_cpu_still_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **kwargs: Any) -> str:
         raise OSError("not here")
 
-    monkeypatch.setattr(processor.sys, "platform", "linux")
+    monkeypatch.setattr(cpu.sys, "platform", "linux")
     monkeypatch.setattr(Path, "read_text", fail)
-    monkeypatch.setattr(processor.platform, "processor", lambda: "")
-    monkeypatch.setattr(processor.platform, "machine", lambda: "x86_64")
-    assert processor.cpu_name() == "x86_64"
+    monkeypatch.setattr(cpu.platform, "processor", lambda: "")
+    monkeypatch.setattr(cpu.platform, "machine", lambda: "x86_64")
+    assert cpu.cpu_name() == "x86_64"
 
 
 def test_backends() -> None:

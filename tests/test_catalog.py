@@ -8,7 +8,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from specllama import catalog as c
+from specllama.models import catalog as c
 
 ENTRY = """
 [default]

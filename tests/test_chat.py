@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specllama.answer import answer, first_difference
-from specllama.chat import render_chat, render_text
+from specllama.completions.chat_template import render_chat, render_text
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

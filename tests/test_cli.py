@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import specllama
-from specllama import catalog, cli
+from specllama import cli
+from specllama.backend.cpu import default_threads
 from specllama.commands.terminal import harmless
-from specllama.processor import default_threads
+from specllama.models import catalog
 from specllama.samplers import SAMPLERS
 
 if TYPE_CHECKING:
@@ -372,7 +373,7 @@ def test_pull_prints_the_path_only(
         listener.progress("package", 2, 2)
         return model.path
 
-    monkeypatch.setattr("specllama.download.pull", pull)
+    monkeypatch.setattr("specllama.models.download.pull", pull)
     assert cli.main(["pull", "SmolLM2-135M"]) == 0
     out, err = capsys.readouterr()
     assert out == f"{catalog.catalog().models['smollm2-135m'].path}\n"

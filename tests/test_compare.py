@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from specllama import Stats, Token, cli, compare
-from specllama.chat import render_text
 from specllama.commands import compare as command
 from specllama.commands.panes import STYLES, Panes
 from specllama.commands.terminal import harmless
+from specllama.completions.chat_template import render_text
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -15,7 +15,7 @@ import pytest
 import tiny_models as tiny
 
 import specllama
-from specllama.chat import chat_call, continuation_tokens
+from specllama.completions.chat_template import chat_call, continuation_tokens
 from specllama.conversation import Conversation, _text_behind
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 import specllama
 from specllama import cost_curve
-from specllama._llama import sequence_of
+from specllama.backend.libllama import sequence_of
 from specllama.cost_curve import CostCurve, measure_cost_curve
 
 if TYPE_CHECKING:

@@ -17,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import specllama
-from specllama import _core, cost_cache, cost_memory
-from specllama.cost_key import cost_key
-from specllama.cost_memory import CostMemory, changed
+from specllama import _core
+from specllama.costs import files as cost_cache
+from specllama.costs import learned as cost_memory
+from specllama.costs.key import cost_key
+from specllama.costs.learned import CostMemory, changed
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specllama import catalog, cli, demo, quantize
+from specllama import cli
 from specllama.commands import demo as demo_command
+from specllama.commands import demo_pair
 from specllama.commands import pull as pull_command
+from specllama.models import catalog, quantize
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -26,7 +28,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_choose_pair() -> None:
     models = catalog.catalog()
     target, draft = models.find(models.default_target), models.find(models.default_draft)
-    choose: Callable[..., demo.Pair] = lambda **known: demo.choose_pair(target, draft, **known)  # noqa: E731
+    choose: Callable[..., demo_pair.Pair] = lambda **known: demo_pair.choose_pair(target, draft, **known)  # noqa: E731
     assert choose(gpu=False, memory=None).target_type == "F16"
     assert choose(gpu=False, memory=int(8e9)).target_type == "F16"
     assert choose(gpu=False, memory=int(4.5e9)).target_type == "Q8_0"
@@ -38,7 +40,7 @@ def test_choose_pair() -> None:
 
 
 def test_machine_is_measured() -> None:
-    memory = demo.available_memory()
+    memory = demo_pair.available_memory()
     assert memory is None or memory > 1 << 20
 
 
@@ -54,8 +56,8 @@ def test_demo_end_to_end(
     known = catalog.Catalog(models, "t", "d")
     for module in (catalog, quantize, demo_command, pull_command):
         monkeypatch.setattr(module, "catalog", lambda: known)
-    pair = demo.Pair("F16", None, 0, "tiny")
-    monkeypatch.setattr(demo, "choose_pair", lambda *args, **known: pair)
+    pair = demo_pair.Pair("F16", None, 0, "tiny")
+    monkeypatch.setattr(demo_pair, "choose_pair", lambda *args, **known: pair)
     assert cli.main(["demo", "-n", "12", "-t", "1", "--temp", "0.8", "-p", "the cat"]) == 0
     out, err = capsys.readouterr()
     assert "making t:F16" in err

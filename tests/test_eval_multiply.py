@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
     import specllama
-    from specllama.chat import RenderedPrompt
+    from specllama.completions.chat_template import RenderedPrompt
 
 # --- questions --------------------------------------------------------------------------------------------------------
 

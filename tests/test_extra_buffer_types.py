@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from specllama import _core, amx
+from specllama import _core
+from specllama.backend import amx
 
 DEVICE = 4711
 
@@ -106,7 +107,7 @@ def test_the_real_ones(real: _core.ExtraBufferTypes) -> None:
 def test_the_real_list_stays_as_it_is_behind_a_removal() -> None:
     """What has weights already must be multiplied by the same kernels as before."""
     script = (
-        "from specllama.amx import extra_buffer_types\n"
+        "from specllama.backend.amx import extra_buffer_types\n"
         "types = extra_buffer_types()\n"
         "names = types.names()\n"
         "assert types.offered() == names, names\n"

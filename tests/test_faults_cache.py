@@ -13,9 +13,10 @@ import faults
 import pytest
 from fake_packages import NAME, files_below, make_model, write_wheel
 
-from specllama import catalog, cli
-from specllama.catalog import Model, PackageSource, models_dir
-from specllama.gguf_header import read_header
+from specllama import cli
+from specllama.models import catalog
+from specllama.models.catalog import Model, PackageSource, models_dir
+from specllama.models.gguf_header import read_header
 
 if TYPE_CHECKING:
     from conftest import TinyFiles

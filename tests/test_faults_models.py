@@ -15,8 +15,9 @@ import pytest
 from fresh import text_of
 from needed import imported
 
-from specllama import catalog, cli, loading
+from specllama import cli
 from specllama.bench.machine import describe_machine
+from specllama.models import catalog, loading
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -15,8 +15,9 @@ import faults
 import pytest
 from fake_packages import files_below
 
-from specllama import cli, cost_cache
+from specllama import cli
 from specllama.commands import pull, steps
+from specllama.costs import files as cost_cache
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -207,7 +208,15 @@ def test_a_killed_quantize_leaves_no_model(tiny_files: TinyFiles, tmp_path: Path
 
 def test_a_worker_whose_parent_was_killed_removes_its_file(tiny_files: TinyFiles, tmp_path: Path) -> None:
     unfinished = tmp_path / ".small.gguf.partial"
-    worker = [sys.executable, "-m", "specllama._quantize_worker", str(tiny_files.target), str(unfinished), "Q8_0", "1"]
+    worker = [
+        sys.executable,
+        "-m",
+        "specllama.models._quantize_worker",
+        str(tiny_files.target),
+        str(unfinished),
+        "Q8_0",
+        "1",
+    ]
     reading, writing = os.pipe()
     os.close(reading)  # nobody hears it
     done = subprocess.run(worker, stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60)

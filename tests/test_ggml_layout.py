@@ -11,7 +11,7 @@ import pytest
 from release_source import unpacked
 from test_abi_headers import ROOT, VERSIONS, compiler  # noqa: F401
 
-from specllama import kernels
+from specllama.backend import kernels
 
 INSIDES = re.compile(r"[^/]+/vendor/llama\.cpp/ggml/(?:include|src)/((?:ggml-cpu/)?[^/]+\.h)")
 CLASSES = {

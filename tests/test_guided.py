@@ -65,7 +65,7 @@ def no_fallback() -> Any:
 def test_greedy(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, name: str, draft: str) -> None:
     expected = guided_tokens(make_base(), name, temp=0.0)
     llm = make_llama(draft=tiny_files.draft(draft))
-    gammas: list[specllama.options.NumDraftTokens] = [0, 1, 4, 8, "auto"]
+    gammas: list[specllama.engine.options.NumDraftTokens] = [0, 1, 4, 8, "auto"]
     for gamma in gammas:
         for rule in ("block", "rejection", "coupled"):
             assert guided_tokens(llm, name, temp=0.0, num_draft_tokens=gamma, verify=rule) == expected

@@ -21,8 +21,8 @@ import faults
 import pytest
 from fake_packages import NAME, Recorder, files_below, make_model, parts_of
 
-from specllama.catalog import HubSource, Model, PackageSource, Wheel, partial_dir
-from specllama.download import DownloadError, pull
+from specllama.models.catalog import HubSource, Model, PackageSource, Wheel, partial_dir
+from specllama.models.download import DownloadError, pull
 
 
 def with_hub(model: Model) -> Model:
@@ -110,8 +110,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Hub]]:
 def pull_in_child(model: Model) -> subprocess.CompletedProcess[str]:
     """Pull where HF_ENDPOINT counts: the hub's library reads it when it is imported."""
     script = f"""
-        from specllama.catalog import HubSource, Model, PackageSource, Wheel
-        from specllama.download import pull
+        from specllama.models.catalog import HubSource, Model, PackageSource, Wheel
+        from specllama.models.download import pull
 
         class Printer:
             def note(self, text): print("note", text)

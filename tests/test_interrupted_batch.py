@@ -13,7 +13,7 @@ import pytest
 import tiny_models as tiny
 
 import specllama
-from specllama.watch import Stopped, Watch, watching
+from specllama.engine.watch import Stopped, Watch, watching
 
 PROMPT = [1, *(270 + i % 40 for i in range(1500))]
 SOON = 0.2

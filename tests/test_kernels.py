@@ -125,7 +125,7 @@ def test_bad_shapes_and_names_are_refused() -> None:
 
 def test_this_processor_has_more_than_plain_code() -> None:
     """Kernels that are not compiled in would pass every other test."""
-    from specllama.processor import cpu_flags
+    from specllama.backend.cpu import cpu_flags
 
     if "avx2" not in cpu_flags():
         pytest.skip("this processor has no AVX2")

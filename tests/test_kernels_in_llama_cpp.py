@@ -19,12 +19,13 @@ import pytest
 import tiny_models
 
 import specllama
-from specllama import _core, cli, kernels
-from specllama.backend import Backend, prepare_backend
+from specllama import _core, cli
+from specllama.backend import kernels
+from specllama.backend.prepare import Backend, prepare_backend
 from specllama.bench.machine import describe_machine
 from specllama.bench.output import machine_text
-from specllama.cost_key import cost_key
-from specllama.quantize import quantize
+from specllama.costs.key import cost_key
+from specllama.models.quantize import quantize
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -237,7 +238,9 @@ def shown(path: Path, first: str = "", **environment: str) -> subprocess.Complet
 def test_a_trial_that_fails_turns_them_off(
     quantized: Callable[[str], Path], tmp_path: Path, end: str, why: str
 ) -> None:
-    found = shown(quantized("Q4_0"), SPECLLAMA_SIMULATED_TRIAL=f"_kernel_trial:{end}", SPECLLAMA_CACHE=str(tmp_path))
+    found = shown(
+        quantized("Q4_0"), SPECLLAMA_SIMULATED_TRIAL=f"backend._kernel_trial:{end}", SPECLLAMA_CACHE=str(tmp_path)
+    )
     assert found.returncode == 0, found.stderr
     failed = f"their products were tried in a process of their own, and failed: {why}"
     assert found.stdout.splitlines()[0].startswith(f"off: {failed}")

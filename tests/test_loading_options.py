@@ -43,7 +43,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         raise Loaded
 
     monkeypatch.setitem(vars(specllama), "Llama", llama)
-    monkeypatch.setattr("specllama.processor.default_threads", lambda: 5)
+    monkeypatch.setattr("specllama.backend.cpu.default_threads", lambda: 5)
     return options
 
 

@@ -19,7 +19,7 @@ from test_engine_statistics import LENGTH, LEVEL, Scorer, chi_square, sequence_p
 from test_engine_statistics import PROMPT as LETTERS_PROMPT
 
 import specllama
-from specllama.logprobs import scored
+from specllama.completions.logprobs import scored
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles

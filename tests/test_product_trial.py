@@ -11,9 +11,9 @@ import pytest
 from llama_cpp import _logger
 from llama_cpp import llama_cpp as bindings
 
-from specllama import _product_trial as products
-from specllama.amx import extra_buffer_types
-from specllama.trial import Trial, tried
+from specllama.backend import _product_trial as products
+from specllama.backend.amx import extra_buffer_types
+from specllama.backend.trial import Trial, tried
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="AMX is looked for on Linux only")
 
@@ -42,16 +42,16 @@ def test_one_that_is_right(buffer_type: str) -> None:
 
 
 def test_it_is_one_in_a_child(buffer_type: str) -> None:
-    assert tried("_product_trial", [LIBRARY, buffer_type], key={"test": "right"}) == Trial(True, "")
+    assert tried("backend._product_trial", [LIBRARY, buffer_type], key={"test": "right"}) == Trial(True, "")
 
 
 def test_one_that_is_not_there() -> None:
-    found = tried("_product_trial", [LIBRARY, "NONE_SUCH"], key={"test": "not there"})
+    found = tried("backend._product_trial", [LIBRARY, "NONE_SUCH"], key={"test": "not there"})
     assert found == Trial(False, "ggml has no buffer type NONE_SUCH here")
 
 
 def test_no_library() -> None:
-    found = tried("_product_trial", ["/nowhere/libllama.so", "AMX"], key={"test": "no library"})
+    found = tried("backend._product_trial", ["/nowhere/libllama.so", "AMX"], key={"test": "no library"})
     assert not found.ok and found.reason.startswith("it ended with exit code 1: OSError")
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import gguf
 import pytest
 
-from specllama import catalog, quantize
-from specllama.gguf_header import read_header
-from specllama.quantize import QuantizeError
+from specllama.models import catalog, quantize
+from specllama.models.gguf_header import read_header
+from specllama.models.quantize import QuantizeError
 
 if TYPE_CHECKING:
     from conftest import TinyFiles

@@ -15,7 +15,7 @@ from responses import PROMPT, joined
 
 import specllama
 from specllama import _core
-from specllama.logprobs import scored
+from specllama.completions.logprobs import scored
 from specllama.samplers import SAMPLERS, Samplers
 
 if TYPE_CHECKING:

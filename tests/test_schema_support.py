@@ -14,7 +14,7 @@ jsonschema = imported("jsonschema")
 
 from served import Served, serving  # needs the extra
 
-from specllama.schemas import why_not_enforced
+from specllama.grammars.schemas import why_not_enforced
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

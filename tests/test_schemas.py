@@ -10,8 +10,8 @@ import pytest
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from specllama import Conversation
-from specllama.schema_converter import grammar_of_schema
-from specllama.schemas import warn_of_schema
+from specllama.grammars.schema_converter import grammar_of_schema
+from specllama.grammars.schemas import warn_of_schema
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

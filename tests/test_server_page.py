@@ -17,7 +17,7 @@ playwright = imported("playwright.sync_api")
 
 from served import Served, serving  # needs the extra
 
-from specllama.generation import Generation
+from specllama.engine.generation import Generation
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -26,8 +26,8 @@ from test_server_faults import GARBAGE, send
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
+    from specllama.engine.watch import Watch
     from specllama.server.job import Item, Work
-    from specllama.watch import Watch
 
 NUM_REQUESTS = 200
 NUM_CLIENTS = 8

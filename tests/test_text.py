@@ -12,8 +12,8 @@ import tiny_models as tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specllama.stop_string import StopString
-from specllama.text import TextAssembler
+from specllama.completions.stop_string import StopString
+from specllama.completions.text import TextAssembler
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from specllama import _core
-from specllama.logprobs import scored
+from specllama.completions.logprobs import scored
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from specllama import trial
-from specllama.trial import Trial, tried
-from specllama.trial_key import trial_key
+from specllama.backend import trial
+from specllama.backend.trial import Trial, tried
+from specllama.backend.trial_key import trial_key
 
 KEY = {"library": "libexample.so, 12 bytes", "cpu": "Example 3000"}
 COUNTED = "_counted_trial"
@@ -312,7 +312,7 @@ def test_a_frozen_program_does_not_start_itself(
 
 
 def test_a_trial_that_asks_for_itself_comes_to_an_end(program: Program) -> None:
-    source = f"from specllama.trial import tried\ntried({COUNTED!r}, [], key={{}})"
+    source = f"from specllama.backend.trial import tried\ntried({COUNTED!r}, [], key={{}})"
     found = tried(program(source), [], key={})
     assert not found.ok and "asks for itself" in found.reason
 
@@ -334,7 +334,7 @@ def test_an_interrupted_one_is_ended(program: Program, tmp_path: Path) -> None:
     name = program("import os, time; open(sys.argv[1], 'w').write(str(os.getpid()) + ' '); time.sleep(600)")
     noted = tmp_path / "pid"
     path = [str(tmp_path / "path"), *sys.path]
-    asking = f"import signal, sys; sys.path[:] = {path!r}\nfrom specllama.trial import tried\n"
+    asking = f"import signal, sys; sys.path[:] = {path!r}\nfrom specllama.backend.trial import tried\n"
     asking += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
     asking += f"tried({name!r}, {[str(noted)]!r}, key={{}})"
     with subprocess.Popen([sys.executable, "-c", asking], stderr=subprocess.PIPE) as parent:

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import specllama
-from specllama import cli, cost_cache, tune
+from specllama import cli, tune
 from specllama.cost_curve import CostCurve
-from specllama.cost_key import cost_key
+from specllama.costs import files as cost_cache
+from specllama.costs.key import cost_key
 from specllama.tune import runner
 from specllama.tune.report import to_text
 

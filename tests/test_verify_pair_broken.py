@@ -13,8 +13,8 @@ import tiny_models as tiny
 
 import specllama
 from specllama import _core, verify
-from specllama._llama import sequence_of
-from specllama.generation import Generation
+from specllama.backend.libllama import sequence_of
+from specllama.engine.generation import Generation
 from specllama.prompts import Prompt
 from specllama.verify.report import to_text
 from specllama.verify.rounding import SAFETY
@@ -76,7 +76,7 @@ def drafted_by(
 
     def make(drafter: Callable[[Any, int], tuple[list[int], list[_core.Distribution]]]) -> specllama.Llama:
         monkeypatch.setattr(
-            "specllama.draft_model.ModelDraft.engine",
+            "specllama.drafts.model.ModelDraft.engine",
             lambda draft, target: _core.Speculator(target, ["function"], function=drafter),
         )
         return make_llama(draft=tiny_files.good)

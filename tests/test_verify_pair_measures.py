@@ -15,7 +15,7 @@ import reference as ref
 import scipy.stats
 
 from specllama import _core
-from specllama.request import Request
+from specllama.engine.request import Request
 from specllama.verify.exact import PairScorer
 from specllama.verify.loop import has_penalties, request_for
 from specllama.verify.multinomial import Cells, Pair, goodness_of_fit

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import llama_cpp
 import pytest
 
-from specllama.watch import Stopped, Watch, watching
+from specllama.engine.watch import Stopped, Watch, watching
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

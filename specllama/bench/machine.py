@@ -9,9 +9,9 @@ from typing import Any
 
 import llama_cpp
 
-from specllama.backend import prepare_backend
-from specllama.kernels import use_of
-from specllama.processor import cpu_name
+from specllama.backend.cpu import cpu_name
+from specllama.backend.kernels import use_of
+from specllama.backend.prepare import prepare_backend
 
 
 def describe_machine(llm: llama_cpp.Llama) -> dict[str, Any]:

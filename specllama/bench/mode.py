@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from specllama.options import NumDraftTokens, checked_num_draft_tokens
-from specllama.rules import VERIFY
+from specllama.engine.options import NumDraftTokens, checked_num_draft_tokens
+from specllama.engine.rules import VERIFY
 
 _FORMS = f"plain, auto, RULE or RULE:GAMMA, as in block:4, where RULE is one of {', '.join(VERIFY)}"
 

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from specllama.options import checked_seed
+from specllama.engine.options import checked_seed
 
 from .mode import Mode
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 
 from specllama.answer import Answer, answer
+from specllama.engine.rules import is_independent_of_draft
 from specllama.prompts import Prompt, as_prompts
-from specllama.rules import is_independent_of_draft
 
 from . import remarks
 from .machine import describe_machine
@@ -23,7 +23,7 @@ from .summary import summarise
 
 if TYPE_CHECKING:
     from specllama import Llama
-    from specllama.chat import RenderedPrompt
+    from specllama.completions.chat_template import RenderedPrompt
     from specllama.cost_curve import CostCurve
 
 OnRun = Callable[[Run, int, int], None]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specllama.limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
-from specllama.rules import VERIFY
+from specllama.engine.limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
+from specllama.engine.rules import VERIFY
 
 if TYPE_CHECKING:
     from specllama import Llama
@@ -204,7 +204,7 @@ def server_sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def context_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of `specllama.Llama` for the context. The threads are those that `tune` measures with."""
-    from specllama.processor import default_threads
+    from specllama.backend.cpu import default_threads
 
     threads = arguments.threads or default_threads()
     return _given(

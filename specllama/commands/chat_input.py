@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from specllama import catalog
+from specllama.models import catalog
 
 QUOTES = '"""'
 _HISTORY_LINES = 1000

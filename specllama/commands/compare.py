@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specllama import Llama
-    from specllama.chat import RenderedPrompt
     from specllama.commands import Subparsers
     from specllama.compare import Comparison, Side
+    from specllama.completions.chat_template import RenderedPrompt
     from specllama.token import Token
 
 _NARROW = 60  # columns of a terminal in which two texts do not fit beside each other
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Decode both ways, and show them."""
     from rich.console import Console
 
-    from specllama.chat import render_chat, render_text
+    from specllama.completions.chat_template import render_chat, render_text
 
     prompt = read_prompt(arguments.prompt)
     out = Console(highlight=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from specllama.catalog import Model, catalog
 from specllama.commands.arguments import add_max_tokens, add_num_draft_tokens, add_threads, utf8_text
 from specllama.commands.pull import fetch
+from specllama.models.catalog import Model, catalog
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,11 +38,11 @@ def run(arguments: argparse.Namespace) -> int:
     import llama_cpp
     from rich.console import Console
 
-    from specllama import demo
-    from specllama.chat import render_chat
+    from specllama.backend.cpu import default_threads
+    from specllama.commands import demo_pair
     from specllama.commands.compare import report, show
     from specllama.commands.generate import read_prompt
-    from specllama.processor import default_threads
+    from specllama.completions.chat_template import render_chat
 
     out, err = Console(highlight=False), Console(stderr=True, highlight=False)
     target = catalog().find(catalog().default_target)
@@ -50,15 +50,15 @@ def run(arguments: argparse.Namespace) -> int:
     for model in (target, draft):
         fetch(model)
     gpu = bool(llama_cpp.llama_supports_gpu_offload())
-    pair = demo.choose_pair(target, draft, gpu=gpu, memory=demo.available_memory())
+    pair = demo_pair.choose_pair(target, draft, gpu=gpu, memory=demo_pair.available_memory())
     say(err, pair.reason)
     target_path = variant(target, pair.target_type, err)
     draft_path = variant(draft, pair.draft_type, err)
     threads = arguments.threads or default_threads()
-    prompt = demo.PROMPT if arguments.prompt is None else read_prompt(arguments.prompt)
+    prompt = demo_pair.PROMPT if arguments.prompt is None else read_prompt(arguments.prompt)
     say(err, f"loading {target.title} and its draft {draft.title}, {threads} threads each for prompts and generation")
 
-    with demo.loaded_pair(target_path, draft_path, pair, threads) as llm:
+    with demo_pair.loaded_pair(target_path, draft_path, pair, threads) as llm:
         rendered = render_chat(llm, prompt)
         options = {"max_tokens": arguments.max_tokens, "temperature": arguments.temp}
         if arguments.num_draft_tokens is not None:

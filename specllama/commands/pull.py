@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from specllama.catalog import Model, catalog, models_dir
+from specllama.models.catalog import Model, catalog, models_dir
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
@@ -47,7 +47,7 @@ def fetch(model: Model) -> str:
     if model.is_downloaded():
         return str(model.path)
     from specllama.commands.terminal import progress_bar
-    from specllama.download import pull
+    from specllama.models.download import pull
 
     with progress_bar("bytes") as listener:
         return str(pull(model, listener))

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specllama.catalog import FILE_TYPES
 from specllama.commands.arguments import whole
-from specllama.limits import MOST_THREADS
+from specllama.engine.limits import MOST_THREADS
+from specllama.models.catalog import FILE_TYPES
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
@@ -49,7 +49,7 @@ def make(model: str, file_type: str, output: Path | None = None, threads: int = 
     replaced when `force` says so.
     """
     from specllama.commands.terminal import progress_bar
-    from specllama.quantize import default_output, quantize
+    from specllama.models.quantize import default_output, quantize
 
     destination = output or default_output(model, file_type)
     if destination.exists() and not force:

@@ -39,7 +39,7 @@ def print_piece(out: Console, piece: str, style: str = "") -> None:
 
 
 class ProgressBar:
-    """A listener (specllama._transfer.Listener) that draws one bar, for the step it heard of last."""
+    """A listener (specllama.models.transfer.Listener) that draws one bar, for the step it heard of last."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

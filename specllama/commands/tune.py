@@ -41,8 +41,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and print what was found."""
     from specllama import tune
+    from specllama.backend.kernels import use_of
     from specllama.commands.steps import steps
-    from specllama.kernels import use_of
     from specllama.tune.report import to_text
 
     with steps() as progress:

@@ -66,7 +66,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Verify; whatever ends it, print what was found."""
     from specllama.commands.steps import shown_in_tenths, steps
-    from specllama.rules import DEPENDENT_ON_DRAFT
+    from specllama.engine.rules import DEPENDENT_ON_DRAFT
     from specllama.verify import Verification
 
     rules = DEPENDENT_ON_DRAFT if arguments.verify in (None, "auto") else (arguments.verify,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .comparison import Accuracy, Comparison, compare
+from .accuracy import Accuracy, Comparison, compare
 from .evaluation import Evaluation
 from .human_eval import humaneval
 from .multiplication import multiply

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from specllama.answer import answer
 from specllama.bench.machine import describe_machine
-from specllama.options import NumDraftTokens, checked_num_draft_tokens, checked_verify
+from specllama.engine.options import NumDraftTokens, checked_num_draft_tokens, checked_verify
 
 from .result import WAYS, EvalResult, Grade, GradedAnswer, Record
 
 if TYPE_CHECKING:
     from specllama import Llama
-    from specllama.chat import RenderedPrompt
+    from specllama.completions.chat_template import RenderedPrompt
     from specllama.prompts import Prompt
 
 Grader = Callable[["Prompt", str], Grade]

@@ -7,7 +7,7 @@ from typing import Any
 from specllama.bench.output import table
 
 from . import human_eval
-from .comparison import Accuracy
+from .accuracy import Accuracy
 from .result import WAYS, EvalResult
 
 _EXPLANATION = (

@@ -10,7 +10,7 @@ from typing import Any
 from specllama.prompts import Prompt
 from specllama.stats import Stats
 
-from .comparison import Comparison, compare
+from .accuracy import Comparison, compare
 
 WAYS = ("plain", "speculative")
 """The two ways of answering."""

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any
 
 from specllama import Llama
-from specllama.watch import Watch
+from specllama.engine.watch import Watch
 
 from .job import Item
 from .requests import ChatRequest, CompletionRequest

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from specllama import Llama, __version__
-from specllama.watch import Stopped
+from specllama.engine.watch import Stopped
 
 from .answers import Answers
 from .auth import KeyRequired

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from specllama.watch import Stopped
+from specllama.engine.watch import Stopped
 
 MAX_BODY = 8 << 20
 """Bytes of a body, unless the server is told otherwise."""

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import Any, Literal
 
-from specllama.watch import Stopped, Watch, watching
+from specllama.engine.watch import Stopped, Watch, watching
 
 Item = dict[str, Any]
 """A response, or a chunk of a stream."""

@@ -23,11 +23,11 @@ from pydantic import (
 )
 
 from specllama import Llama
-from specllama.limits import LARGEST_INT
-from specllama.options import Verify
-from specllama.prompt_only import prompt_only
-from specllama.sampler_fields import SamplerFields
-from specllama.schemas import schemas_are_known, why_not_enforced
+from specllama.completions.prompt_only import prompt_only
+from specllama.engine.limits import LARGEST_INT
+from specllama.engine.options import Verify
+from specllama.grammars.schemas import schemas_are_known, why_not_enforced
+from specllama.samplers.fields import SamplerFields
 
 _OURS = {"timings_per_token", "return_origins", "stream_options"}
 # OpenAI's fields that mean nothing to one local model.

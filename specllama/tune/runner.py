@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import llama_cpp
 
-from specllama import cost_cache
 from specllama.bench.machine import describe_machine, without_home
 from specllama.cost_curve import CostCurve, measure_cost_curve
-from specllama.cost_key import cost_key
+from specllama.costs import files as cost_files
+from specllama.costs.key import cost_key
 
 from .plan import Plan
 from .result import TuneResult
@@ -84,7 +84,7 @@ def _measured(
         return measure_cost_curve(model, role, sizes=sizes, repeats=repeats, n_past=n_past, on_progress=listener)
 
     most = min(most, model.n_batch)
-    curve = measure("batches", cost_cache.thinned(dict.fromkeys(range(1, most + 1), 1.0)), repeats)  # what is kept
+    curve = measure("batches", cost_files.thinned(dict.fromkeys(range(1, most + 1), 1.0)), repeats)  # what is kept
     chunks = [n for n in _CHUNKS if most < n <= min(model.n_batch, model.n_ctx() - n_past)]
     if role == "target" or not chunks:
         return curve
@@ -94,7 +94,7 @@ def _measured(
 def _keep(model: llama_cpp.Llama, curve: CostCurve) -> str | None:
     """Write a curve; what to say if that fails."""
     try:
-        cost_cache.write(cost_key(model, curve.name), {n: curve.seconds(n) for n in curve.sizes})
+        cost_files.write(cost_key(model, curve.name), {n: curve.seconds(n) for n in curve.sizes})
     except (OSError, RuntimeError) as error:
         return without_home(f"the costs of the {curve.name} cannot be kept: {error}")
     return None

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 
-from specllama.arguments import bound, sampling_of
-from specllama.generation import Generation
-from specllama.options import Options
-from specllama.request import Request
+from specllama.completions.llama_cpp_arguments import bound, sampling_of
+from specllama.engine.generation import Generation
+from specllama.engine.options import Options
+from specllama.engine.request import Request
 
 if TYPE_CHECKING:
     from specllama.llama import Llama

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from specllama.arguments import SAMPLING
-from specllama.options import NumDraftTokens, Verify, checked_num_draft_tokens, checked_seed
+from specllama.completions.llama_cpp_arguments import SAMPLING
+from specllama.engine.options import NumDraftTokens, Verify, checked_num_draft_tokens, checked_seed
 
 from .loop import request_for
 

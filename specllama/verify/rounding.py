@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specllama import _core
-from specllama.request import Request
+from specllama.engine.request import Request
 
 from .scorer import Row, Scorer
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specllama.bench.machine import describe_machine
-from specllama.chat import RenderedPrompt
+from specllama.completions.chat_template import RenderedPrompt
+from specllama.engine.rules import DEPENDENT_ON_DRAFT
 from specllama.prompts import Prompt, as_prompts, builtin_prompts, limited
-from specllama.rules import DEPENDENT_ON_DRAFT
 
 from .plan import Plan
 from .result import SamplingTest, TextComparison, TokenTest, VerifyResult
@@ -21,8 +21,8 @@ from .texts import TextCheck, modes
 from .tokens import TokenCheck
 
 if TYPE_CHECKING:
+    from specllama.engine.options import NumDraftTokens
     from specllama.llama import Llama
-    from specllama.options import NumDraftTokens
 
 OnProgress = Callable[[str, int, int], None]
 """Called with what is being done, and how much of the whole is done: (step, done, total)."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specllama.chat import RenderedPrompt
-from specllama.request import Request
+from specllama.completions.chat_template import RenderedPrompt
+from specllama.engine.request import Request
 
 from .exact import ExactPairs, PairScorer
 from .loop import request_for, take

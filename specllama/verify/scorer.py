@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama._llama import sequence_of
+from specllama.backend.libllama import sequence_of
 
 if TYPE_CHECKING:
     from specllama.llama import Llama

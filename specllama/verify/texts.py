@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from specllama.answer import Answer, answer, first_difference
-from specllama.chat import RenderedPrompt
-from specllama.request import Request
+from specllama.completions.chat_template import RenderedPrompt
+from specllama.engine.request import Request
 
 from .loop import has_penalties, request_for, take
 from .result import Difference, Drafting, TextComparison
@@ -16,8 +16,8 @@ from .rounding import SAFETY, Position, rounding, rows_by_shape
 from .scorer import scorer_of
 
 if TYPE_CHECKING:
+    from specllama.engine.options import NumDraftTokens
     from specllama.llama import Llama
-    from specllama.options import NumDraftTokens
 
 
 @dataclasses.dataclass(frozen=True)

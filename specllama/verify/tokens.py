@@ -19,7 +19,7 @@ from .result import Drafting, TokenTest
 from .scorer import Probabilities, Row, Scorer, probabilities, scorer_of
 
 if TYPE_CHECKING:
-    from specllama.chat import RenderedPrompt
+    from specllama.completions.chat_template import RenderedPrompt
     from specllama.llama import Llama
 
 _NUM_CELLS = 10

@@ -1,0 +1,47 @@
+"""A trial, see `trial`: are products with quantized weights right that lie in one of ggml's buffer types?
+
+`python -m specllama.backend._product_trial LIBRARY BUFFER_TYPE`. It needs neither a model nor llama_cpp, whose import
+takes longer than all of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+from .ggml import CpuBackend
+from .ggml_products import Products, difference, silence
+
+# Those of which ggml's AMX code has products, by their numbers in ggml.h.
+_TYPES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
+_INPUTS, _OUTPUTS = 256, 64  # of the weights; multiples of what AMX takes: 256 and 32, so that both threads have some
+_COLUMNS = (1, 7, 33)  # tokens of a batch: AMX goes other ways for one, and for those beyond its tiles
+# Each thread configures tiles of its own. Plain products take one: threads wait long for each other on a busy machine.
+_TOLERANCE = 0.1  # of the mean size of a result. What is seen is some thousandths; a wrong layout gives about 1
+
+
+def main(library: str, name: str) -> str:
+    """Multiply; why the buffer type must not be used, or nothing."""
+    loaded = ctypes.CDLL(library)
+    cpu = CpuBackend(loaded)
+    silence(cpu)
+    types = cpu.offered_buffer_types()
+    if name not in types:
+        return f"ggml has no buffer type {name} here"
+    products, num_taken = Products(cpu, _INPUTS, _OUTPUTS, max(_COLUMNS)), 0
+    for kind, number in _TYPES.items():
+        for columns in _COLUMNS:
+            found = products.of(number, columns, types[name])
+            if found is None:
+                continue
+            num_taken += 1
+            plain = products.of(number, columns, None)
+            assert plain is not None
+            off = difference(plain, found)
+            if not off <= _TOLERANCE:
+                return f"products of {kind} weights and {columns} columns are off by {off:.3g} of their size"
+    return "" if num_taken else f"the buffer type {name} takes none of {', '.join(_TYPES)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]) or None)

@@ -1,0 +1,76 @@
+"""llama.cpp's AMX code: left alone where it works, turned off where a compiler got it wrong.
+
+GCC 12, and others of its age, drop the stores that fill what ``_tile_loadconfig`` reads. A process ends with the first
+product of quantized weights and several tokens then, whoever asks for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import llama_cpp
+from llama_cpp import llama_cpp as _bindings
+
+from specllama import _core
+
+from .cpu import cpu_flags
+from .ggml import CpuBackend
+from .trial import tried
+from .trial_key import trial_key, with_neighbours
+
+_NAME = "AMX"
+_FLAG = "amx_int8"
+_TRIAL = "backend._product_trial"
+_SECONDS = 60.0  # it takes a fraction of one
+NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+"""The compiler's flags that leave AMX out. Of what else ``-march=native`` means nothing changes."""
+
+
+def why_amx_is_off() -> str | None:
+    """Have no model of this process use AMX if that would end it. To be called before a model is loaded.
+
+    Returns:
+        Why it has been turned off; None if llama.cpp has no AMX here, or one that works.
+    """
+    if not sys.platform.startswith("linux") or _FLAG not in cpu_flags():
+        return None
+    types = extra_buffer_types()
+    if not _is_built_in(types):
+        return None
+    library = _bindings._lib._name
+    trial = tried(_TRIAL, [library, _NAME], key=trial_key(with_neighbours(library)), seconds=_SECONDS)
+    if trial.ok:
+        return None
+    if types is None or not types.remove(_NAME):
+        _leave_out_all_types()
+    return trial.reason
+
+
+def extra_buffer_types() -> _core.ExtraBufferTypes | None:
+    """Those of the ggml that llama_cpp has loaded; None if they cannot be found, as in a ggml of another kind."""
+    try:
+        return _core.ExtraBufferTypes(**CpuBackend(_bindings._lib).extra_buffer_types())
+    except LookupError:
+        return None
+
+
+def _is_built_in(types: _core.ExtraBufferTypes | None) -> bool:
+    """Whether models would use AMX. Neither does where the system does not let processes have the tiles."""
+    if types is None:
+        return b"AMX_INT8 = 1" in llama_cpp.llama_print_system_info()
+    return _NAME in types.names()
+
+
+def _leave_out_all_types() -> None:
+    """Have llama_cpp put no weights into any of the types: repacking is lost, too, but the process lives."""
+    make = _bindings.llama_model_default_params
+
+    @functools.wraps(make)
+    def without() -> Any:
+        params = make()
+        params.use_extra_bufts = False
+        return params
+
+    _bindings.llama_model_default_params = without

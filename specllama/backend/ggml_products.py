@@ -1,0 +1,112 @@
+"""Matrix products by ggml itself, without a model: what trials of ggml's buffer types are made of.
+
+It needs neither llama_cpp nor NumPy, whose import takes longer than the products.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+from collections.abc import Iterator, Sequence
+
+from .ggml import CpuBackend
+
+_F32 = 0
+_THREADS = 2  # each configures tiles of its own where AMX multiplies
+_ARENA = 1 << 20  # bytes, for the descriptions of tensors and the graph
+_LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+# What ggml says of each tensor would stand where the reason of an end is looked for. Assertions speak up anyway.
+_SILENCE = _LogCallback(lambda level, text, data: None)
+
+
+class _InitParams(ctypes.Structure):
+    """ggml_init_params."""
+
+    _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool))
+
+
+class Products:
+    """Products of weights with columns, by ggml's CPU backend."""
+
+    def __init__(self, cpu: CpuBackend, num_inputs: int, num_outputs: int, most_columns: int) -> None:
+        """Args: cpu: of the library; num_inputs, num_outputs: of the weights; most_columns: of all that follow."""
+        address, number, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+        long, name = ctypes.c_int64, cpu.function
+        self._init = name("ggml_init", address, _InitParams)
+        self._new_matrix = name("ggml_new_tensor_2d", address, address, number, long, long)
+        self._mul_mat = name("ggml_mul_mat", address, address, address, address)
+        self._new_graph = name("ggml_new_graph", address, address)
+        self._expand = name("ggml_build_forward_expand", None, address, address)
+        self._num_bytes = name("ggml_nbytes", size, address)
+        self._quantize = name(
+            "ggml_quantize_chunk", size, number, address, address, long, long, long, ctypes.POINTER(ctypes.c_float)
+        )
+        self._allocate = name("ggml_backend_alloc_ctx_tensors_from_buft", address, address, address)
+        self._set = name("ggml_backend_tensor_set", None, address, address, size, size)
+        self._get = name("ggml_backend_tensor_get", None, address, address, size, size)
+        self._supports = name("ggml_backend_dev_supports_op", ctypes.c_bool, address, address)
+        self._compute = name("ggml_backend_graph_compute", number, address, address)
+        self._plain = name("ggml_backend_dev_buffer_type", address, address)(cpu.device)
+        self._backend = name("ggml_backend_dev_init", address, address, ctypes.c_char_p)(cpu.device, None)
+        self._use_threads = ctypes.CFUNCTYPE(None, address, number)(cpu.own_address("ggml_backend_set_n_threads"))
+        self._device = cpu.device
+        self._weights = array.array("f", _numbers(num_inputs * num_outputs, 104729))
+        self._inputs = array.array("f", _numbers(num_inputs * most_columns, 7919))
+        self._num_inputs, self._num_outputs = num_inputs, num_outputs
+        self._quantized: dict[int, array.array[int]] = {}
+
+    def of(self, kind: int, columns: int, buffer_type: int | None) -> array.array[float] | None:
+        """The product of some weights with some columns; None if the buffer type does not take such weights.
+
+        Args:
+            kind: the weights' type in ggml.h.
+            columns: how many.
+            buffer_type: where the weights lie; None for ggml's plain layout.
+        """
+        weights_arena, arena = (self._init(_InitParams(_ARENA, None, True)) for _ in range(2))
+        weights = self._new_matrix(weights_arena, kind, self._num_inputs, self._num_outputs)
+        self._require(self._allocate(weights_arena, buffer_type or self._plain))
+        inputs = self._new_matrix(arena, _F32, self._num_inputs, columns)
+        product = self._mul_mat(arena, weights, inputs)
+        self._require(self._allocate(arena, self._plain))
+        if not self._supports(self._device, product):
+            return None
+        self._fill(weights, self._weights_as(kind, self._num_bytes(weights)))
+        self._fill(inputs, self._inputs[: self._num_inputs * columns])
+        self._use_threads(self._backend, _THREADS if buffer_type else 1)
+        graph = self._new_graph(arena)
+        self._expand(graph, product)
+        if self._compute(self._backend, graph) != 0:
+            raise RuntimeError("ggml could not compute a product")
+        result = array.array("f", bytes(4 * self._num_outputs * columns))
+        self._get(product, result.buffer_info()[0], 0, 4 * len(result))
+        return result  # the arenas are freed with the process
+
+    def _weights_as(self, kind: int, size: int) -> array.array[int]:
+        if kind not in self._quantized:
+            made = self._quantized[kind] = array.array("B", bytes(size))
+            shape = (self._num_outputs, self._num_inputs)
+            self._quantize(kind, self._weights.buffer_info()[0], made.buffer_info()[0], 0, *shape, None)
+        return self._quantized[kind]
+
+    def _fill(self, tensor: int, content: array.array[float] | array.array[int]) -> None:
+        self._set(tensor, content.buffer_info()[0], 0, len(content) * content.itemsize)
+
+    def _require(self, buffer: int | None) -> None:
+        if not buffer:
+            raise MemoryError("ggml could not allocate a buffer")
+
+
+def silence(cpu: CpuBackend) -> None:
+    """Have ggml say nothing but what its assertions say."""
+    cpu.function("ggml_log_set", None, _LogCallback, ctypes.c_void_p)(_SILENCE, None)
+
+
+def difference(one: Sequence[float], other: Sequence[float]) -> float:
+    """The mean difference of two results, where 1 is the mean size of a number. Not a number if one of them is none."""
+    return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / sum(map(abs, one))
+
+
+def _numbers(count: int, step: int) -> Iterator[float]:
+    """Numbers from -1 to 1 without a pattern that a block of weights could repeat."""
+    return ((i * step % 10007) / 5003.5 - 1.0 for i in range(1, count + 1))

@@ -1,0 +1,64 @@
+"""What is changed about llama.cpp before this process loads its first model."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+import llama_cpp
+
+from specllama.completions.llama_cpp_arguments import warn
+
+from . import kernels
+from .amx import NO_AMX, why_amx_is_off
+from .kernels import Kernels
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """What was decided about llama.cpp's CPU backend, for all models of this process."""
+
+    kernels: Kernels = dataclasses.field(default_factory=Kernels)
+    """Those of ours that models can have; each model says whether it has them."""
+    amx_off: str | None = None
+    """Why llama.cpp's AMX code is not used; None if there is none, or if it works."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All that is not as llama.cpp has it, for whoever compares measurements."""
+        return () if self.amx_off is None else (f"AMX off: {self.amx_off}",)
+
+
+_LOCK = threading.Lock()
+_decided: Backend | None = None
+
+
+def prepare_backend() -> Backend:
+    """Decide, where that has not been done; warn of what a user can mend.
+
+    Whoever loads a model calls this before. After the first time it costs nothing.
+    """
+    global _decided
+    with _LOCK:
+        if _decided is not None:
+            return _decided
+        # The kernels come first: what looks at AMX makes llama.cpp copy the list that they are put into.
+        _decided = Backend(kernels=kernels.decide(), amx_off=why_amx_is_off())
+    # Once, and after the decision: where warnings are errors, the next model can be loaded.
+    if _decided.kernels.suspicious:
+        warn(
+            f"specllama's kernels are off: {_decided.kernels.why_not}. Texts stay right, and batches of several tokens "
+            f"take longer. {kernels.ENVIRONMENT}=off ends this warning"
+        )
+    if _decided.amx_off is not None:
+        _warn_of_amx(_decided.amx_off)
+    return _decided
+
+
+def _warn_of_amx(reason: str) -> None:
+    warn(
+        f"AMX is off: the AMX code of this llama-cpp-python failed in a small product, tried in a process of its own "
+        f"({reason}). GCC 12 and others of its age compile it so that it ends the process. Texts stay right, prompts "
+        f'take longer. Build it without AMX: CFLAGS="{NO_AMX}" CXXFLAGS="{NO_AMX}" pip install --force-reinstall '
+        f"--no-deps --no-cache-dir llama-cpp-python=={llama_cpp.__version__}"
+    )

@@ -1,0 +1,214 @@
+"""Whatever could end the process is tried in a child process first, and the answer is remembered.
+
+A trial is a module of this package. It ends normally if all is well, and by ``sys.exit("why not")`` if it is not. It
+may also crash or hang: that is what the child is for. `_trial_worker` is the child's side of what is written here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from specllama.models.catalog import cache_dir
+
+from .json_files import read_json, write_json
+
+_LOGGER = logging.getLogger("specllama")
+_FORMAT = 1
+_DAY = 86_400.0  # seconds
+_LONG = 30 * _DAY  # what was seen clearly; tried anew then: an answer that was wrong must not be believed for ever
+_SHORT = _DAY  # what a busy or a full machine may have caused
+_CRASHES = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
+_MOST_WORDS = 300  # characters of a reason
+WITHIN = "SPECLLAMA_WITHIN_TRIAL"
+"""The environment variable that has the name of the trial under way, in its process."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """What became of a trial."""
+
+    ok: bool
+    """Whether it ended well."""
+    reason: str
+    """Why not, in one line; empty if it did."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _End:
+    """How a child ended, and for how many seconds that is believed; 0: it says nothing about what was tried."""
+
+    reason: str
+    believed: float
+
+
+_KNOWN: dict[str, Trial] = {}
+_LOCK = threading.Lock()
+
+
+def trials_dir() -> Path:
+    """The folder of the answers; it may not exist yet."""
+    return cache_dir() / "trials"
+
+
+def tried(name: str, arguments: Sequence[str], *, key: Mapping[str, str], seconds: float = 60) -> Trial:
+    """Run a module of this package in a child process, unless its answer is known.
+
+    It is asked once a process. Between processes the answer is kept in the cache directory; where that cannot be read
+    or written, the trial runs again.
+
+    Args:
+        name: the module, which ``python -m specllama.<name>`` runs.
+        arguments: its command line.
+        key: what else the answer depends on, such as ``trial_key``.
+        seconds: a trial that takes longer hangs.
+
+    Raises:
+        RuntimeError: the trial asks for itself, which would have no end.
+    """
+    if os.environ.get(WITHIN) == name:
+        raise RuntimeError(f"the trial {name} asks for itself: it must not use what it is a trial of")
+    question = {"name": name, "arguments": list(arguments), "key": dict(key)}
+    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode("ascii")).hexdigest()[:32]
+    with _LOCK:
+        if digest not in _KNOWN:
+            _KNOWN[digest] = _read(digest, question) or _run_and_keep(digest, question, seconds)
+        return _KNOWN[digest]
+
+
+def _run_and_keep(digest: str, question: Mapping[str, Any], seconds: float) -> Trial:
+    end = _run(question["name"], question["arguments"], seconds)
+    trial = Trial(not end.reason, end.reason)
+    _LOGGER.debug("the trial %s: %s", question["name"], trial)
+    if end.believed:
+        now = time.time()
+        answer = {"ok": trial.ok, "reason": trial.reason, "tried": now, "until": now + end.believed}
+        try:
+            write_json(trials_dir() / f"{digest}.json", {"format": _FORMAT, **question, **answer})
+        except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+            _LOGGER.debug("the answer of the trial %s is not kept: %s", question["name"], error)
+    return trial
+
+
+def _read(digest: str, question: Mapping[str, Any]) -> Trial | None:
+    """The answer that was kept; None if there is none, or none that can be believed."""
+    try:
+        return _checked(read_json(trials_dir() / f"{digest}.json"), question)
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: too many brackets, or no home folder
+        _LOGGER.debug("no answer of the trial %s is known: %s", question["name"], error)
+        return None
+
+
+def _checked(found: Any, question: Mapping[str, Any]) -> Trial:
+    """The answer in what a file holds.
+
+    Raises:
+        ValueError: the file is not what is written here, is of something else, or is too old.
+    """
+    if not isinstance(found, dict) or found.get("format") != _FORMAT:
+        raise ValueError("the file has another format")
+    if {name: found.get(name) for name in question} != question:
+        raise ValueError("the file is of another trial")
+    ok, reason = found.get("ok"), found.get("reason")
+    if type(ok) is not bool or not isinstance(reason, str) or ok != (not reason) or reason != _in_one_line(reason):
+        raise ValueError("the file holds no answer")
+    begun, until = found.get("tried"), found.get("until")
+    if not _is_time(begun) or not _is_time(until) or not begun <= time.time() <= until <= begun + _LONG:
+        raise ValueError(f"tried at {begun!r}, to be believed until {until!r}")
+    return Trial(ok, reason)
+
+
+def _is_time(value: Any) -> TypeGuard[float]:
+    return type(value) in (int, float)  # a bool is none
+
+
+def _run(name: str, arguments: Sequence[str], seconds: float) -> _End:
+    """Run the child to its end, which comes in time."""
+    # A frozen program is its own sys.executable: it would be started once more, and so on.
+    if not sys.executable or getattr(sys, "frozen", False):
+        return _End("there is no Python program to try it with", 0)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _bootstrap(), str(seconds), name, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, WITHIN: name, "GGML_NO_BACKTRACE": "1"},  # which would start a debugger
+            start_new_session=True,  # a group of its own, which the terminal's Ctrl-C does not reach
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
+    except (OSError, ValueError) as error:  # ValueError: a null character in the environment, say
+        return _End(_in_one_line(f"no process can be started to try it: {error}"), 0)
+    with process:
+        try:
+            answer, output = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            return _End(f"it did not end within {seconds:g} seconds", _SHORT)
+        except BaseException:
+            _end(process)
+            raise
+    return _judged(process.returncode, answer, output.decode("utf-8", errors="replace"))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a child with all that it has started. It is waited for later: its id is not another's by now."""
+    if sys.platform == "win32":
+        process.kill()
+    else:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a group that has already ended
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _bootstrap() -> str:
+    """The child's first statements: it is to find the very package that this process has found, wherever that was."""
+    path = list(map(str, sys.path))
+    return f"import sys; sys.path[:] = {path!r}; from specllama.backend._trial_worker import main; main(sys.argv[1:])"
+
+
+def _judged(returncode: int, answer: bytes, output: str) -> _End:
+    """What the end of a child means. An answer counts only from one that lived until it could be given."""
+    if returncode == 0:
+        try:
+            reason = json.loads(answer)["reason"]
+        except (ValueError, TypeError, LookupError, RecursionError):
+            return _End(_with_last_line("it ended without an answer", output), _SHORT)
+        return _End(_in_one_line(str(reason)), _LONG)
+    if returncode < 0:
+        name = _signal_name(-returncode)
+        # Other signals came from somebody else, such as a system that is out of memory.
+        return _End(_with_last_line(f"it was ended by {name}", output), _LONG if name in _CRASHES else 0)
+    # Windows: the code of an exception, such as 0xC0000005 for an access violation.
+    crashed = returncode >= 0xC0000000
+    code = f"0x{returncode:X}" if crashed else str(returncode)
+    return _End(_with_last_line(f"it ended with exit code {code}", output), _LONG if crashed else _SHORT)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _with_last_line(how: str, output: str) -> str:
+    lines = output.split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return _in_one_line(f"{how}: {last}" if last else how)
+
+
+def _in_one_line(text: str) -> str:
+    shown = "".join(letter if letter.isprintable() else " " for letter in text)
+    return " ".join(shown.split())[:_MOST_WORDS].rstrip()

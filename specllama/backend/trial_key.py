@@ -1,0 +1,51 @@
+"""What the answer of a trial depends on: the libraries that it tries, and the machine."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+import llama_cpp
+
+from .cpu import cpu_flags, cpu_name
+
+
+def trial_key(libraries: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
+    """A key for ``trial.tried``: another build of a library, another processor or system is another question.
+
+    Args:
+        libraries: the files of the code that is tried. One that cannot be looked at counts by its name.
+    """
+    files = {f"library {number}": _file(os.fspath(path)) for number, path in enumerate(libraries)}
+    return {**files, **_machine()}
+
+
+def with_neighbours(library: str) -> list[Path]:
+    """Libllama's file and those of ggml beside it: the code that is tried is in one of them."""
+    return [Path(library), *sorted(Path(library).parent.glob("libggml*.so"))]
+
+
+def _file(path: str) -> str:
+    """Path, size and time of a file, and of the one that a link leads to."""
+    path = os.path.realpath(path)
+    try:
+        found = os.stat(path)
+    except OSError:
+        return path
+    return f"{path}, {found.st_size} bytes, {found.st_mtime_ns}"
+
+
+@functools.lru_cache(maxsize=1)
+def _machine() -> dict[str, str]:
+    return {
+        "specllama": metadata.version("specllama"),
+        "llama_cpp_python": llama_cpp.__version__,
+        "cpu": cpu_name(),
+        "cpu_flags": hashlib.sha256(" ".join(sorted(cpu_flags())).encode()).hexdigest(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }

@@ -1,0 +1,59 @@
+"""``num_draft_tokens``, ``verify`` and the samplers of one call, on their way through methods of the base class."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from specllama.engine.options import NumDraftTokens, Options
+from specllama.samplers import taken_from
+
+if TYPE_CHECKING:
+    from specllama.llama import Llama
+
+# The create_completion call that runs now, or whose stream is being read: of which Llama, and with which options.
+_of_call: contextvars.ContextVar[tuple[Llama, Options] | None] = contextvars.ContextVar(
+    "specllama_options", default=None
+)
+
+
+def options_of_call(llama: Llama) -> Options:
+    """The options of the Llama's call under way, or else its own. Within that call another Llama may be called."""
+    call = _of_call.get()
+    return call[1] if call is not None and call[0] is llama else llama._options
+
+
+def call_with_options(
+    llama: Llama,
+    method: Callable[..., Any],
+    num_draft_tokens: NumDraftTokens | None,
+    verify: str | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Call a method of the base class that ends up in ``_create_completion``, which reads the options.
+
+    Chat handlers in between have fixed signatures, and some only call it when their stream is read.
+    """
+    options = options_of_call(llama).overridden(num_draft_tokens, verify, taken_from(kwargs))
+    context = contextvars.copy_context()
+    context.run(_of_call.set, (llama, options))
+    with llama._exclusive():
+        result = context.run(method, *args, **kwargs)
+    return _read_in(context, result) if isinstance(result, Iterator) else result
+
+
+def _read_in(context: contextvars.Context, chunks: Iterator[Any]) -> Iterator[Any]:
+    """Reads a stream in the context it was created in."""
+    try:
+        while True:
+            try:
+                chunk = context.run(next, chunks)
+            except StopIteration:
+                return
+            yield chunk
+    finally:
+        close = getattr(chunks, "close", None)
+        if close is not None:
+            context.run(close)

@@ -1,0 +1,1 @@
+"""What drafts for a target: a model, the text itself, a function."""

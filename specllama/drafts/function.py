@@ -1,0 +1,50 @@
+"""A function of the user's as the draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from specllama import _core
+from specllama.backend.libllama import why_no_rollback
+
+from .draft import Draft
+
+if TYPE_CHECKING:
+    from specllama.llama import Llama
+
+
+class FunctionDraft(Draft):
+    """Drafts what a llama_cpp ``LlamaDraftModel`` says: token ids in, the ids that may follow out.
+
+    What it drafts must depend on nothing but the tokens that it is given: its q has one token.
+    """
+
+    def __init__(self, target: Llama, function: Callable[[npt.NDArray[np.intc]], npt.NDArray[np.intc]]) -> None:
+        super().__init__(function)
+        self._function = function
+        self.unusable = why_no_rollback(target, "target")
+
+    @staticmethod
+    def takes(draft: Any) -> bool:
+        """Whether this is a function; a Llama is one too, and is not meant."""
+        return callable(draft) and not isinstance(draft, (llama_cpp.Llama, type))
+
+    def engine(self, target: _core.Sequence) -> _core.Speculator:
+        """See the base class."""
+        return _core.Speculator(target, ["function"], function=self._propose)
+
+    def pickled(self) -> Any:
+        """See the base class."""
+        return self._function
+
+    def _propose(
+        self, history: npt.NDArray[np.int32], num_draft_tokens: int
+    ) -> tuple[list[int], list[_core.Distribution]]:
+        drafted = np.asarray(self._function(history.astype(np.intc)))[:num_draft_tokens]
+        tokens = [int(token) for token in drafted]
+        return tokens, [_core.Distribution([token], [1.0]) for token in tokens]

@@ -1,0 +1,145 @@
+"""A smaller model as the draft: loading, checking, sharing, freeing."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from specllama import _core
+from specllama.backend.kernels import checked_kernels, loading, remember
+from specllama.backend.libllama import sequence_of, why_no_rollback
+from specllama.completions.llama_cpp_arguments import check_constructor, warn
+from specllama.engine.closed import is_open
+from specllama.engine.memory import tokens_held
+from specllama.models import catalog
+from specllama.models.loading import explained
+from specllama.models.opening import check_opening
+
+from .draft import GRAMMAR, LOOKUP, Draft
+from .vocabulary import require_same_vocabulary, require_same_vocabulary_file
+
+if TYPE_CHECKING:
+    from specllama.llama import Llama
+
+# What a draft given by its path takes over from the target, unless draft_kwargs say otherwise.
+_INHERITED = (
+    *("n_gpu_layers", "split_mode", "main_gpu", "tensor_split", "offload_kqv", "op_offload", "flash_attn"),
+    *("use_mmap", "use_mlock", "numa"),
+)
+
+
+class ModelDraft(Draft):
+    """A draft Llama in the service of a target.
+
+    Attributes:
+        llama: the draft.
+        owned: whether the target loaded it, and frees it.
+    """
+
+    def __init__(self, target: Llama, llama: llama_cpp.Llama, owned: bool, corpus: npt.NDArray[np.int32]) -> None:
+        super().__init__(llama)
+        if llama is target:
+            raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
+        if not is_open(llama):
+            raise _core.ClosedError("the draft Llama is closed: open it again, or give its path as draft_model")
+        require_same_vocabulary(target._model, llama._model)
+        self.sequence = sequence_of(llama, "draft")  # refuses a model that cannot generate
+        self.llama = llama
+        self.owned = owned
+        self._corpus = corpus
+        self.unusable = why_no_rollback(target, "target") or why_no_rollback(llama, "draft")
+        _warn_if_larger(target, llama)
+
+    @classmethod
+    def opened(
+        cls, target: Llama, draft: Any, draft_kwargs: dict[str, Any] | None, corpus: npt.NDArray[np.int32]
+    ) -> ModelDraft:
+        """A draft from what the user gave: a path, a model name, or a Llama.
+
+        Args:
+            target: what it drafts for.
+            draft: the same.
+            draft_kwargs: arguments of a draft given by its path, which win over what it takes over from the target.
+            corpus: tokens [n] to look up besides.
+
+        Raises:
+            TypeError: something else.
+            ValueError: another vocabulary (before the weights are loaded), or a file that is no model.
+        """
+        if isinstance(draft, llama_cpp.Llama):
+            if draft_kwargs:
+                raise ValueError("draft_kwargs are for a draft_model given by its path: this one is already loaded")
+            return cls(target, draft, False, corpus)
+        if not isinstance(draft, (str, os.PathLike)):
+            raise TypeError(
+                f"draft_model={draft!r} must be a path, a model name, a llama_cpp.Llama, 'lookup', "
+                "a llama_cpp LlamaDraftModel or None"
+            )
+        check_constructor(draft_kwargs or {})
+        path = catalog.resolve(draft)
+        require_same_vocabulary_file(target._model, path)
+        own = dict(draft_kwargs or {})
+        choice = checked_kernels(own.pop("kernels", target._kernels))
+        arguments = {
+            # llama.cpp repacks 4-bit weights as it loads them. Mapped, the file would stay in memory beside the copy.
+            "use_mmap": False,
+            "verbose": target.verbose,
+            **{name: target._kwargs[name] for name in _INHERITED if name in target._kwargs},
+            "n_ctx": target.n_ctx(),
+            "n_batch": target.n_batch,
+            "n_threads": target.n_threads,
+            "n_threads_batch": target.n_threads_batch,
+            **own,
+        }
+        check_opening(path, arguments)
+        with explained(path), loading(choice) as use:
+            llama = llama_cpp.Llama(path, **arguments)
+        remember(llama, use)
+        return cls(target, llama, True, corpus)
+
+    def engine(self, target: _core.Sequence) -> _core.Speculator:
+        """See the base class."""
+        return _core.Speculator(target, [GRAMMAR, LOOKUP, "model"], draft=self.sequence, corpus=self._corpus)
+
+    def pickled(self) -> Any:
+        """See the base class."""
+        return self.llama.model_path if self.owned else self.llama
+
+    def notice_closing(self) -> None:
+        """Look whether the draft's owner has closed it: its native context must not be touched then."""
+        if not is_open(self.llama):
+            self.unusable = self.unusable or "the draft Llama is closed"
+            self.sequence.decoder.close()
+
+    def claim(self) -> None:
+        """Learn what the cache holds if the draft's owner has used it. While it is ours its ``n_tokens`` is 0."""
+        self.notice_closing()
+        if self.unusable is None and self.llama.n_tokens:
+            self.sequence.assume(tokens_held(self.llama))
+            self.llama.n_tokens = 0
+
+    def forget(self) -> None:
+        """Empty its cache, as far as the target uses it."""
+        self.notice_closing()
+        if self.unusable is None:
+            self.llama.n_tokens = 0
+            self.sequence.assume(np.empty(0, dtype=np.int32))
+
+    def close(self) -> None:
+        """Free the draft if the target loaded it."""
+        if self.owned:
+            self.sequence.decoder.close()
+            self.llama.close()
+
+
+def _warn_if_larger(target: llama_cpp.Llama, draft: llama_cpp.Llama) -> None:
+    of_target, of_draft = target._model.n_params(), draft._model.n_params()
+    if of_draft > of_target:
+        warn(
+            f"the draft ({of_draft:,} parameters) is larger than the target ({of_target:,}): this is slower than no "
+            "draft; exchange the two paths"
+        )

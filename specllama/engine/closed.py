@@ -1,0 +1,41 @@
+"""Whether a Llama is open, and what is left of it when it is not."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import llama_cpp
+
+from specllama import _core
+
+# Attributes that hold, or lead to, freed memory.
+_NATIVE = ("_model", "_ctx", "_batch", "tokenizer_", "_sampler", "_candidates")
+
+
+class _Closed:
+    """Stands where native objects were: using it raises instead of reading freed memory."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _core.ClosedError("this Llama is closed: create a new one")
+
+
+def is_open(llama: llama_cpp.Llama) -> bool:
+    """Whether the Llama's context has not been freed."""
+    context: Any = llama._ctx
+    return not isinstance(context, _Closed) and context.ctx is not None
+
+
+def require_open(llama: llama_cpp.Llama) -> None:
+    """Raises ClosedError unless the Llama is open."""
+    if not is_open(llama):
+        raise _core.ClosedError("this Llama is closed: create a new one")
+
+
+def close_for_good(llama: llama_cpp.Llama) -> None:
+    """Make every further use of a Llama raise ClosedError."""
+    closed: Any = _Closed()
+    for name in _NATIVE:
+        if name in llama.__dict__:
+            setattr(llama, name, closed)

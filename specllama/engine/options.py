@@ -1,0 +1,131 @@
+"""What a caller may choose for one generation, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING, Any, Literal
+
+import llama_cpp
+
+from specllama.samplers import Samplers
+
+from .limits import MOST_DRAFT_TOKENS
+from .rules import VERIFY
+
+if TYPE_CHECKING:
+    Verify = str
+else:  # for pydantic: the names of the native table
+    Verify = Literal[VERIFY]
+NumDraftTokens = int | Literal["auto"]
+
+
+class FallbackWarning(UserWarning):
+    """Something cannot be applied exactly under speculation yet: the text is decoded plainly instead."""
+
+
+def checked_num_draft_tokens(value: Any) -> NumDraftTokens:
+    """``"auto"``, or an int from 0 (plain decoding) to 512.
+
+    Raises:
+        TypeError: neither.
+        ValueError: out of range.
+    """
+    if value == "auto":
+        return "auto"
+    return _checked_int("num_draft_tokens", value, 0, "an int, from 0 (plain decoding) up, or 'auto'")
+
+
+def checked_max_draft_tokens(value: Any) -> int:
+    """An int from 1 to 512.
+
+    Raises:
+        TypeError: no int.
+        ValueError: out of range.
+    """
+    return _checked_int("max_draft_tokens", value, 1, "an int, from 1 up")
+
+
+def _checked_int(name: str, value: Any, least: int, what: str) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r} must be {what}") from None
+    if not least <= number <= MOST_DRAFT_TOKENS:
+        raise ValueError(f"{name}={number} is out of range: it must be {what}, and at most {MOST_DRAFT_TOKENS}")
+    return number
+
+
+def checked_verify(value: Any) -> Verify:
+    """One of the names in ``VERIFY``.
+
+    Raises:
+        ValueError: any other value.
+    """
+    if value not in VERIFY:
+        names = ", ".join(repr(name) for name in VERIFY)
+        raise ValueError(f"unknown verify={value!r}: use one of {names}")
+    return str(value)
+
+
+def checked_seed(seed: Any) -> int | None:
+    """The seed, or None for the values by which llama_cpp means "random": None, -1 and LLAMA_DEFAULT_SEED.
+
+    Raises:
+        TypeError: not an integer.
+    """
+    if seed is None:
+        return None
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed={seed!r} must be an int, or None for a random one") from None
+    return None if number in (-1, llama_cpp.LLAMA_DEFAULT_SEED) else number
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How to speculate: the constructor's values, or one call's."""
+
+    num_draft_tokens: NumDraftTokens
+    verify: Verify
+    max_draft_tokens: int
+    samplers: Samplers = dataclasses.field(default_factory=Samplers)
+
+    @classmethod
+    def checked(cls, num_draft_tokens: Any, verify: Any, max_draft_tokens: Any) -> Options:
+        """Check all values."""
+        return cls(
+            checked_num_draft_tokens(num_draft_tokens),
+            checked_verify(verify),
+            checked_max_draft_tokens(max_draft_tokens),
+        )
+
+    def overridden(
+        self, num_draft_tokens: Any | None, verify: Any | None, samplers: dict[str, Any] | None = None
+    ) -> Options:
+        """These options but for what a call gives."""
+        options = Options.checked(
+            self.num_draft_tokens if num_draft_tokens is None else num_draft_tokens,
+            self.verify if verify is None else verify,
+            self.max_draft_tokens,
+        )
+        return dataclasses.replace(options, samplers=dataclasses.replace(self.samplers, **(samplers or {})))
+
+    @property
+    def paced(self) -> bool:
+        """Whether a round drafts as much as pays."""
+        return self.num_draft_tokens == "auto"
+
+    @property
+    def most_draft_tokens(self) -> int:
+        """Gamma, or the most that it may be; 0 is plain decoding."""
+        return self.max_draft_tokens if self.num_draft_tokens == "auto" else self.num_draft_tokens
+
+    def rule(self, seed_given: bool) -> str:
+        """The acceptance rule: ``auto`` is ``coupled`` with a seed (so that it means one text), else ``block``."""
+        if self.verify != "auto":
+            return self.verify
+        return "coupled" if seed_given else "block"

@@ -1,0 +1,96 @@
+"""What a caller hears of a generation, and stops it with, through methods of the base class that pass neither on."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterable, Iterator
+
+from specllama.stats import Stats, Tally
+from specllama.token import Origin
+
+_of_call: contextvars.ContextVar[Watch | None] = contextvars.ContextVar("specllama_watch", default=None)
+
+
+class Stopped(Exception):  # noqa: N818  # no error: it was asked for
+    """The watch of a generation stopped it. The caches are at a committed position."""
+
+
+class Watch:
+    """Watches the generations that one thread begins within ``watching``.
+
+    ``stop`` may be called from any thread; everything else belongs to the thread that generates.
+    """
+
+    def __init__(self) -> None:
+        self._stopped = False
+        self._ended = Tally()
+        self._running: Callable[[], Tally] | None = None
+        self._shown: list[tuple[int, Origin]] = []
+        self.finish_reason = "stop"
+        """Of the last completion: ``stop`` or ``length``."""
+        self.num_shown = 0
+        """Tokens of the texts, without those that ended one."""
+
+    def stop(self) -> None:
+        """Ends the generation under way, and any later one, within a round: it raises Stopped."""
+        self._stopped = True
+
+    def heed(self) -> None:
+        """Called between rounds.
+
+        Raises:
+            Stopped: ``stop`` was called.
+        """
+        if self._stopped:
+            raise Stopped("the generation was stopped")
+
+    def begin(self, tally: Callable[[], Tally]) -> None:
+        """A generation has begun; `tally` gives its numbers so far."""
+        self._running = tally
+
+    def end(self, tally: Tally) -> None:
+        """The generation has ended with these numbers."""
+        self._running = None
+        self._ended = self._ended + tally
+
+    def stats(self) -> Stats:
+        """Statistics of all generations together, the one under way included."""
+        return (self._ended if self._running is None else self._ended + self._running()).stats()
+
+    def show(self, tokens: Iterable[tuple[int, Origin]]) -> None:
+        """These tokens (id, origin) make the piece of text that is handed out next."""
+        before = len(self._shown)
+        self._shown.extend(tokens)
+        self.num_shown += len(self._shown) - before
+
+    def take_shown(self) -> list[tuple[int, Origin]]:
+        """The tokens shown since the last call."""
+        shown, self._shown = self._shown, []
+        return shown
+
+
+def watch_of_call() -> Watch | None:
+    """The watch of the call under way, if it has one."""
+    return _of_call.get()
+
+
+def heed_watch() -> None:
+    """Called between parts of long work outside of rounds.
+
+    Raises:
+        Stopped: the call is watched, and was stopped.
+    """
+    watch = watch_of_call()
+    if watch is not None:
+        watch.heed()
+
+
+@contextlib.contextmanager
+def watching(watch: Watch) -> Iterator[None]:
+    """Generations that begin in this block are watched, streams also where they are read later."""
+    token = _of_call.set(watch)
+    try:
+        yield
+    finally:
+        _of_call.reset(token)

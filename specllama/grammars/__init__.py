@@ -1,0 +1,1 @@
+"""Grammars and JSON schemas: what they may be, before llama.cpp sees them."""

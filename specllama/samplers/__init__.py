@@ -1,0 +1,7 @@
+"""The samplers that llama_cpp.Llama has no arguments for, and those that llama.cpp alone has."""
+
+from __future__ import annotations
+
+from .extra import SAMPLERS, Samplers, taken_from
+
+__all__ = ["SAMPLERS", "Samplers", "taken_from"]
