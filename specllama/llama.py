@@ -36,7 +36,7 @@ from .engine.memory import fitted, note_change, settle, tokens_held
 from .engine.options import FallbackWarning, NumDraftTokens, Options, checked_max_draft_tokens, checked_seed
 from .engine.request import Request
 from .engine.snapshots import RoomForSnapshots
-from .grammars.schemas import warn_of_schema
+from .grammars.schemas import enforced, schemas_followed, warn_of_schema
 from .models import catalog
 from .models.loading import explained
 from .models.opening import check_opening
@@ -326,7 +326,8 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
     ) -> Any:
         """See the base class."""
         warn_of_schema(kwargs)
-        return call_with_options(self, super().create_chat_completion, num_draft_tokens, verify, args, kwargs)
+        with schemas_followed(kwargs):
+            return call_with_options(self, super().create_chat_completion, num_draft_tokens, verify, args, kwargs)
 
     def generate_tokens(
         self,
@@ -359,6 +360,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         arguments = bound(llama_cpp.Llama._create_completion, args, kwargs)
+        arguments["grammar"] = enforced(arguments["grammar"])
         return Completion(self, options_of_call(self), arguments).run()
 
     # State

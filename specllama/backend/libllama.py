@@ -74,6 +74,12 @@ def _mismatch(library: Any, what: str) -> ImportError:
 
 API = load_api()
 
+
+def address_of(name: str) -> int:
+    """Where a function of libllama is."""
+    return ctypes.cast(getattr(llama_cpp, name), ctypes.c_void_p).value or 0
+
+
 SEQUENCE = 0
 """The seq_id that llama_cpp.Llama itself works on."""
 

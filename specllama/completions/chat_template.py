@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import llama_cpp
 
 from specllama.engine.prompt_tokens import prompt_tokens_of
-from specllama.grammars.schemas import warn_of_schema
+from specllama.grammars.schemas import enforced, schemas_followed, warn_of_schema
 
 if TYPE_CHECKING:
     from specllama.llama import Llama
@@ -52,7 +52,8 @@ def chat_call(llm: Llama, messages: Sequence[Message], **options: Any) -> ChatCa
     """
     warn_of_schema(options)
     try:
-        llama_cpp.Llama.create_chat_completion(_Recorder(llm), list(messages), **options)  # type: ignore[arg-type]
+        with schemas_followed(options):
+            llama_cpp.Llama.create_chat_completion(_Recorder(llm), list(messages), **options)  # type: ignore[arg-type]
     except _Recorded as recorded:
         return recorded.call
     raise ValueError(f"the chat handler of {llm.model_path} asks for no completion: it cannot be rendered as a prompt")
@@ -108,6 +109,7 @@ class _Recorder:
         return self._tokens
 
     def create_completion(self, prompt: str | list[int], **options: Any) -> NoReturn:
+        options["grammar"] = enforced(options.get("grammar"))
         tokens = prompt_tokens_of(self._llm, prompt, None)
         if isinstance(prompt, str):
             text: str | None = prompt
