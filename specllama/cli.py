@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import TextIO
 
-from specllama.commands import COMMANDS
 from specllama.commands.arguments import UsageError
+from specllama.commands.table import COMMANDS
 
 WRONG_USAGE = 2  # As argparse has it.
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it.

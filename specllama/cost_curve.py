@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .backend.libllama import sequence_of, why_no_rollback
+from .backend.base_class import BaseLlama
 from .engine.closed import require_open
+from .engine.memory import sequence_of, why_no_rollback
 from .llama import Llama
 
 _SEED = 1  # of the filling and of the order: two measurements do the same
@@ -86,7 +87,7 @@ class CostCurve:
 
 
 def measure_cost_curve(
-    llm: llama_cpp.Llama,
+    llm: BaseLlama,
     name: str,
     *,
     sizes: Iterable[int] = range(1, 17),
@@ -121,7 +122,7 @@ def measure_cost_curve(
     tokens = _filling(llm, sequence.decoder.n_vocab, n_past + max(checked))
     samples: dict[int, list[float]] = {n: [] for n in checked}
     order = random.Random(_SEED)
-    with llm._exclusive() if isinstance(llm, Llama) else contextlib.nullcontext():
+    with llm.session.exclusive() if isinstance(llm, Llama) else contextlib.nullcontext():
         try:
             _empty(llm, sequence)
             for repeat in range(repeats + 1):
@@ -139,7 +140,7 @@ def measure_cost_curve(
     return CostCurve(name, n_past, {n: tuple(samples[n]) for n in checked})
 
 
-def _checked_sizes(llm: llama_cpp.Llama, name: str, sizes: Iterable[int], repeats: int, n_past: int) -> list[int]:
+def _checked_sizes(llm: BaseLlama, name: str, sizes: Iterable[int], repeats: int, n_past: int) -> list[int]:
     checked = sorted(set(sizes))
     if not checked or checked[0] < 1:
         raise ValueError(f"sizes={checked} must be batch sizes of at least 1, for example range(1, 17)")
@@ -164,7 +165,7 @@ def _checked_sizes(llm: llama_cpp.Llama, name: str, sizes: Iterable[int], repeat
     return checked
 
 
-def _filling(llm: llama_cpp.Llama, n_vocab: int, count: int) -> npt.NDArray[np.int32]:
+def _filling(llm: BaseLlama, n_vocab: int, count: int) -> npt.NDArray[np.int32]:
     """The same tokens each time, from those that text is made of: no control tokens, no padding."""
     vocabulary = llm._model.vocab
     of_text = llama_cpp.LLAMA_TOKEN_ATTR_NORMAL | llama_cpp.LLAMA_TOKEN_ATTR_BYTE
@@ -181,7 +182,7 @@ def _fill(sequence: _core.Sequence, tokens: npt.NDArray[np.int32], n_batch: int)
     sequence.save()
 
 
-def _empty(llm: llama_cpp.Llama, sequence: _core.Sequence) -> None:
+def _empty(llm: BaseLlama, sequence: _core.Sequence) -> None:
     sequence.assume(np.empty(0, dtype=np.int32))  # it may hold what the Llama's owner decoded: cut that too
     sequence.keep(0)
     llm.n_tokens = 0

@@ -2,52 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import random
-import secrets
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Union
 
 import llama_cpp
 import numpy as np
 
-from specllama import _core
-
-from .backend.kernels import checked_kernels, loading, remember, use_of
-from .backend.libllama import sequence_of
+from .backend.base_class import BaseLlama
+from .backend.kernel_use import checked_kernels, loading, remember, use_of
 from .completions.call_options import call_with_options, options_of_call
 from .completions.completion import Completion
-from .completions.llama_cpp_arguments import (
-    bound,
-    check_constructor,
-    check_draft_kwargs,
-    sampling_of,
-    warn,
-    with_options,
-)
-from .costs.learned import CostMemory
-from .drafts.draft import TEXT_DRAFTERS, Draft, opened, refuse
+from .completions.llama_cpp_arguments import bound, check_constructor, check_draft_kwargs, sampling_of, with_options
+from .drafts.draft import TEXT_DRAFTERS, Draft
+from .drafts.opened import opened, refuse
 from .engine.closed import close_for_good
 from .engine.generation import Generation
-from .engine.memory import fitted, note_change, settle, tokens_held
-from .engine.options import FallbackWarning, NumDraftTokens, Options, checked_max_draft_tokens, checked_seed
+from .engine.memory import fitted, sequence_of
+from .engine.options import NumDraftTokens, Options, checked_max_draft_tokens, checked_seed
 from .engine.request import Request
+from .engine.seeds import seed_for_generate
+from .engine.session import Session
 from .engine.snapshots import RoomForSnapshots
 from .grammars.schemas import enforced, schemas_followed, warn_of_schema
 from .models import catalog
 from .models.loading import explained
 from .models.opening import check_opening
 from .samplers import taken_from
-from .stats import Stats, Tally
+from .stats import Stats
 from .token import Token
 
-DraftModel = Union[str, "os.PathLike[str]", llama_cpp.Llama, Callable[..., Any]]
+DraftModel = Union[str, "os.PathLike[str]", BaseLlama, Callable[..., Any]]
 
 
-class Llama(RoomForSnapshots, llama_cpp.Llama):
+class Llama(RoomForSnapshots, BaseLlama):
     """A ``llama_cpp.Llama`` that decodes speculatively. The text stays what the target alone would have said.
 
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
@@ -96,21 +85,15 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         kernels: str | None = None,
         **kwargs: Any,
     ) -> None:
-        self._options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
+        options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
         checked = checked_seed(seed)
         self._kernels = checked_kernels(kernels)
         check_constructor(kwargs)
         check_draft_kwargs(draft_kwargs)
-        self._lock = threading.RLock()
-        self._warned: set[str] = set()
-        self._generation: Generation | None = None
-        self._total = Tally()
-        self._speculator: _core.Speculator | None = None
-        self._cost_memory: CostMemory | None = None
-        self._draft: Draft | None = None
+        self.session = Session(self, options)
         self._draft_kwargs = draft_kwargs
         self._lookup_corpus = lookup_corpus
-        self._num_snapshots = 0 if draft_model is None else self._options.most_draft_tokens
+        self._num_snapshots = 0 if draft_model is None else options.most_draft_tokens
         if draft_model is None:
             refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
             refuse(lookup_corpus, "lookup_corpus", "a draft model or draft_model='lookup'")
@@ -129,7 +112,7 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
             sequence_of(self, "target")  # refuses a model that cannot generate
         if draft_model is not None:
-            self._set_draft(opened(self, draft_model, draft_kwargs=draft_kwargs, lookup_corpus=lookup_corpus))
+            self.session.exchange_draft(self._opened(draft_model, draft_kwargs, lookup_corpus))
 
     # The draft
 
@@ -139,123 +122,62 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
 
         While a Llama serves as a draft its KV cache is the target's to use: streams of its own must be read first.
         """
-        return None if self._draft is None else self._draft.given
+        return None if self.session.draft is None else self.session.draft.given
 
     @draft_model.setter
     def draft_model(self, draft: DraftModel | None) -> None:
-        self._set_draft(None if draft is None else opened(self, draft))
+        self.session.exchange_draft(None if draft is None else self._opened(draft))
         self._draft_kwargs = self._lookup_corpus = None  # were for the draft before
 
-    def _set_draft(self, draft: Draft | None) -> None:
-        old, self._draft = self._draft, draft
-        self._speculator = self._cost_memory = None
-        if old is not None:
-            old.close()
-        if draft is not None and draft.unusable is not None:
-            self._warn_once(f"{draft.unusable}: decoding plainly, without the draft")
-
-    def _claim_draft(self) -> bool:
-        """Whether a round can draft. Said once if it cannot."""
-        if self._draft is None:
-            return False
-        self._draft.claim()
-        if self._draft.unusable is not None:
-            self._warn_once(f"{self._draft.unusable}: decoding plainly, without the draft")
-        return self._draft.unusable is None
-
-    # The engine and who uses it
-
-    @property
-    def _target_sequence(self) -> _core.Sequence:
-        return sequence_of(self, "target")
-
-    @property
-    def _engine(self) -> _core.Speculator:
-        if self._speculator is None:
-            target = self._target_sequence
-            if self._draft is None:
-                self._speculator = _core.Speculator(target)
-            else:
-                self._speculator = self._draft.engine(target)
-                self._cost_memory = CostMemory(self._speculator, self, self._draft.given)
-        return self._speculator
-
-    @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Refuses a second thread, which would corrupt the caches."""
-        if not self._lock.acquire(blocking=False):
-            raise _core.BusyError(
-                "this Llama is generating in another thread: wait for it, or create one Llama for each thread"
-            )
-        try:
-            yield
-        finally:
-            self._lock.release()
-
-    def _take_over(self, generation: Generation) -> None:
-        if self._generation is not None:
-            self._generation.supersede()
-            self._end_generation(self._generation)
-        self._target_sequence.assume(tokens_held(self))
-        self._generation = generation
-
-    def _end_generation(self, generation: Generation) -> None:
-        if generation._tally is not None and generation is self._generation:
-            self._total = self._total + generation._tally
-            self._last = generation._tally
-            if generation._watch is not None:
-                generation._watch.end(generation._tally)
-        self._generation = None
-        if self._cost_memory is not None:
-            self._cost_memory.keep()
-
-    _last = Tally()
-
-    def _warn_once(self, message: str) -> None:
-        if message not in self._warned:
-            self._warned.add(message)
-            warn(message, FallbackWarning)
+    def _opened(
+        self,
+        draft: DraftModel,
+        draft_kwargs: dict[str, Any] | None = None,
+        lookup_corpus: str | Sequence[int] | None = None,
+    ) -> Draft:
+        settings = {**self._kwargs, "kernels": self._kernels}
+        return opened(self, draft, settings=settings, draft_kwargs=draft_kwargs, lookup_corpus=lookup_corpus)
 
     # Options and statistics
 
     @property
     def num_draft_tokens(self) -> NumDraftTokens:
         """Gamma: how many tokens a round drafts, or "auto"; 0 is plain decoding."""
-        return self._options.num_draft_tokens
+        return self.session.options.num_draft_tokens
 
     @num_draft_tokens.setter
     def num_draft_tokens(self, value: NumDraftTokens) -> None:
-        self._options = self._options.overridden(value, None)
+        self.session.options = self.session.options.overridden(value, None)
 
     @property
     def max_draft_tokens(self) -> int:
         """The most that "auto" drafts in a round."""
-        return self._options.max_draft_tokens
+        return self.session.options.max_draft_tokens
 
     @max_draft_tokens.setter
     def max_draft_tokens(self, value: int) -> None:
-        self._options = dataclasses.replace(self._options, max_draft_tokens=checked_max_draft_tokens(value))
+        self.session.options = dataclasses.replace(
+            self.session.options, max_draft_tokens=checked_max_draft_tokens(value)
+        )
 
     @property
     def verify(self) -> str:
         """The acceptance rule: auto, rejection, block or coupled."""
-        return self._options.verify
+        return self.session.options.verify
 
     @verify.setter
     def verify(self, value: str) -> None:
-        self._options = self._options.overridden(None, value)
+        self.session.options = self.session.options.overridden(None, value)
 
     @property
     def stats(self) -> Stats:
         """Statistics of the last generation, or of the one under way."""
-        if self._generation is not None and self._generation._begun:
-            return self._generation.tally().stats()
-        return self._last.stats()
+        return self.session.stats()
 
     @property
     def total_stats(self) -> Stats:
         """Statistics of all finished generations of this Llama together."""
-        return self._total.stats()
+        return self.session.total_stats()
 
     @property
     def kernels(self) -> str:
@@ -273,30 +195,20 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         checked = checked_seed(seed)
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked
 
-    def _seed_for_call(self, seed: int | None) -> tuple[int, bool]:
-        """A completion's seed, and whether the user chose it. As in the base class each call has another one."""
-        seed = checked_seed(seed)
-        if seed is not None:
-            return seed, True
-        if self._seed == llama_cpp.LLAMA_DEFAULT_SEED:
-            return secrets.randbits(64), False
-        self._seed = random.Random(self._seed).randint(0, 2**32 - 2)
-        return self._seed, True
-
     # Generation
 
-    @with_options(llama_cpp.Llama.generate)
+    @with_options(BaseLlama.generate)
     def generate(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Generator[int, Sequence[int] | None, None]:
         """See the base class."""
         samplers = taken_from(kwargs)
-        arguments = bound(llama_cpp.Llama.generate, args, kwargs)
-        seed_given = self._seed != llama_cpp.LLAMA_DEFAULT_SEED
+        arguments = bound(BaseLlama.generate, args, kwargs)
+        seed, seed_given = seed_for_generate(self)
         request = Request(
             tokens=arguments["tokens"],
-            options=self._options.overridden(num_draft_tokens, verify, samplers),
-            seed=self._seed if seed_given else secrets.randbits(64),
+            options=self.session.options.overridden(num_draft_tokens, verify, samplers),
+            seed=seed,
             seed_given=seed_given,
             sampling=sampling_of(arguments),
             logits_processor=arguments["logits_processor"],
@@ -304,30 +216,32 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
             stopping_criteria=arguments["stopping_criteria"],
             reset=arguments["reset"],
         )
-        return Generation(self, request).run()
+        return Generation(self.session, request).run()
 
-    @with_options(llama_cpp.Llama.create_completion)
+    @with_options(BaseLlama.create_completion)
     def create_completion(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        return call_with_options(self, super().create_completion, num_draft_tokens, verify, args, kwargs)
+        return call_with_options(self.session, super().create_completion, num_draft_tokens, verify, args, kwargs)
 
-    @with_options(llama_cpp.Llama.__call__)
+    @with_options(BaseLlama.__call__)
     def __call__(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        return call_with_options(self, super().__call__, num_draft_tokens, verify, args, kwargs)
+        return call_with_options(self.session, super().__call__, num_draft_tokens, verify, args, kwargs)
 
-    @with_options(llama_cpp.Llama.create_chat_completion)
+    @with_options(BaseLlama.create_chat_completion)
     def create_chat_completion(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
         warn_of_schema(kwargs)
         with schemas_followed(kwargs):
-            return call_with_options(self, super().create_chat_completion, num_draft_tokens, verify, args, kwargs)
+            return call_with_options(
+                self.session, super().create_chat_completion, num_draft_tokens, verify, args, kwargs
+            )
 
     def generate_tokens(
         self,
@@ -354,30 +268,30 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
             TypeError: an option of another type, or one that this release does not know.
             DecodeError, BusyError, ClosedError: see there.
         """
-        options = self._options.overridden(num_draft_tokens, verify, taken_from(kwargs))
-        arguments = bound(llama_cpp.Llama._create_completion, (prompt,), kwargs)
-        return Completion(self, options, arguments).tokens()
+        options = self.session.options.overridden(num_draft_tokens, verify, taken_from(kwargs))
+        arguments = bound(BaseLlama._create_completion, (prompt,), kwargs)
+        return Completion(self.session, options, arguments).tokens()
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        arguments = bound(llama_cpp.Llama._create_completion, args, kwargs)
+        arguments = bound(BaseLlama._create_completion, args, kwargs)
         arguments["grammar"] = enforced(arguments["grammar"])
-        return Completion(self, options_of_call(self), arguments).run()
+        return Completion(self.session, options_of_call(self.session), arguments).run()
 
     # State
 
     def reset(self) -> None:
         """Forget everything: the next prompt is decoded from its beginning, by the draft too."""
         super().reset()  # type: ignore[no-untyped-call]
-        note_change(self)
-        if self._draft is not None:
-            self._draft.forget()
+        self.session.note_change()
+        if self.session.draft is not None:
+            self.session.draft.forget()
 
     def eval(self, tokens: Sequence[int]) -> None:
         """See the base class."""
-        with self._exclusive():
-            settle(self)
+        with self.session.exclusive():
+            self.session.settle()
             super().eval(tokens)
-            note_change(self)
+            self.session.note_change()
 
     def save_state(self) -> llama_cpp.LlamaState:
         """Save the target's state. ``llama_cpp.Llama`` can load it too.
@@ -385,11 +299,11 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         Raises:
             BusyError: another thread is generating.
         """
-        with self._exclusive():
-            if self._generation is None:
-                settle(self)
+        with self.session.exclusive():
+            if self.session.is_idle:
+                self.session.settle()
             state = super().save_state()
-            state.n_tokens = min(state.n_tokens, len(tokens_held(self)))
+            state.n_tokens = min(state.n_tokens, len(self.session.memory.tokens(self)))
             state.scores = np.zeros((1, self._n_vocab), dtype=np.single)  # the base class copies it over its own rows
             return state
 
@@ -400,12 +314,12 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
             ValueError: it was saved with a larger ``n_ctx``.
             BusyError: another thread is generating.
         """
-        with self._exclusive():
+        with self.session.exclusive():
             super().load_state(fitted(self, state))
-            note_change(self)
+            self.session.note_change()
 
     def __getstate__(self) -> dict[str, Any]:
-        draft = self._draft
+        draft = self.session.draft
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         for name in {"logits_all", "use_mmap"} - self._kwargs.keys():  # use_mmap: a draft has a default of its own
             state.pop(name, None)
@@ -428,10 +342,8 @@ class Llama(RoomForSnapshots, llama_cpp.Llama):
         """
         if "_stack" not in self.__dict__:
             return  # __init__ failed early
-        sequence = self.__dict__.get("_specllama_sequence")
-        if sequence is not None:
-            sequence.decoder.close()
+        self.session.memory.close()
         super().close()
         close_for_good(self)
-        if self._draft is not None:
-            self._draft.close()
+        if self.session.draft is not None:
+            self.session.draft.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-SHOWN_BY = ("warn", "_warn", "_warn_once", "warning", "error", "fail")
+SHOWN_BY = ("warn", "_warn", "warn_once", "warning", "error", "fail")
 """Functions and methods that show a text to the user, or log it."""
 
 REASONS = (

@@ -254,7 +254,7 @@ def test_the_quantizing_process_is_prepared(tiny_files: TinyFiles, tmp_path: Pat
     python(script, str(tiny_files.target), str(tmp_path / "out.gguf"))
 
 
-LOADS = ("llama_cpp.Llama", "_internals.LlamaModel", "super().__init__")
+LOADS = ("BaseLlama", "_internals.LlamaModel", "super().__init__")
 """How the sources load a model. The last one does in `Llama` alone."""
 
 

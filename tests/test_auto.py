@@ -82,7 +82,7 @@ def test_tokens_that_are_not_worth_verifying_are_dropped(
         for seed in range(12):
             llm.set_seed(seed)
             plain = tokens_of(llm, num_draft_tokens=0, verify="coupled", **settings)
-            llm._engine.restore_costs(*dear)  # believed until its rounds have shown otherwise
+            llm.session.engine.restore_costs(*dear)  # believed until its rounds have shown otherwise
             text = tokens_of(llm, verify=verify, **settings)
             assert text == plain or (verify == "block" and settings["temp"])
         dropped[verify] = llm.total_stats.num_dropped_tokens - before
@@ -166,7 +166,7 @@ def test_plain_decoding_teaches_what_it_costs(make_llama: MakeLlama, tiny_files:
     llm = auto(make_llama, tiny_files, "good")
     tokens_of(llm, num_draft_tokens=0, temp=0.0)
     tokens_of(llm, num_draft_tokens=3, temp=0.0)
-    target, draft = llm._engine.costs
+    target, draft = llm.session.engine.costs
     assert {1, 4} <= target.keys()
     assert 1 in draft
     tokens_of(llm, temp=0.0, length=6)  # after eight rounds it may be measured again
@@ -182,7 +182,7 @@ def test_a_prompt_that_would_cost_the_draft_too_much(make_llama: MakeLlama, tiny
     expected = tokens_of(make_llama(num_draft_tokens=0), temp=0.0)
     for target_costs, skipped in ((CHEAP, True), (DEAR, False)):
         llm = auto(make_llama, tiny_files, "good")
-        llm._engine.restore_costs(target_costs, {1: 0.001, 2: 0.001, 600: 0.002})
+        llm.session.engine.restore_costs(target_costs, {1: 0.001, 2: 0.001, 600: 0.002})
         assert tokens_of(llm, temp=0.0, length=1) == expected[:1]
         assert llm.stats.num_draft_tokens_decoded == (2 if skipped else llm.stats.num_prompt_tokens - 1)
         assert llm.stats.num_draft_prompts_skipped == int(skipped)
@@ -195,15 +195,15 @@ def test_a_prompt_that_would_cost_the_draft_too_much(make_llama: MakeLlama, tiny
 
 def test_a_draft_that_was_measured_in_a_busy_hour(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = auto(make_llama, tiny_files, "good")
-    llm._engine.restore_costs(DEAR, {1: 60.0, 2: 61.0, 600: 1000.0})
+    llm.session.engine.restore_costs(DEAR, {1: 60.0, 2: 61.0, 600: 1000.0})
     tokens_of(llm, temp=0.0)
     assert llm.stats.num_draft_prompts_skipped == 0
-    assert llm._engine.costs[1][1] < 30.0
+    assert llm.session.engine.costs[1][1] < 30.0
 
 
 def test_a_skipped_prompt_is_counted_without_a_round(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = auto(make_llama, tiny_files, "good")
-    llm._engine.restore_costs(CHEAP, {1: 0.001, 2: 0.001, 600: 0.002})
+    llm.session.engine.restore_costs(CHEAP, {1: 0.001, 2: 0.001, 600: 0.002})
     with watching(Impatient(1)), pytest.raises(Stopped):
         tokens_of(llm)
     assert llm.stats.num_draft_prompts_skipped == 1
@@ -212,15 +212,15 @@ def test_a_skipped_prompt_is_counted_without_a_round(make_llama: MakeLlama, tiny
 def test_costs_are_handed_on(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = auto(make_llama, tiny_files, "good")
     tokens_of(llm, temp=0.0)
-    known = llm._engine.costs
+    known = llm.session.engine.costs
     other = auto(make_llama, tiny_files, "good")
-    other._engine.restore_costs({}, {})
-    assert other._engine.costs == ({}, {})
-    other._engine.restore_costs(*known)
-    assert other._engine.costs == tuple(pytest.approx(costs) for costs in known)
+    other.session.engine.restore_costs({}, {})
+    assert other.session.engine.costs == ({}, {})
+    other.session.engine.restore_costs(*known)
+    assert other.session.engine.costs == tuple(pytest.approx(costs) for costs in known)
     plain = make_llama()
-    plain._engine.restore_costs(*known)
-    assert plain._engine.costs == ({}, {}), "nothing to pace"
+    plain.session.engine.restore_costs(*known)
+    assert plain.session.engine.costs == ({}, {}), "nothing to pace"
 
 
 # Interruptions

@@ -105,7 +105,7 @@ def test_pickling(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     text_of(copy)
     assert len(copy.stats.num_rounds_per_gamma) <= 3
     assert text_of(copy) == text_of(llm)
-    assert pickle.loads(pickle.dumps(copy))._options == llm._options
+    assert pickle.loads(pickle.dumps(copy)).session.options == llm.session.options
     copy.close()
 
 

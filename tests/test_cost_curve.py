@@ -12,8 +12,8 @@ import pytest
 
 import specllama
 from specllama import cost_curve
-from specllama.backend.libllama import sequence_of
 from specllama.cost_curve import CostCurve, measure_cost_curve
+from specllama.engine.memory import sequence_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

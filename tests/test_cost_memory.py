@@ -157,9 +157,9 @@ def test_another_file_of_the_same_name(make_llama: MakeLlama, tiny_files: TinyFi
 @pytest.mark.parametrize("draft", ["good", "lookup"])
 def test_what_was_learned_is_kept(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str) -> None:
     llm = auto(make_llama, "lookup" if draft == "lookup" else tiny_files.good)
-    assert llm._engine.costs == ({}, {})
+    assert llm.session.engine.costs == ({}, {})
     generate(llm)
-    learned = dict(zip(("target", "draft"), llm._engine.costs, strict=True))
+    learned = dict(zip(("target", "draft"), llm.session.engine.costs, strict=True))
     found = {file["key"]["role"]: file for file in files()}
     assert found.keys() == ({"target"} if draft == "lookup" else {"target", "draft"})
     for role, file in found.items():
@@ -184,14 +184,14 @@ def test_another_draft_has_its_own(make_llama: MakeLlama, tiny_files: TinyFiles)
     cost_cache.write(cost_key(llm, "target"), CURVE)
     cost_cache.write(cost_key(draft_of(llm), "draft"), FLAT)
     llm.draft_model = str(tiny_files.bad)
-    target, draft = llm._engine.costs
+    target, draft = llm.session.engine.costs
     assert target == pytest.approx(CURVE)
     assert draft == {}
     llm.draft_model = None
-    assert llm._engine.costs == ({}, {})
+    assert llm.session.engine.costs == ({}, {})
     generate(llm)
     llm.draft_model = "lookup"
-    assert llm._engine.costs[0] == pytest.approx(CURVE)
+    assert llm.session.engine.costs[0] == pytest.approx(CURVE)
 
 
 def test_plain_decoding_and_functions_keep_nothing(make_llama: MakeLlama) -> None:
@@ -218,7 +218,7 @@ def test_a_wrong_curve_does_not_change_the_text(make_llama: MakeLlama, tiny_file
     cost_cache.write(cost_key(first, "target"), WRONG[name])
     cost_cache.write(cost_key(draft_of(first), "draft"), WRONG[name])
     llm = auto(make_llama, tiny_files.identical)
-    assert llm._engine.costs[0] == pytest.approx(WRONG[name])
+    assert llm.session.engine.costs[0] == pytest.approx(WRONG[name])
     assert [generate(llm) for _ in range(3)] == [plain] * 3
 
 
@@ -272,7 +272,7 @@ def test_what_one_process_unlearns_is_not_told_to_the_next(make_llama: MakeLlama
 def test_a_lie_that_forbids_drafting_is_not_kept(make_llama: MakeLlama) -> None:
     llm = auto(make_llama, "lookup")
     cost_cache.write(cost_key(llm, "target"), {1: 0.001, **{n: 0.01 * n for n in range(2, 18)}})
-    assert llm._engine.costs[0] == pytest.approx({1: 0.001})
+    assert llm.session.engine.costs[0] == pytest.approx({1: 0.001})
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -367,6 +367,6 @@ def test_a_copy_knows_it_too(make_llama: MakeLlama) -> None:
     cost_cache.write(cost_key(llm, "target"), CURVE)
     copy = pickle.loads(pickle.dumps(llm))
     try:
-        assert copy._engine.costs[0] == pytest.approx(CURVE)
+        assert copy.session.engine.costs[0] == pytest.approx(CURVE)
     finally:
         copy.close()

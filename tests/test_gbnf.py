@@ -14,7 +14,7 @@ from llama_cpp.llama_grammar import json_schema_to_gbnf
 from responses import PROMPT
 from test_constraint import GRAMMARS
 
-from specllama.backend import libllama
+from specllama.engine import vocabulary
 from specllama.grammars.gbnf import check_gbnf
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def test_a_recent_llama_cpp_takes_a_high_limit_as_none(make_llama: MakeLlama, ti
     with pytest.raises(ValueError, match=REPEATED):
         check_gbnf(text, recent=False)
     check_gbnf(text, recent=True)
-    if libllama._RECENT:
+    if vocabulary._RECENT:
         grammar = llama_cpp.LlamaGrammar.from_string(text, verbose=False)
         assert make_llama().create_completion(PROMPT, grammar=grammar, max_tokens=2)["choices"]
 
@@ -120,7 +120,7 @@ def test_loops_are_left_to_a_llama_cpp_that_notices_them(make_llama: MakeLlama, 
         check_gbnf(LOOPS[name], recent=False)
     llm = make_llama()
     grammar = llama_cpp.LlamaGrammar.from_string(LOOPS[name], verbose=False)
-    if libllama._RECENT:
+    if vocabulary._RECENT:
         assert llm.create_completion(PROMPT, grammar=grammar, max_tokens=2)["choices"]
     else:
         with pytest.raises(ValueError, match="follow for ever"):

@@ -13,8 +13,8 @@ import tiny_models as tiny
 
 import specllama
 from specllama import _core, verify
-from specllama.backend.libllama import sequence_of
 from specllama.engine.generation import Generation
+from specllama.engine.memory import sequence_of
 from specllama.prompts import Prompt
 from specllama.verify.report import to_text
 from specllama.verify.rounding import SAFETY
@@ -233,9 +233,9 @@ class Corrupting(BrokenEngine):
 
 
 def broken(llm: specllama.Llama, kind: type[BrokenEngine]) -> specllama.Llama:
-    engine: Any = kind(llm._engine)
+    engine: Any = kind(llm.session.engine)
     engine.context = sequence_of(llm, "target")
-    llm._speculator = engine
+    llm.session._engine = engine
     return llm
 
 
@@ -304,7 +304,7 @@ def tied(make_llama: MakeLlama, tmp_path: Path) -> specllama.Llama:
     target = tiny.write_llama(tmp_path / "tied.gguf", words, weights)
     draft = tiny.write_llama(tmp_path / "draft.gguf", words, tiny.noisy(weights, 0.05, seed=2))
     llm = broken(make_llama(target, draft), TakesTheOther)
-    engine: Any = llm._engine
+    engine: Any = llm.session.engine
     engine.one, engine.other = one, other
     return llm
 
@@ -339,7 +339,7 @@ def test_behind_a_near_tie_with_penalties_nothing_is_compared(tied: specllama.Ll
 
 def test_the_other_of_two_tied_tokens_is_a_failure_where_noise_decides(tied: specllama.Llama) -> None:
     """The loop's fault is the same, but under the coupled rule their noise tells the two apart."""
-    engine: Any = tied._engine
+    engine: Any = tied.session.engine
     engine.rule = "coupled"
     result = verify.run(tied, PROMPTS, samples=60, rules=["rejection"], **QUICK)
     failed = [text for text in result.texts if text.problems]

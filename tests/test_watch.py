@@ -49,8 +49,8 @@ def test_a_draft_that_catches_up_is_stopped_in_the_middle(make_llama: MakeLlama,
     with watching(watch):
         tokens = llm.generate(prompt, temp=0.0)
     first = [next(tokens) for _ in range(3)]
-    assert llm._draft is not None
-    draft = llm._draft.sequence
+    assert llm.session.draft is not None
+    draft = llm.session.draft.sequence
     draft.keep(0)
     watch.patience = 4  # one for the round, and one for each of three chunks
     with pytest.raises(Stopped):

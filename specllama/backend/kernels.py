@@ -1,16 +1,12 @@
-"""Our kernels: whether llama.cpp is offered them, why not, and which models have them."""
+"""Our kernels: whether llama.cpp is offered them, and why not."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import platform
 import re
 import sys
-import weakref
-from collections.abc import Iterator
-from typing import Any
 
 import llama_cpp
 from llama_cpp import llama_cpp as _bindings
@@ -21,8 +17,6 @@ from .ggml import CpuBackend
 from .trial import tried
 from .trial_key import trial_key, with_neighbours
 
-CHOICES = ("auto", "off")
-"""What a Llama can be told about its kernels."""
 ENVIRONMENT = "SPECLLAMA_KERNELS"
 """The environment variable that has the choice for models that are told nothing, or an instruction set by its name."""
 BUFFER_TYPE = "SPECLLAMA"
@@ -46,38 +40,10 @@ class Kernels:
     """Whether something is not as it should be, so that the user is told."""
 
 
-@dataclasses.dataclass
-class KernelUse:
-    """What became of one model."""
-
-    instruction_set: str = ""
-    """Of the kernels that multiply its weights; empty where none of them is ours."""
-    num_bytes: int = 0
-    """Of its weights that are packed for them."""
-    why_not: str = ""
-    """Why none is, in one line; empty if some are."""
-
-    def __str__(self) -> str:
-        if not self.num_bytes:
-            return f"off: {self.why_not}"
-        return f"{self.instruction_set}, {self.num_bytes / 2**20:.0f} MiB of weights"
-
-
-def checked_kernels(value: Any) -> str | None:
-    """A choice, or None for that of the environment.
-
-    Raises:
-        ValueError: none of these.
-    """
-    if value is None or (isinstance(value, str) and value in CHOICES):
-        return value
-    raise ValueError(f"kernels={value!r} is unknown: choose {' or '.join(map(repr, CHOICES))}")
-
-
 def decide() -> Kernels:
     """Offer llama.cpp our kernels, unless there is any doubt. To be called before a model is loaded, once.
 
-    Nothing uses them yet: see `loading`.
+    Nothing uses them yet: see `kernel_use.loading`.
     """
     wanted = _from_environment()
     if wanted == "off":
@@ -166,47 +132,3 @@ def offer_to(cpu: CpuBackend, name: str) -> _core.KernelBufferType:
     made = _core.KernelBufferType(addresses, name)
     made.offer(cpu.address(_LIST))
     return made
-
-
-_USES: weakref.WeakKeyDictionary[llama_cpp.Llama, KernelUse] = weakref.WeakKeyDictionary()
-
-
-@contextlib.contextmanager
-def loading(choice: str | None) -> Iterator[KernelUse]:
-    """Have the models that this thread loads in the block use our kernels, if they are offered and wanted.
-
-    Args:
-        choice: see `checked_kernels`.
-
-    Yields:
-        What becomes of the model, which is known after the block.
-    """
-    from .prepare import prepare_backend
-
-    kernels = prepare_backend().kernels
-    use = KernelUse(
-        kernels.instruction_set, why_not=kernels.why_not or "none of its weights are of a type that they multiply"
-    )
-    if choice == "off":
-        use = KernelUse(why_not="the model was opened with kernels='off'")
-    before = _core.KernelBufferType.bytes_loaded()
-    _core.KernelBufferType.take_weights(choice != "off" and bool(kernels.instruction_set))
-    try:
-        yield use
-    finally:
-        _core.KernelBufferType.take_weights(False)
-        use.num_bytes = _core.KernelBufferType.bytes_loaded() - before
-        if use.num_bytes:
-            use.why_not = ""
-        else:
-            use.instruction_set = ""
-
-
-def remember(llama: llama_cpp.Llama, use: KernelUse) -> None:
-    """Note what became of a model."""
-    _USES[llama] = use
-
-
-def use_of(llama: llama_cpp.Llama) -> KernelUse:
-    """What became of a model; one that specllama has not opened has llama.cpp's kernels."""
-    return _USES.get(llama) or KernelUse(why_not="it was opened by llama_cpp")

@@ -7,7 +7,7 @@ import threading
 
 import llama_cpp
 
-from specllama.completions.llama_cpp_arguments import warn
+from specllama.warn import warn
 
 from . import kernels
 from .amx import NO_AMX, why_amx_is_off

@@ -9,12 +9,13 @@ from typing import Any
 
 import llama_cpp
 
+from specllama.backend.base_class import BaseLlama
 from specllama.backend.cpu import cpu_name
-from specllama.backend.kernels import use_of
+from specllama.backend.kernel_use import use_of
 from specllama.backend.prepare import prepare_backend
 
 
-def describe_machine(llm: llama_cpp.Llama) -> dict[str, Any]:
+def describe_machine(llm: BaseLlama) -> dict[str, Any]:
     """Versions, processor, backend, and for target and draft: name, file, quantisation, sizes, context and threads.
 
     Args:
@@ -34,7 +35,7 @@ def describe_machine(llm: llama_cpp.Llama) -> dict[str, Any]:
         "system_info": system_info,
         "backend_notes": list(prepare_backend().notes),
         "target": _describe_model(llm),
-        "draft": _describe_model(draft) if isinstance(draft, llama_cpp.Llama) else None,
+        "draft": _describe_model(draft) if isinstance(draft, BaseLlama) else None,
     }
 
 
@@ -50,7 +51,7 @@ def backends_of(system_info: str) -> list[str]:
     return [name.strip() for name, separator, _ in parts if separator]
 
 
-def _describe_model(llama: llama_cpp.Llama) -> dict[str, Any]:
+def _describe_model(llama: BaseLlama) -> dict[str, Any]:
     context = llama._ctx.ctx
     return {
         "name": without_home(llama.metadata.get("general.name", "")),

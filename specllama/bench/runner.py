@@ -8,9 +8,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import llama_cpp
-
 from specllama.answer import Answer, answer
+from specllama.backend.base_class import BaseLlama
 from specllama.engine.rules import is_independent_of_draft
 from specllama.prompts import Prompt, as_prompts
 
@@ -170,8 +169,8 @@ class Bench:
     def _measure_curves(self, say: OnNote) -> None:
         from specllama.cost_curve import measure_cost_curve
 
-        models: dict[str, llama_cpp.Llama] = {"target": self._llm}
-        if isinstance(self._llm.draft_model, llama_cpp.Llama):  # others decode nothing
+        models: dict[str, BaseLlama] = {"target": self._llm}
+        if isinstance(self._llm.draft_model, BaseLlama):  # others decode nothing
             models["draft"] = self._llm.draft_model
         for name, model in models.items():
             say(f"measuring what a batch costs the {name}")
@@ -251,7 +250,7 @@ class Bench:
 
 def _drafter(draft: Any) -> str | None:
     """The file of a model, ``lookup``, or the name of a function's type."""
-    if isinstance(draft, llama_cpp.Llama):
+    if isinstance(draft, BaseLlama):
         return os.path.basename(draft.model_path)
     return draft if draft is None or isinstance(draft, str) else type(draft).__name__
 

@@ -6,35 +6,7 @@ Nothing heavy is imported at the top of these modules, so that `specllama --help
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Protocol
-
-from specllama.commands import bench, chat, compare, demo, generate, pull, quantize, serve, tune, verify
-from specllama.commands import eval as evaluate
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-
-class Command(Protocol):
-    """What the module of a command offers."""
-
-    def add_parser(self, subparsers: Subparsers) -> argparse.ArgumentParser:
-        """Add the command's parser, and return it."""
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Do what the command says, and return the exit code."""
-
-
-COMMANDS: tuple[Command, ...] = (
-    pull,
-    quantize,
-    generate,
-    chat,
-    serve,
-    demo,
-    compare,
-    tune,
-    bench,
-    evaluate,
-    verify,
-)

@@ -41,7 +41,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and print what was found."""
     from specllama import tune
-    from specllama.backend.kernels import use_of
+    from specllama.backend.kernel_use import use_of
     from specllama.commands.steps import steps
     from specllama.tune.report import to_text
 

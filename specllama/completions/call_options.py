@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specllama.engine.options import NumDraftTokens, Options
+from specllama.engine.session import Session
 from specllama.samplers import taken_from
 
-if TYPE_CHECKING:
-    from specllama.llama import Llama
-
 # The create_completion call that runs now, or whose stream is being read: of which Llama, and with which options.
-_of_call: contextvars.ContextVar[tuple[Llama, Options] | None] = contextvars.ContextVar(
+_of_call: contextvars.ContextVar[tuple[Session, Options] | None] = contextvars.ContextVar(
     "specllama_options", default=None
 )
 
 
-def options_of_call(llama: Llama) -> Options:
+def options_of_call(session: Session) -> Options:
     """The options of the Llama's call under way, or else its own. Within that call another Llama may be called."""
     call = _of_call.get()
-    return call[1] if call is not None and call[0] is llama else llama._options
+    return call[1] if call is not None and call[0] is session else session.options
 
 
 def call_with_options(
-    llama: Llama,
+    session: Session,
     method: Callable[..., Any],
     num_draft_tokens: NumDraftTokens | None,
     verify: str | None,
@@ -36,10 +34,10 @@ def call_with_options(
 
     Chat handlers in between have fixed signatures, and some only call it when their stream is read.
     """
-    options = options_of_call(llama).overridden(num_draft_tokens, verify, taken_from(kwargs))
+    options = options_of_call(session).overridden(num_draft_tokens, verify, taken_from(kwargs))
     context = contextvars.copy_context()
-    context.run(_of_call.set, (llama, options))
-    with llama._exclusive():
+    context.run(_of_call.set, (session, options))
+    with session.exclusive():
         result = context.run(method, *args, **kwargs)
     return _read_in(context, result) if isinstance(result, Iterator) else result
 

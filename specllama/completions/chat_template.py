@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-import llama_cpp
-
+from specllama.backend.base_class import BaseLlama
 from specllama.engine.prompt_tokens import prompt_tokens_of
 from specllama.grammars.schemas import enforced, schemas_followed, warn_of_schema
-
-if TYPE_CHECKING:
-    from specllama.llama import Llama
 
 Message = dict[str, str]
 """``{"role": "system" | "user" | "assistant", "content": ...}``."""
@@ -39,7 +35,7 @@ class ChatCall:
     """All other arguments of ``create_completion``: the sampler chain, stop strings, ..."""
 
 
-def chat_call(llm: Llama, messages: Sequence[Message], **options: Any) -> ChatCall:
+def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> ChatCall:
     """What ``llm.create_chat_completion`` would decode for some messages.
 
     Args:
@@ -53,13 +49,13 @@ def chat_call(llm: Llama, messages: Sequence[Message], **options: Any) -> ChatCa
     warn_of_schema(options)
     try:
         with schemas_followed(options):
-            llama_cpp.Llama.create_chat_completion(_Recorder(llm), list(messages), **options)  # type: ignore[arg-type]
+            BaseLlama.create_chat_completion(_Recorder(llm), list(messages), **options)  # type: ignore[arg-type]
     except _Recorded as recorded:
         return recorded.call
     raise ValueError(f"the chat handler of {llm.model_path} asks for no completion: it cannot be rendered as a prompt")
 
 
-def render_chat(llm: Llama, message: str) -> RenderedPrompt:
+def render_chat(llm: BaseLlama, message: str) -> RenderedPrompt:
     """What ``llm.create_chat_completion`` would decode for one message of a user.
 
     Raises:
@@ -70,12 +66,12 @@ def render_chat(llm: Llama, message: str) -> RenderedPrompt:
     return RenderedPrompt(call.tokens, [stop] if isinstance(stop, str) else list(stop))
 
 
-def render_text(llm: Llama, text: str) -> RenderedPrompt:
+def render_text(llm: BaseLlama, text: str) -> RenderedPrompt:
     """What ``llm.create_completion`` would decode for a text: with BOS if the model wants one."""
     return RenderedPrompt(prompt_tokens_of(llm, text, None), [])
 
 
-def continuation_tokens(llm: Llama, text: str) -> list[int]:
+def continuation_tokens(llm: BaseLlama, text: str) -> list[int]:
     """The tokens of a text that goes on behind another, special tokens included.
 
     A SentencePiece tokenizer puts a space before a text; behind another text there is none.
@@ -95,7 +91,7 @@ class _Recorded(Exception):  # noqa: N818  # no error: it carries the call out o
 class _Recorder:
     """Stands for the Llama in its chat handler, up to the call of create_completion."""
 
-    def __init__(self, llm: Llama) -> None:
+    def __init__(self, llm: BaseLlama) -> None:
         self._llm = llm
         self._text = ""
         self._tokens: list[int] | None = None  # of that text

@@ -11,7 +11,7 @@ import functools
 import time
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import llama_cpp
 
@@ -19,17 +19,16 @@ from specllama.engine.generation import Generation
 from specllama.engine.options import Options
 from specllama.engine.prompt_tokens import checked_prompt, prompt_tokens_of
 from specllama.engine.request import Request, checked_bias
+from specllama.engine.seeds import seed_for_completion
+from specllama.engine.session import Session
 from specllama.engine.watch import watch_of_call
 from specllama.token import Origin, Token
+from specllama.warn import warn
 
-from .llama_cpp_arguments import sampling_of, warn
+from .llama_cpp_arguments import sampling_of
 from .logprobs import LogprobLog, prompt_logprobs
 from .prompt_only import is_prompt_only
 from .text import TextAssembler
-
-if TYPE_CHECKING:
-    from specllama.llama import Llama
-
 
 _Known = tuple[Origin, float | None, float | None]
 """Of a token whose text is not known yet: origin, logprob, acceptance_probability."""
@@ -38,8 +37,9 @@ _Known = tuple[Origin, float | None, float | None]
 class Completion:
     """One call of ``create_completion``, with the arguments of the base class by name."""
 
-    def __init__(self, llama: Llama, options: Options, arguments: dict[str, Any]) -> None:
-        self._llama = llama
+    def __init__(self, session: Session, options: Options, arguments: dict[str, Any]) -> None:
+        self._session = session
+        self._llama = llama = session.llama
         self._prompt = checked_prompt(arguments["prompt"])
         self._echo: bool = arguments["echo"]
         self._stream: bool = arguments["stream"]
@@ -53,7 +53,7 @@ class Completion:
         stops = _stop_sequences(arguments["stop"])
         self._assembler = TextAssembler(llama, self._prompt_tokens, stops, at_start=not self._prompt)
         self._log = None if self._num_logprobs is None else LogprobLog(llama, self._num_logprobs)
-        seed, seed_given = llama._seed_for_call(arguments["seed"])
+        seed, seed_given = seed_for_completion(llama, arguments["seed"])
         logit_bias = arguments["logit_bias"] or {}
         request = Request(
             tokens=self._prompt_tokens,
@@ -67,7 +67,7 @@ class Completion:
             stopping_criteria=arguments["stopping_criteria"],
             max_tokens=self._max_tokens,
         )
-        self._generation = Generation(llama, request)
+        self._generation = Generation(session, request)
         self._watch = watch_of_call()
         self._origins: list[Origin] = []  # of the assembler's tokens, for the watch
         self._prompt_only = is_prompt_only()
@@ -107,7 +107,9 @@ class Completion:
         """Feeds tokens to the assembler until something ends the completion; yields after each one."""
         llama, assembler = self._llama, self._assembler
         if self._echo and self._log is not None and not self._stream:
-            self._log.add_prompt(self._prompt_tokens, prompt_logprobs(llama, self._prompt_tokens, self._num_logprobs))
+            self._log.add_prompt(
+                self._prompt_tokens, prompt_logprobs(self._session, self._prompt_tokens, self._num_logprobs)
+            )
         if self._prompt_only:
             return
         tokens = self._generation.run()

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import functools
 import inspect
-import os
-import sys
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
-import llama_cpp
-
+from specllama.backend.base_class import BaseLlama
 from specllama.engine.limits import LARGEST_INT, MOST_THREADS
 from specllama.samplers import Samplers
+from specllama.warn import warn
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-_PACKAGE = Path(__file__).parents[1]
 
 SAMPLING = (
     "top_k",
@@ -104,16 +98,6 @@ def bound(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     return arguments
 
 
-def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line of the caller's that led here, not at one of this package or of llama_cpp."""
-    packages = (str(folder) + os.sep for folder in (_PACKAGE, Path(llama_cpp.__file__).parent))
-    inside = (*packages, contextlib.__file__)  # which stands between a `with` and what it calls
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
-
-
 def check_constructor(kwargs: dict[str, Any]) -> None:
     """Look at what goes on to llama_cpp.Llama's constructor, which ignores names that it does not know.
 
@@ -121,7 +105,7 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
         ValueError: a size that would reach a GGML_ASSERT, which aborts the process.
     """
     known = [
-        *inspect.signature(llama_cpp.Llama.__init__).parameters,
+        *inspect.signature(BaseLlama.__init__).parameters,
         "draft_kwargs",
         "lookup_corpus",
         "num_draft_tokens",

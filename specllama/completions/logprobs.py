@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.engine.memory import note_change
+from specllama.backend.base_class import BaseLlama
+from specllama.engine.session import Session
 from specllama.engine.watch import heed_watch
-
-if TYPE_CHECKING:
-    from specllama.llama import Llama
 
 _CHUNK = 32  # prompt positions whose logits are held at once
 
@@ -21,30 +19,30 @@ Entry = tuple[float, dict[int, float]]
 """A token's log-probability, and those of the most probable tokens by id."""
 
 
-def prompt_logprobs(llama: Llama, tokens: list[int], num_top: int | None) -> list[Entry | None]:
+def prompt_logprobs(session: Session, tokens: list[int], num_top: int | None) -> list[Entry | None]:
     """Entries of all prompt tokens; None for the first, which nothing precedes.
 
     Decodes the prompt anew, in small chunks, because the KV cache keeps no logits.
     """
     entries: list[Entry | None] = [None]
-    for position, logits in scored(llama, tokens):
+    for position, logits in scored(session, tokens):
         entries.append(_core.logprobs(logits, tokens[position + 1], num_top or 0))
     return entries
 
 
-def scored(llama: Llama, tokens: list[int]) -> Iterator[tuple[int, npt.NDArray[np.single]]]:
+def scored(session: Session, tokens: list[int]) -> Iterator[tuple[int, npt.NDArray[np.single]]]:
     """Decode a prompt from its beginning, and yield (position, raw logits [n_vocab]) of all tokens but the last."""
-    sequence = llama._target_sequence
+    llama, sequence = session.llama, session.target
     for start in range(0, len(tokens) - 1, _CHUNK):
         heed_watch()
         part = tokens[start : min(start + _CHUNK, len(tokens) - 1)]
-        with llama._exclusive():
+        with session.exclusive():
             sequence.assume(np.asarray(tokens[:start], dtype=np.int32))
             sequence.keep(start)
             sequence.decode(np.asarray(part, dtype=np.int32), 0)
             llama.input_ids[start : start + len(part)] = part
             llama.n_tokens = sequence.num_tokens
-            note_change(llama)
+            session.note_change()
             rows = [sequence.logits(i) for i in range(len(part))]
         yield from enumerate(rows, start)
 
@@ -52,7 +50,7 @@ def scored(llama: Llama, tokens: list[int]) -> Iterator[tuple[int, npt.NDArray[n
 class LogprobLog:
     """Collects entries and renders them."""
 
-    def __init__(self, llama: Llama, num_top: int) -> None:
+    def __init__(self, llama: BaseLlama, num_top: int) -> None:
         if num_top < 0:
             raise ValueError(f"logprobs={num_top} must be 0 or more: how many alternatives to give for each token")
         self._llama = llama

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from llama_cpp.llama_tokenizer import LlamaTokenizer
 
-from .stop_string import StopString
+from specllama.backend.base_class import BaseLlama
 
-if TYPE_CHECKING:
-    from specllama.llama import Llama
+from .stop_string import StopString
 
 _REPLACEMENT = "\ufffd".encode()
 
@@ -29,7 +27,9 @@ class TextAssembler:
         at_start: there is no text before them. As in the base class, a leading space is left out then.
     """
 
-    def __init__(self, llama: Llama, prompt_tokens: list[int], stops: list[bytes], *, at_start: bool = False) -> None:
+    def __init__(
+        self, llama: BaseLlama, prompt_tokens: list[int], stops: list[bytes], *, at_start: bool = False
+    ) -> None:
         self._llama = llama
         self._prompt_tokens = prompt_tokens
         self._stops = [StopString(stop) for stop in stops]

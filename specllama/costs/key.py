@@ -8,8 +8,9 @@ from typing import Any
 
 import llama_cpp
 
+from specllama.backend.base_class import BaseLlama
 from specllama.backend.cpu import cpu_name
-from specllama.backend.kernels import use_of
+from specllama.backend.kernel_use import use_of
 from specllama.backend.prepare import prepare_backend
 
 _KERNELS_GENERATION = 1  # one more when ours become faster: what was measured before says nothing then
@@ -18,7 +19,7 @@ _MODEL = ("n_gpu_layers", "split_mode", "main_gpu")
 _CONTEXT = ("offload_kqv", "op_offload", "flash_attn", "flash_attn_type", "type_k", "type_v")
 
 
-def cost_key(llama: llama_cpp.Llama, role: str) -> dict[str, Any]:
+def cost_key(llama: BaseLlama, role: str) -> dict[str, Any]:
     """Model file, settings and machine, ready for JSON.
 
     Nothing native of the Llama is used: as a draft it may have been closed.
@@ -46,7 +47,7 @@ def cost_key(llama: llama_cpp.Llama, role: str) -> dict[str, Any]:
     }
 
 
-def _kernels(llama: llama_cpp.Llama) -> dict[str, Any]:
+def _kernels(llama: BaseLlama) -> dict[str, Any]:
     name = use_of(llama).instruction_set
     return {"kernels": f"{name}, {_KERNELS_GENERATION}"} if name else {}
 

@@ -10,9 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import llama_cpp
-
 from specllama import _core
+from specllama.backend.base_class import BaseLlama
 
 from . import files
 from .key import cost_key
@@ -28,10 +27,10 @@ class CostMemory:
     It disturbs no generation: what cannot be read is not known, and what cannot be written is not kept.
     """
 
-    def __init__(self, engine: _core.Speculator, target: llama_cpp.Llama, draft: Any) -> None:
+    def __init__(self, engine: _core.Speculator, target: BaseLlama, draft: Any) -> None:
         self._engine = engine
         self._keys = {"target": cost_key(target, "target")}
-        if isinstance(draft, llama_cpp.Llama):  # others decode nothing
+        if isinstance(draft, BaseLlama):  # others decode nothing
             self._keys["draft"] = cost_key(draft, "draft")
         self._kept: dict[str, dict[int, float]] = {}
         self._rest_until = 0.0

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.backend.libllama import why_no_rollback
+from specllama.backend.base_class import BaseLlama
+from specllama.engine.memory import why_no_rollback
 
 from .draft import Draft
-
-if TYPE_CHECKING:
-    from specllama.llama import Llama
 
 
 class FunctionDraft(Draft):
@@ -24,7 +21,7 @@ class FunctionDraft(Draft):
     What it drafts must depend on nothing but the tokens that it is given: its q has one token.
     """
 
-    def __init__(self, target: Llama, function: Callable[[npt.NDArray[np.intc]], npt.NDArray[np.intc]]) -> None:
+    def __init__(self, target: BaseLlama, function: Callable[[npt.NDArray[np.intc]], npt.NDArray[np.intc]]) -> None:
         super().__init__(function)
         self._function = function
         self.unusable = why_no_rollback(target, "target")
@@ -32,7 +29,7 @@ class FunctionDraft(Draft):
     @staticmethod
     def takes(draft: Any) -> bool:
         """Whether this is a function; a Llama is one too, and is not meant."""
-        return callable(draft) and not isinstance(draft, (llama_cpp.Llama, type))
+        return callable(draft) and not isinstance(draft, (BaseLlama, type))
 
     def engine(self, target: _core.Sequence) -> _core.Speculator:
         """See the base class."""

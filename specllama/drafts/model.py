@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.backend.kernels import checked_kernels, loading, remember
-from specllama.backend.libllama import sequence_of, why_no_rollback
-from specllama.completions.llama_cpp_arguments import check_constructor, warn
+from specllama.backend.base_class import BaseLlama
+from specllama.backend.kernel_use import checked_kernels, loading, remember
+from specllama.completions.llama_cpp_arguments import check_constructor
 from specllama.engine.closed import is_open
-from specllama.engine.memory import tokens_held
+from specllama.engine.memory import memory_of, sequence_of, why_no_rollback
 from specllama.models import catalog
 from specllama.models.loading import explained
 from specllama.models.opening import check_opening
+from specllama.warn import warn
 
 from .draft import GRAMMAR, LOOKUP, Draft
-from .vocabulary import require_same_vocabulary, require_same_vocabulary_file
-
-if TYPE_CHECKING:
-    from specllama.llama import Llama
+from .same_vocabulary import require_same_vocabulary, require_same_vocabulary_file
 
 # What a draft given by its path takes over from the target, unless draft_kwargs say otherwise.
 _INHERITED = (
@@ -40,7 +38,7 @@ class ModelDraft(Draft):
         owned: whether the target loaded it, and frees it.
     """
 
-    def __init__(self, target: Llama, llama: llama_cpp.Llama, owned: bool, corpus: npt.NDArray[np.int32]) -> None:
+    def __init__(self, target: BaseLlama, llama: BaseLlama, owned: bool, corpus: npt.NDArray[np.int32]) -> None:
         super().__init__(llama)
         if llama is target:
             raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
@@ -56,21 +54,27 @@ class ModelDraft(Draft):
 
     @classmethod
     def opened(
-        cls, target: Llama, draft: Any, draft_kwargs: dict[str, Any] | None, corpus: npt.NDArray[np.int32]
+        cls,
+        target: BaseLlama,
+        draft: Any,
+        settings: Mapping[str, Any],
+        draft_kwargs: dict[str, Any] | None,
+        corpus: npt.NDArray[np.int32],
     ) -> ModelDraft:
         """A draft from what the user gave: a path, a model name, or a Llama.
 
         Args:
             target: what it drafts for.
             draft: the same.
-            draft_kwargs: arguments of a draft given by its path, which win over what it takes over from the target.
+            settings: constructor arguments of the target, some of which a draft given by its path takes over.
+            draft_kwargs: arguments of such a draft, which win.
             corpus: tokens [n] to look up besides.
 
         Raises:
             TypeError: something else.
             ValueError: another vocabulary (before the weights are loaded), or a file that is no model.
         """
-        if isinstance(draft, llama_cpp.Llama):
+        if isinstance(draft, BaseLlama):
             if draft_kwargs:
                 raise ValueError("draft_kwargs are for a draft_model given by its path: this one is already loaded")
             return cls(target, draft, False, corpus)
@@ -83,12 +87,12 @@ class ModelDraft(Draft):
         path = catalog.resolve(draft)
         require_same_vocabulary_file(target._model, path)
         own = dict(draft_kwargs or {})
-        choice = checked_kernels(own.pop("kernels", target._kernels))
+        choice = checked_kernels(own.pop("kernels", settings.get("kernels")))
         arguments = {
             # llama.cpp repacks 4-bit weights as it loads them. Mapped, the file would stay in memory beside the copy.
             "use_mmap": False,
             "verbose": target.verbose,
-            **{name: target._kwargs[name] for name in _INHERITED if name in target._kwargs},
+            **{name: settings[name] for name in _INHERITED if name in settings},
             "n_ctx": target.n_ctx(),
             "n_batch": target.n_batch,
             "n_threads": target.n_threads,
@@ -97,7 +101,7 @@ class ModelDraft(Draft):
         }
         check_opening(path, arguments)
         with explained(path), loading(choice) as use:
-            llama = llama_cpp.Llama(path, **arguments)
+            llama = BaseLlama(path, **arguments)
         remember(llama, use)
         return cls(target, llama, True, corpus)
 
@@ -119,7 +123,7 @@ class ModelDraft(Draft):
         """Learn what the cache holds if the draft's owner has used it. While it is ours its ``n_tokens`` is 0."""
         self.notice_closing()
         if self.unusable is None and self.llama.n_tokens:
-            self.sequence.assume(tokens_held(self.llama))
+            self.sequence.assume(memory_of(self.llama).tokens(self.llama))
             self.llama.n_tokens = 0
 
     def forget(self) -> None:
@@ -136,7 +140,7 @@ class ModelDraft(Draft):
             self.llama.close()
 
 
-def _warn_if_larger(target: llama_cpp.Llama, draft: llama_cpp.Llama) -> None:
+def _warn_if_larger(target: BaseLlama, draft: BaseLlama) -> None:
     of_target, of_draft = target._model.n_params(), draft._model.n_params()
     if of_draft > of_target:
         warn(

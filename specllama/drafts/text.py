@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.backend.libllama import why_no_rollback
+from specllama.backend.base_class import BaseLlama
+from specllama.engine.memory import why_no_rollback
 
 from .draft import GRAMMAR, Draft
-
-if TYPE_CHECKING:
-    from specllama.llama import Llama
 
 
 class TextDraft(Draft):
     """Drafts from prompt, output and a corpus, as ``"lookup"`` (Saxena 2023) does. It costs no decoding."""
 
-    def __init__(self, target: Llama, name: str, corpus: npt.NDArray[np.int32]) -> None:
+    def __init__(self, target: BaseLlama, name: str, corpus: npt.NDArray[np.int32]) -> None:
         super().__init__(name)
         self._name = name
         self._corpus = corpus

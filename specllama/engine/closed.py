@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-import llama_cpp
-
 from specllama import _core
+from specllama.backend.base_class import BaseLlama
 
 # Attributes that hold, or lead to, freed memory.
 _NATIVE = ("_model", "_ctx", "_batch", "tokenizer_", "_sampler", "_candidates")
@@ -21,19 +20,19 @@ class _Closed:
         raise _core.ClosedError("this Llama is closed: create a new one")
 
 
-def is_open(llama: llama_cpp.Llama) -> bool:
+def is_open(llama: BaseLlama) -> bool:
     """Whether the Llama's context has not been freed."""
     context: Any = llama._ctx
     return not isinstance(context, _Closed) and context.ctx is not None
 
 
-def require_open(llama: llama_cpp.Llama) -> None:
+def require_open(llama: BaseLlama) -> None:
     """Raises ClosedError unless the Llama is open."""
     if not is_open(llama):
         raise _core.ClosedError("this Llama is closed: create a new one")
 
 
-def close_for_good(llama: llama_cpp.Llama) -> None:
+def close_for_good(llama: BaseLlama) -> None:
     """Make every further use of a Llama raise ClosedError."""
     closed: Any = _Closed()
     for name in _NATIVE:

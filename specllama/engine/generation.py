@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.backend.kernels import use_of
-from specllama.backend.libllama import grammar_of
+from specllama.backend.base_class import BaseLlama
+from specllama.backend.kernel_use import use_of
 from specllama.backend.prepare import prepare_backend
 from specllama.grammars.schema_matcher import SchemaGrammar
 from specllama.samplers.mirostat import LlamaCppSampler
@@ -23,20 +23,19 @@ from specllama.stats import Tally
 from specllama.token import Origin
 
 from .closed import is_open, require_open
-from .memory import note_held
 from .prompt_tokens import token_ids
 from .schema_constraint import schema_constraint
+from .session import Session
+from .vocabulary import grammar_of
 from .watch import watch_of_call
 
 if TYPE_CHECKING:
-    from specllama.llama import Llama
-
     from .request import Request
 
 _ORIGINS = {drafter.name: cast(Origin, drafter.origin) for drafter in _core.drafters()}
 
 
-def _constraint_of(llama: Llama, grammar: Any) -> _core.Constraint | None:
+def _constraint_of(llama: BaseLlama, grammar: Any) -> _core.Constraint | None:
     """A grammar or a schema over the tokens of a Llama."""
     if isinstance(grammar, SchemaGrammar):
         return schema_constraint(llama, grammar)
@@ -46,10 +45,11 @@ def _constraint_of(llama: Llama, grammar: Any) -> _core.Constraint | None:
 class Generation:
     """Runs one ``Request``. The caches are at a committed position whenever it is not running."""
 
-    def __init__(self, llama: Llama, request: Request) -> None:
-        self._llama = llama
+    def __init__(self, session: Session, request: Request) -> None:
+        self._session = session
+        self._llama = session.llama
         self._request = request
-        self._engine = llama._engine
+        self._engine = session.engine
         self._rule = request.rule()
         self._waiting: collections.deque[tuple[int, Origin]] = collections.deque()  # of the last round, not handed out
         self._row = -1  # of the logits of the token handed out last
@@ -62,7 +62,8 @@ class Generation:
         self._next_round: Callable[[], Iterable[tuple[int, Origin]]] = self._speculate
         self._tally: Tally | None = None
         self._watch = watch_of_call()
-        self._begun = False
+        self.begun = False
+        """Whether it has numbers to show."""
         self._rollback = "none"
         self._published = 0  # the n_tokens that this generation set
         self._evaluated: int | None = None  # what it is by llama_cpp's count, once there is a token
@@ -74,7 +75,7 @@ class Generation:
     def run(self) -> Generator[int, Sequence[int] | None, None]:
         """Yield the tokens. ``send(tokens)`` appends tokens of the caller's own behind the one just yielded."""
         try:
-            with self._llama._exclusive():
+            with self._session.exclusive():
                 self._begin()
             while (token := self._next()) is not None:
                 own_tokens = yield token
@@ -107,42 +108,45 @@ class Generation:
             backend_notes=prepare_backend().notes,
         )
 
-    def supersede(self) -> None:
-        """Another generation takes over the caches."""
-        if self._begun and not self._finished:
+    def end(self) -> Tally | None:
+        """It is over, or another generation takes over the caches. Gives its numbers; None if it never began."""
+        if self.begun and not self._finished:
             self._tally = self.tally()
+            if self._watch is not None:
+                self._watch.end(self._tally)
         self._finished = True
         self._processors.clear()  # the engine holds the list until the next generation, and with it what they lead to
+        return self._tally
 
     def disturb(self) -> None:
         """Somebody has put something else into the cache: this generation cannot go on."""
         self._published = -1
 
     def _draft_unusable(self) -> str | None:
-        draft = self._llama._draft
+        draft = self._session.draft
         return None if draft is None or self._request.options.most_draft_tokens == 0 else draft.unusable
 
     def _how_to_roll_back(self) -> str:
-        if self._llama.draft_model is None or self._fallback_reason or self._draft_unusable():
+        if self._session.draft is None or self._fallback_reason or self._draft_unusable():
             return "none"
-        return self._llama._target_sequence.decoder.rollback
+        return self._session.target.decoder.rollback
 
     def _begin(self) -> None:
-        llama, request = self._llama, self._request
+        session, llama, request = self._session, self._llama, self._request
         require_open(llama)
         tokens = token_ids(request.tokens, "the prompt", llama.n_vocab())
         self._started = self._last_active = time.perf_counter()
-        llama._take_over(self)
-        self._engine = llama._engine  # the draft may have been exchanged since the generator was made
+        session.begin(self)
+        self._engine = session.engine  # the draft may have been exchanged since the generator was made
         if not request.reset and llama.n_tokens:
             # llama_cpp's reset=False: the prompt continues what was evaluated before.
             tokens = np.concatenate([llama._input_ids, tokens])
             self._prompt_size = self._position = len(tokens)
         num_draft_tokens = 0 if self._fallback_reason else request.options.most_draft_tokens
-        if num_draft_tokens > 0 and not llama._claim_draft():
+        if num_draft_tokens > 0 and not session.claim_draft():
             num_draft_tokens = 0
         sampler = request.native_sampler(llama.last_n_tokens_size, request.options.samplers.breakers(llama))
-        held = llama._target_sequence.num_tokens
+        held = session.target.num_tokens
         constraint = _constraint_of(llama, request.grammar)
         try:
             self._engine.begin(
@@ -158,13 +162,13 @@ class Generation:
                 heed=None if self._watch is None else self._watch.heed,
             )
         except BaseException:
-            left = llama._target_sequence.num_tokens
+            left = session.target.num_tokens
             if left < held:  # it has been cut already
                 llama.n_tokens = min(llama.n_tokens, left)
-            note_held(llama, left)
+            session.memory.note(llama.n_tokens, left)
             raise
         self._look_at_engine()
-        self._begun = True
+        self.begun = True
         if self._watch is not None:
             self._watch.begin(self.tally)
         self._rollback = self._how_to_roll_back()
@@ -173,18 +177,18 @@ class Generation:
         if self._fallback_reason:
             own_sampler = LlamaCppSampler(llama, request, self._processors)
             self._next_round = functools.partial(self._plain_round, own_sampler)
-            if llama.draft_model is not None and request.options.most_draft_tokens > 0:
-                llama._warn_once(f"{self._fallback_reason}: decoding plainly, without the draft")
+            if session.draft is not None and request.options.most_draft_tokens > 0:
+                session.warn_once(f"{self._fallback_reason}: decoding plainly, without the draft")
 
     def _next(self) -> int | None:
         """The next token; None if a stopping criterion ended the generation."""
-        with self._llama._exclusive():
+        with self._session.exclusive():
             self._require_undisturbed()
             try:
                 return self._next_token()
             except BaseException:
                 # Said while no other thread can take over: a failed decode may have emptied the cache.
-                if self._llama._generation is self and self._llama.n_tokens == self._published:
+                if self._session.is_under_way(self) and self._llama.n_tokens == self._published:
                     self._publish(None)
                 raise
 
@@ -221,15 +225,15 @@ class Generation:
     def _publish(self, n_tokens: int | None) -> None:
         """Says how many tokens are evaluated (None: as many as the cache holds), and how many the cache holds."""
         # What was rejected may be in the memory still: at the last token, never before.
-        held = min(self._position - 1, self._llama._target_sequence.num_tokens)
+        held = min(self._position - 1, self._session.target.num_tokens)
         self._llama.n_tokens = self._published = held if n_tokens is None else n_tokens
-        note_held(self._llama, held)
+        self._session.memory.note(self._llama.n_tokens, held)
 
     def _claim_draft(self) -> None:
         if self._request.options.most_draft_tokens > 0 and not self._fallback_reason:
-            self._llama._claim_draft()
-        elif self._llama._draft is not None:
-            self._llama._draft.notice_closing()
+            self._session.claim_draft()
+        elif self._session.draft is not None:
+            self._session.draft.notice_closing()
 
     def _look_at_engine(self) -> None:
         # Statistics may be read by another thread while a round runs: they are made of copies.
@@ -248,7 +252,7 @@ class Generation:
         left = request.max_tokens - (self._position - self._prompt_size)
         tokens, num_drafted, num_accepted = self._engine.step(max(1, left))
         if self._engine.drafting_stopped:
-            self._llama._warn_once(f"{self._engine.drafting_stopped}: decoding plainly from here on")
+            self._session.warn_once(f"{self._engine.drafting_stopped}: decoding plainly from here on")
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
         sources = self._engine.sources()[:num_accepted] if num_accepted else ()
         origins: list[Origin] = [_ORIGINS[source] for source in sources]
@@ -266,7 +270,7 @@ class Generation:
         return [(token, "plain")]
 
     def _append(self, tokens: Sequence[int]) -> None:
-        with self._llama._exclusive():
+        with self._session.exclusive():
             self._require_undisturbed()
             ids = token_ids(tokens, "what is sent", self._llama.n_vocab())
             end = self._position + len(ids)
@@ -284,7 +288,7 @@ class Generation:
 
     def _require_undisturbed(self) -> None:
         llama = self._llama
-        if self._finished or llama._generation is not self:
+        if self._finished or not self._session.is_under_way(self):
             raise RuntimeError(
                 "this generation was ended by a later one on the same Llama: finish one before starting the next, "
                 "or create one Llama for each"
@@ -301,30 +305,29 @@ class Generation:
         if self._finished:
             return
         try:
-            with self._llama._exclusive():
+            with self._session.exclusive():
                 self._leave_caches()
         except _core.BusyError:
             self._finished = True  # another thread has taken over, or is about to
 
     def _leave_caches(self) -> None:
         llama = self._llama
-        if self._begun and self._position == self._prompt_size:
+        if self.begun and self._position == self._prompt_size:
             self._last_active = time.perf_counter()
         # Whoever has changed the state in between (reset, eval, load_state) has said what the cache holds.
-        ours = self._begun and is_open(llama) and llama.n_tokens == self._published
+        ours = self.begun and is_open(llama) and llama.n_tokens == self._published
         held: int | None = None
         try:
             if ours:
-                if llama._draft is not None:
-                    llama._draft.notice_closing()
+                if self._session.draft is not None:
+                    self._session.draft.notice_closing()
                 held = self._engine.finish(self._position)
         finally:
             if ours:
                 self._publish(self._evaluated)
                 llama._requires_eval = True
             if held is not None:
-                note_held(llama, held)
-            if self._begun:
+                self._session.memory.note(llama.n_tokens, held)
+            if self.begun:
                 self._look_at_engine()  # a round that was interrupted has counted too
-            self.supersede()
-            llama._end_generation(self)
+            self._session.end(self)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from specllama.llama import Llama
+from specllama.backend.base_class import BaseLlama
 
 # llama_cpp has these fixed at 0 until it takes them from the model.
 _PREFIX = _SUFFIX = _MIDDLE = 0
@@ -31,7 +30,7 @@ def checked_prompt(prompt: Any) -> str | list[int]:
     return list(prompt)
 
 
-def prompt_tokens_of(llama: Llama, prompt: str | list[int], suffix: str | None) -> list[int]:
+def prompt_tokens_of(llama: BaseLlama, prompt: str | list[int], suffix: str | None) -> list[int]:
     """Tokens of a prompt given as text or tokens, with BOS and EOS where the model wants them."""
     model = llama._model
     is_tokens = not isinstance(prompt, str) and suffix is None
@@ -50,7 +49,7 @@ def prompt_tokens_of(llama: Llama, prompt: str | list[int], suffix: str | None) 
     return [*leading, *parts, _MIDDLE, *trailing]
 
 
-def _suffix_tokens(llama: Llama, suffix: str) -> list[int]:
+def _suffix_tokens(llama: BaseLlama, suffix: str) -> list[int]:
     if not suffix:
         return []
     if llama.metadata.get("tokenizer.ggml.add_space_prefix", "true") != "true":

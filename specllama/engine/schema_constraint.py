@@ -7,12 +7,12 @@ import time
 import weakref
 from typing import Any
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
 from specllama.backend import libllama
+from specllama.backend.base_class import BaseLlama
 from specllama.grammars.schema_matcher import SchemaGrammar, SchemaMatcher
 
 _MOST_MATCHERS = 8  # of the last schemas: making one takes longer than copying it
@@ -34,7 +34,7 @@ class SchemaVocabulary:
 _known: weakref.WeakKeyDictionary[Any, SchemaVocabulary] = weakref.WeakKeyDictionary()
 
 
-def schema_vocabulary(llama: llama_cpp.Llama) -> SchemaVocabulary:
+def schema_vocabulary(llama: BaseLlama) -> SchemaVocabulary:
     """What is known of the tokens of an open Llama."""
     known = _known.get(llama)
     if known is None:
@@ -42,7 +42,7 @@ def schema_vocabulary(llama: llama_cpp.Llama) -> SchemaVocabulary:
     return known
 
 
-def schema_matcher(llama: llama_cpp.Llama, grammar: SchemaGrammar) -> SchemaMatcher:
+def schema_matcher(llama: BaseLlama, grammar: SchemaGrammar) -> SchemaMatcher:
     """Follows a schema over the tokens of an open Llama, from its beginning.
 
     Raises:
@@ -61,7 +61,7 @@ def schema_matcher(llama: llama_cpp.Llama, grammar: SchemaGrammar) -> SchemaMatc
     return SchemaMatcher(matcher.deep_copy(), frozenset(vocabulary.ends))
 
 
-def schema_constraint(llama: llama_cpp.Llama, grammar: SchemaGrammar) -> _core.MaskConstraint:
+def schema_constraint(llama: BaseLlama, grammar: SchemaGrammar) -> _core.MaskConstraint:
     """The same for the native loop."""
     return _core.MaskConstraint(schema_vocabulary(llama).ends, schema_matcher(llama, grammar))
 
@@ -69,7 +69,7 @@ def schema_constraint(llama: llama_cpp.Llama, grammar: SchemaGrammar) -> _core.M
 class SchemaProcessor:
     """The same as a logits processor, for llama.cpp's own samplers. For one generation."""
 
-    def __init__(self, llama: llama_cpp.Llama, grammar: SchemaGrammar) -> None:
+    def __init__(self, llama: BaseLlama, grammar: SchemaGrammar) -> None:
         self._matcher = schema_matcher(llama, grammar)
         self._ends = schema_vocabulary(llama).ends
         self._prompt_size = -1
@@ -86,11 +86,11 @@ class SchemaProcessor:
         return np.where(allowed, scores, np.single(-np.inf))
 
 
-def _made(llama: llama_cpp.Llama) -> SchemaVocabulary:
+def _made(llama: BaseLlama) -> SchemaVocabulary:
     from llguidance import LLTokenizer
 
     start = time.perf_counter()
-    vocab = libllama._vocab(llama._model)
+    vocab = libllama.vocab_of(llama._model)
     pieces, ends = _core.token_pieces(libllama.API, vocab)
     if not ends:  # llguidance needs one
         pieces.append(b"\xff<end>")

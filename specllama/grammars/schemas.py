@@ -12,7 +12,7 @@ from typing import Any
 
 from llama_cpp.llama_grammar import JSON_GBNF, LlamaGrammar
 
-from specllama.completions.llama_cpp_arguments import warn
+from specllama.warn import warn
 
 from .schema_converter import TooLargeError, grammar_of_schema, parts_passed_over
 from .schema_matcher import NotEnforcedError, SchemaGrammar, has_matcher, matched_schema

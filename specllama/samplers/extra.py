@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import numbers
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specllama import _core
-from specllama.backend.libllama import sequence_breakers_of
+from specllama.backend.base_class import BaseLlama
 from specllama.engine.limits import LARGEST_INT
-
-if TYPE_CHECKING:
-    from specllama.llama import Llama
+from specllama.engine.vocabulary import sequence_breakers_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Samplers:
             if kind is numbers.Integral and abs(value) > LARGEST_INT:
                 raise ValueError(f"{field.name}={value} is out of range: it must be from -1 to {LARGEST_INT}")
 
-    def breakers(self, llama: Llama) -> _core.SequenceBreakers | None:
+    def breakers(self, llama: BaseLlama) -> _core.SequenceBreakers | None:
         """The sequence breakers in a Llama's tokens; None if DRY is off.
 
         Raises:

@@ -8,12 +8,12 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
+from specllama.backend.base_class import BaseLlama
 from specllama.engine.schema_constraint import SchemaProcessor
 from specllama.grammars.schema_matcher import SchemaGrammar
 
 if TYPE_CHECKING:
     from specllama.engine.request import Request
-    from specllama.llama import Llama
 
 _Scores = npt.NDArray[np.single]
 """[n_vocab]"""
@@ -22,7 +22,7 @@ _Scores = npt.NDArray[np.single]
 class LlamaCppSampler:
     """llama.cpp's own chain of samplers, as ``llama_cpp.Llama`` makes it, for one generation."""
 
-    def __init__(self, llama: Llama, request: Request, processors: llama_cpp.LogitsProcessorList) -> None:
+    def __init__(self, llama: BaseLlama, request: Request, processors: llama_cpp.LogitsProcessorList) -> None:
         self._context = llama._ctx
         grammar = request.grammar
         if isinstance(grammar, SchemaGrammar):

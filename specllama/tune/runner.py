@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-import llama_cpp
-
+from specllama.backend.base_class import BaseLlama
 from specllama.bench.machine import describe_machine, without_home
 from specllama.cost_curve import CostCurve, measure_cost_curve
 from specllama.costs import files as cost_files
@@ -44,18 +43,19 @@ def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgr
             range.
         ClosedError, BusyError: the Llama is closed, or generates in another thread.
     """
-    models: dict[str, llama_cpp.Llama] = {"target": llm}
-    if isinstance(llm.draft_model, llama_cpp.Llama):
+    models: dict[str, BaseLlama] = {"target": llm}
+    if isinstance(llm.draft_model, BaseLlama):
         models["draft"] = llm.draft_model
     curves: dict[str, CostCurve] = {}
     notes: list[str | None] = []
-    with llm._exclusive():
+    with llm.session.exclusive():
         for role, model in models.items():
-            curves[role] = _measured(model, role, llm._options.max_draft_tokens + 1, repeats, n_past, on_progress)
+            curves[role] = _measured(
+                model, role, llm.session.options.max_draft_tokens + 1, repeats, n_past, on_progress
+            )
             notes += [on_noise(curves[role]), _keep(model, undisturbed(curves[role]))]
         llm.reset()
-        if llm._cost_memory is not None:
-            llm._cost_memory.restore()
+        llm.session.restore_costs()
     return TuneResult(curves, _plans(curves), describe_machine(llm), tuple(note for note in notes if note))
 
 
@@ -76,7 +76,7 @@ def on_noise(curve: CostCurve) -> str | None:
 
 
 def _measured(
-    model: llama_cpp.Llama, role: str, most: int, repeats: int, n_past: int, on_progress: OnProgress | None
+    model: BaseLlama, role: str, most: int, repeats: int, n_past: int, on_progress: OnProgress | None
 ) -> CostCurve:
     def measure(what: str, sizes: Iterable[int], repeats: int) -> CostCurve:
         step = f"{what} of the {role}"
@@ -91,7 +91,7 @@ def _measured(
     return CostCurve(role, n_past, {**curve.samples, **measure("prompt chunks", chunks, _CHUNK_REPEATS).samples})
 
 
-def _keep(model: llama_cpp.Llama, curve: CostCurve) -> str | None:
+def _keep(model: BaseLlama, curve: CostCurve) -> str | None:
     """Write a curve; what to say if that fails."""
     try:
         cost_files.write(cost_key(model, curve.name), {n: curve.seconds(n) for n in curve.sizes})

@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import llama_cpp
-
+from specllama.backend.base_class import BaseLlama
 from specllama.completions.llama_cpp_arguments import bound, sampling_of
 from specllama.engine.generation import Generation
 from specllama.engine.options import Options
@@ -30,7 +29,7 @@ def request_for(
         num_draft_tokens: gamma; 0 is plain decoding.
         seed: used as it is.
     """
-    arguments = bound(llama_cpp.Llama._create_completion, (list(tokens),), sampling)
+    arguments = bound(BaseLlama._create_completion, (list(tokens),), sampling)
     return Request(
         tokens=tokens,
         options=Options.checked(num_draft_tokens, rule, max(1, num_draft_tokens)),
@@ -46,7 +45,7 @@ def take(llm: Llama, request: Request, count: int) -> tuple[list[int], Stats]:
 
     Rounds draft as many tokens as if the text went on.
     """
-    generation = Generation(llm, request).run()
+    generation = Generation(llm.session, request).run()
     try:
         tokens = list(itertools.islice(generation, count))
     finally:

@@ -62,10 +62,11 @@ class Plan:
         return _USUAL_GAMMA if self.num_draft_tokens == "auto" else self.num_draft_tokens
 
     def _require_draft(self, llm: Llama) -> None:
-        if llm._draft is None:
+        draft = llm.session.draft
+        if draft is None:
             raise ValueError("this Llama has no draft, so there is nothing to verify: create it with a draft_model")
-        if not llm._claim_draft():
-            raise ValueError(f"there is nothing to verify: {llm._draft.unusable}, so all text is decoded plainly")
+        if not llm.session.claim_draft():
+            raise ValueError(f"there is nothing to verify: {draft.unusable}, so all text is decoded plainly")
         if self.gamma >= llm.n_batch:
             raise ValueError(
                 f"a round of num_draft_tokens={self.gamma} and one more does not fit n_batch={llm.n_batch}: "

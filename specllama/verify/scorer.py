@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.backend.libllama import sequence_of
+from specllama.engine.memory import sequence_of
 
 if TYPE_CHECKING:
     from specllama.llama import Llama
@@ -64,7 +64,7 @@ def scorer_of(llm: Llama) -> Iterator[Scorer]:
     Raises:
         BusyError: another thread is generating.
     """
-    with llm._exclusive():
+    with llm.session.exclusive():
         sequence = sequence_of(llm, "target")
         llm.n_tokens = 0  # a generation under way notices by this that the cache is no longer its own
         sequence.assume(np.empty(0, dtype=np.int32))

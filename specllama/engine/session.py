@@ -1,0 +1,206 @@
+"""What the generations of one Llama share: its contexts, the native loop over them, and whose turn it is."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Protocol
+
+from specllama import _core
+from specllama.backend.base_class import BaseLlama
+from specllama.costs.learned import CostMemory
+from specllama.drafts.draft import Draft
+from specllama.stats import Stats, Tally
+from specllama.warn import warn
+
+from .memory import memory_of
+from .options import FallbackWarning, Options
+from .watch import heed_watch
+
+
+class UnderWay(Protocol):
+    """A generation, as the session sees it."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has numbers to show."""
+
+    def tally(self) -> Tally:
+        """The numbers so far."""
+
+    def disturb(self) -> None:
+        """Somebody has put something else into the memory: it cannot go on."""
+
+    def end(self) -> Tally | None:
+        """It is over. Gives its numbers; None if it never began."""
+
+
+class Session:
+    """Owned by a Llama, and lent to whatever works on its contexts.
+
+    It does not keep the Llama alive: whoever needs that holds the Llama, too.
+
+    Attributes:
+        options: how to speculate where a call does not say.
+        memory: what is known of the target's memory.
+    """
+
+    def __init__(self, llama: BaseLlama, options: Options) -> None:
+        self._llama = weakref.ref(llama)
+        self.options = options
+        self.memory = memory_of(llama)
+        self._draft: Draft | None = None
+        self._engine: _core.Speculator | None = None
+        self._costs: CostMemory | None = None
+        self._lock = threading.RLock()
+        self._under_way: UnderWay | None = None
+        self._warned: set[str] = set()
+        self._total = self._last = Tally()
+
+    # The contexts, and the loop over them
+
+    @property
+    def llama(self) -> BaseLlama:
+        """The target."""
+        llama = self._llama()
+        if llama is None:
+            raise _core.ClosedError("this Llama is gone: create a new one, and keep it while it generates")
+        return llama
+
+    @property
+    def target(self) -> _core.Sequence:
+        """The target's sequence."""
+        return self.memory.sequence(self.llama, "target")
+
+    @property
+    def engine(self) -> _core.Speculator:
+        """The native loop over target and draft. Another draft means another one."""
+        if self._engine is None:
+            if self._draft is None:
+                self._engine = _core.Speculator(self.target)
+            else:
+                self._engine = self._draft.engine(self.target)
+                self._costs = CostMemory(self._engine, self.llama, self._draft.given)
+        return self._engine
+
+    def restore_costs(self) -> None:
+        """Have the loop believe what is kept of T(n), in place of what it has learned."""
+        if self._costs is not None:
+            self._costs.restore()
+
+    # The draft
+
+    @property
+    def draft(self) -> Draft | None:
+        """What drafts, usable or not."""
+        return self._draft
+
+    def exchange_draft(self, draft: Draft | None) -> None:
+        """Have another draft from here on. The one before is freed, if it was loaded for this target."""
+        old, self._draft = self._draft, draft
+        self._engine = self._costs = None
+        if old is not None:
+            old.close()
+        self._warn_if_unusable()
+
+    def claim_draft(self) -> bool:
+        """Whether a round can draft. Said once if it cannot."""
+        if self._draft is None:
+            return False
+        self._draft.claim()
+        self._warn_if_unusable()
+        return self._draft.unusable is None
+
+    def _warn_if_unusable(self) -> None:
+        if self._draft is not None and self._draft.unusable is not None:
+            self.warn_once(f"{self._draft.unusable}: decoding plainly, without the draft")
+
+    # Whose turn it is
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Refuses a second thread, which would corrupt the memory.
+
+        Raises:
+            BusyError: another thread is generating.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise _core.BusyError(
+                "this Llama is generating in another thread: wait for it, or create one Llama for each thread"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def begin(self, generation: UnderWay) -> None:
+        """Give the contexts to a generation, and end the one that has them."""
+        if self._under_way is not None:
+            self.end(self._under_way)
+        self.target.assume(self.memory.tokens(self.llama))
+        self._under_way = generation
+
+    def end(self, generation: UnderWay) -> None:
+        """Count a generation that is over. One that never had the contexts leaves them to whoever has them."""
+        tally = generation.end()
+        if generation is not self._under_way:
+            return
+        if tally is not None:
+            self._total = self._total + tally
+            self._last = tally
+        self._under_way = None
+        if self._costs is not None:
+            self._costs.keep()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no generation has the contexts."""
+        return self._under_way is None
+
+    def is_under_way(self, generation: UnderWay) -> bool:
+        """Whether a generation has the contexts."""
+        return self._under_way is generation
+
+    # The memory, where no generation uses it
+
+    def note_change(self) -> None:
+        """Say that somebody else than a generation has changed the memory, which holds what is evaluated."""
+        n_tokens = self.llama.n_tokens
+        self.memory.note(n_tokens, n_tokens)
+        if self._under_way is not None:
+            self._under_way.disturb()
+
+    def settle(self) -> None:
+        """Have the memory hold what is evaluated, no more and no less."""
+        llama = self.llama
+        held = self.memory.tokens(llama)
+        if len(held) == llama.n_tokens and self._under_way is None:
+            return
+        sequence = self.target
+        sequence.assume(held)
+        try:
+            sequence.keep(llama.n_tokens)
+            while len(left := llama.input_ids[sequence.num_tokens : llama.n_tokens][: llama.n_batch]):
+                heed_watch()  # here Python looks at signals, too
+                sequence.decode(left, len(left))
+        finally:
+            self.memory.note(llama.n_tokens, sequence.num_tokens)
+
+    # What is said, and counted
+
+    def warn_once(self, message: str) -> None:
+        """Warn of a fallback, unless that has been said."""
+        if message not in self._warned:
+            self._warned.add(message)
+            warn(message, FallbackWarning)
+
+    def stats(self) -> Stats:
+        """Statistics of the last generation, or of the one under way."""
+        running = self._under_way
+        return (running.tally() if running is not None and running.begun else self._last).stats()
+
+    def total_stats(self) -> Stats:
+        """Statistics of all generations that have ended, together."""
+        return self._total.stats()

@@ -1,0 +1,23 @@
+"""Warnings, at the line of whoever led to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import llama_cpp
+
+_PACKAGES = (Path(__file__).parent, Path(llama_cpp.__file__).parent)
+# contextlib stands between a `with` and what it calls.
+_INSIDE = (*(str(folder) + os.sep for folder in _PACKAGES), contextlib.__file__)
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the caller's that led here, not at one of this package or of llama_cpp."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
