@@ -56,6 +56,9 @@ NOT_FOR_USERS = {
     "C++: unknown drafter": "Python looks first",
     "cpp/acceptance_rules/": "what is said of a rule where all are listed",
     "C++: libllama has no function": "Python looks first",
+    "cpp/bindings/masks.cpp": "documentation",
+    "specllama/grammars/schema_matcher.py: NotEnforcedError": "put into '…; and llguidance says: …'",
+    "_reason: no answer would be valid": "the same",
 }
 """Why a message needs no entry, by its kind or by what it begins with, behind its file or not."""
 
