@@ -13,6 +13,7 @@ imported("fastapi")
 jsonschema = imported("jsonschema")
 
 from served import Served, serving  # needs the extra
+from test_schemas import TOO_LARGE
 
 from specllama.grammars.schemas import why_not_enforced
 
@@ -167,6 +168,14 @@ def test_what_llguidance_cannot_enforce_is_refused_by_name(served: Served, name:
         reply = served.post("/v1/chat/completions", messages=MESSAGES, max_tokens=4, **request)
         assert reply.status_code == 200, reply.text
         assert "cannot be enforced: " in reply.json()["warnings"][0]
+
+
+@pytest.mark.parametrize("name", ["maxItems", "minItems", "definitions of definitions"])
+def test_what_would_take_all_memory_is_refused_in_any_case(served: Served, name: str) -> None:
+    for request in [*formats(TOO_LARGE[name]), *formats(TOO_LARGE[name], strict=False)]:
+        reply = served.post("/v1/chat/completions", messages=MESSAGES, max_tokens=4, **request)
+        assert reply.status_code == 400
+        assert "makes a grammar of more than" in reply.json()["error"]["message"]
 
 
 def test_a_tool_that_is_not_called_is_not_looked_at(served: Served) -> None:

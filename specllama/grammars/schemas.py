@@ -94,10 +94,8 @@ def warn_of_schema(options: Mapping[str, Any]) -> None:
     Raises:
         ValueError: a schema that is nested too deeply, or whose grammar would take all memory.
     """
-    if _known.get():
-        return
     reasons = [(what, _why_not(what, schema)) for what, schema in _schemas(options) if schema is not None]
-    if reasons and reasons[0][1] is not None:
+    if reasons and reasons[0][1] is not None and not _known.get():
         what, reason = reasons[0]  # its grammar takes precedence
         warn(f"{what} cannot be made into a grammar ({reason}), so the answer may be any JSON: simplify the schema")
 
