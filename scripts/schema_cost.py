@@ -1,4 +1,4 @@
-"""Prints the processor time that following a JSON schema by llguidance takes for each token, on a model's own vocabulary.
+"""Prints the processor time that following a JSON schema takes for each token, on a model's own vocabulary.
 
 Run it where specllama[schemas] is installed: ``python scripts/schema_cost.py MODEL`` (a path or a name; no weights are
 loaded). Texts that are valid by a schema are followed token by token, as in plain decoding, and four at a time, of

@@ -121,7 +121,8 @@ def test_what_is_forced() -> None:
         4: (packed([5, 6]), False, 7),
     }
     constraint = _core.MaskConstraint([END], lambda recent: answers[len(recent)])
-    assert [constraint.forced([3] * i) for i in range(5)] == [(5, True), (6, False), None, None, None]
+    forced = [constraint.forced([3] * i) for i in range(5)]
+    assert [one and (one.token, one.alone) for one in forced] == [(5, True), (6, False), None, None, None]
 
 
 @pytest.mark.parametrize("after", [0, 3, 11])

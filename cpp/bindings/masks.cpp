@@ -1,15 +1,14 @@
 // A constraint whose masks a Python object makes, and what it has to know of a vocabulary.
-#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string_view>
 
-#include "../bindings.hpp"
 #include "../mask_constraint.hpp"
 #include "../token_pieces.hpp"
+#include "arrays.hpp"
+#include "bindings.hpp"
 #include "python_calls.hpp"
 
 namespace py = pybind11;
@@ -17,8 +16,6 @@ namespace py = pybind11;
 namespace specllama {
 
 namespace {
-
-using Tokens = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 
 MaskConstraint::Mask mask_of(const py::tuple & answer) {
     const auto bytes = answer[0].cast<std::string_view>();
@@ -40,11 +37,15 @@ std::shared_ptr<MaskConstraint> make_constraint(std::vector<std::int32_t> ends, 
     return std::make_shared<MaskConstraint>(std::move(ends), std::move(source));
 }
 
+std::optional<Constraint::Forced> forced(MaskConstraint & self, const std::vector<int32_t> & recent) {
+    return self.forced(recent.data(), recent.size());
+}
+
 py::tuple pieces(const LlamaApi & api, std::uintptr_t vocab) {
     TokenPieces found;
     {
         const py::gil_scoped_release release;
-        found = token_pieces(api, reinterpret_cast<const llama_vocab *>(vocab));
+        found = token_pieces(api, at_address<const llama_vocab>(vocab));
     }
     py::list texts;
     for (const std::string & piece : found.pieces) {
@@ -61,13 +62,7 @@ void bind_masks(py::module_ & module) {
     py::class_<MaskConstraint, Constraint, std::shared_ptr<MaskConstraint>>(
         module, "MaskConstraint", "What a function's masks allow: recent tokens in; mask, may_end and guess out.")
         .def(py::init(&make_constraint), py::arg("ends"), py::arg("function"))
-        .def(
-            "forced",
-            [](MaskConstraint & self, const std::vector<int32_t> & recent) -> std::optional<std::pair<int32_t, bool>> {
-                const auto forced = self.forced(recent.data(), recent.size());
-                return forced ? std::optional(std::make_pair(forced->token, forced->alone)) : std::nullopt;
-            },
-            py::arg("recent"));
+        .def("forced", &forced, py::arg("recent"), "The token that must come behind these; None if there is a choice.");
 }
 
 }  // namespace specllama

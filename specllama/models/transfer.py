@@ -6,10 +6,11 @@ import contextlib
 import hashlib
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Protocol
+
+import filelock
 
 CHUNK = 1 << 22
 
@@ -99,38 +100,13 @@ def require_space(folder: Path, needed: int, purpose: str) -> None:
 def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock file `path`; the system frees it even when this process is killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
-        if not _try_lock(file):
-            on_wait()
-            _wait_for_lock(file)
-        yield  # Closing the file frees the lock.
-
-
-if sys.platform == "win32":
-    import msvcrt
-    import time
-
-    def _try_lock(file: IO[bytes]) -> bool:
-        file.seek(0)
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-    def _wait_for_lock(file: IO[bytes]) -> None:
-        while not _try_lock(file):
-            time.sleep(0.2)
-
-else:
-    import fcntl
-
-    def _try_lock(file: IO[bytes]) -> bool:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _wait_for_lock(file: IO[bytes]) -> None:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except filelock.Timeout:
+        on_wait()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
