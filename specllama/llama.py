@@ -25,7 +25,7 @@ from .engine.request import Request
 from .engine.seeds import seed_for_generate
 from .engine.session import Session
 from .engine.snapshots import RoomForSnapshots
-from .grammars.schemas import warn_of_schema
+from .grammars.schemas import enforced, schemas_followed, warn_of_schema
 from .models import catalog
 from .models.loading import explained
 from .models.opening import check_opening
@@ -252,7 +252,10 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
     ) -> Any:
         """See the base class."""
         warn_of_schema(kwargs)
-        return call_with_options(self.session, super().create_chat_completion, num_draft_tokens, verify, args, kwargs)
+        with schemas_followed(kwargs):
+            return call_with_options(
+                self.session, super().create_chat_completion, num_draft_tokens, verify, args, kwargs
+            )
 
     def generate_tokens(
         self,
@@ -285,6 +288,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         arguments = bound(BaseLlama._create_completion, args, kwargs)
+        arguments["grammar"] = enforced(arguments["grammar"])
         return Completion(self.session, options_of_call(self.session), arguments).run()
 
     # State

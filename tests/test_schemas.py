@@ -16,6 +16,7 @@ from specllama.grammars.schemas import warn_of_schema
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
+pytestmark = pytest.mark.usefixtures("without_llguidance")  # with it: tests/test_schema_matcher.py
 MESSAGES: Any = [{"role": "user", "content": "the cat"}]
 GOOD = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 3}}, "required": ["name"]}
 BAD = {

@@ -10,7 +10,7 @@ import pages
 PAGE = pages.ROOT / "docs" / "troubleshooting.md"
 
 BINDINGS = (
-    *("buffer_types", "counters", "decoders", "distributions", "grammars", "kernels"),
+    *("buffer_types", "counters", "decoders", "distributions", "grammars", "kernels", "masks"),
     *("libllama", "module", "samplers", "speculator", "tables", "vocabularies"),
 )
 
@@ -60,6 +60,8 @@ NOT_FOR_USERS = {
     "C++: unknown drafter": "Python looks first",
     "cpp/acceptance_rules/": "what is said of a rule where all are listed",
     "C++: libllama has no function": "Python looks first",
+    "specllama/grammars/schema_matcher.py: NotEnforcedError": "put into '…; and llguidance says: …'",
+    "_reason: no answer would be valid": "the same",
     "cpp/sampler_params.hpp: C++: top_k": "every whole number is usable",
     "cpp/sampler_params.hpp: C++: penalty_last_n": "the same",
     **{f"cpp/bindings/{file}.cpp": "documentation, or for who calls the native module" for file in BINDINGS},

@@ -26,6 +26,7 @@ PYBIND11_MODULE(_core, module) {
     specllama::bind_libllama(module);
     specllama::bind_vocabularies(module);
     specllama::bind_grammars(module);
+    specllama::bind_masks(module);
     specllama::bind_decoders(module);
     specllama::bind_scheduler(module);
     specllama::bind_speculator(module);
