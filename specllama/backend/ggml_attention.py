@@ -54,7 +54,7 @@ class Attention(Products):
         else:
             result = self._mul_mat(arena, self._permute(arena, keys, 0, 1, 2, 3), queries)
         self._require(self._allocate(arena, self._plain))
-        self._fill(weights, self._weights_as(kind, self._num_bytes(weights)))
+        self._fill(weights, self.quantized(kind))
         self._fill(inputs, self._inputs[: self.NUM_INPUTS * columns])
         size = cells * _CACHE_HEADS * _LENGTH
         self._fill(keys, self._cache[:size])
@@ -68,7 +68,7 @@ class Attention(Products):
             return list(found)
         heads = range(
             _HEADS
-        )  # each has its rows for all tokens: the first token's come first here, then the next one's
+        )  # each has its rows for all tokens: here the first token's come first, then the next one's
         rows = [(head * columns + token) * cells for token in range(columns) for head in heads]
         return [number for row in rows for number in found[row : row + cells]]
 

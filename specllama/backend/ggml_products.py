@@ -56,6 +56,7 @@ class Products:
         self._new_graph = name("ggml_new_graph", address, address)
         self._expand = name("ggml_build_forward_expand", None, address, address)
         self._row_size = name("ggml_row_size", size, number, long)
+        self._num_bytes = name("ggml_nbytes", size, address)
         self._quantize = name(
             "ggml_quantize_chunk", size, number, address, address, long, long, long, ctypes.POINTER(ctypes.c_float)
         )
@@ -104,7 +105,7 @@ class Products:
         self._expand(graph, result)
         if self._compute(self._backend, graph) != 0:
             raise RuntimeError("ggml could not compute a product")
-        found = array.array("f", bytes(self._num_bytes(result)))
+        found: array.array[float] = array.array("f", bytes(self._num_bytes(result)))
         self._get(result, found.buffer_info()[0], 0, 4 * len(found))
         return found
 
