@@ -1,0 +1,97 @@
+"""Sizes and arguments that cannot be: a clear Python exception that names the value; the object works afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import pytest
+from test_bad_input import assert_still_works
+
+import specllama
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama, TinyFiles
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("n_ctx", -1), ("n_batch", 0), ("n_ubatch", 0), ("n_ctx", 2**40), ("n_threads", 2**33), ("n_threads_batch", -3)],
+)
+def test_sizes_that_would_abort_the_process(make_llama: MakeLlama, name: str, value: int) -> None:
+    with pytest.raises(ValueError, match=name):
+        make_llama(**{name: value})
+
+
+@pytest.mark.parametrize("n_ctx", [1, 2, 300])
+def test_n_ctx_that_llama_cpp_rounds_up(make_llama: MakeLlama, tiny_files: TinyFiles, n_ctx: int) -> None:
+    """llama.cpp rounds a context up to a multiple of 256 tokens; what does not fit then is refused by name."""
+    llm = make_llama(draft=tiny_files.good, n_ctx=n_ctx)
+    prompt = [1] + [280] * (llm.n_ctx() - 20)
+    out = llm.create_completion(prompt, max_tokens=None, temperature=0.0)
+    assert out["usage"]["total_tokens"] == llm.n_ctx()
+    assert len(llm.eval_tokens) >= llm.n_ctx() - 1
+    with pytest.raises(ValueError, match=f"{llm.n_ctx()}"):
+        llm.create_completion("the cat " * 400)
+    assert_still_works(llm)
+
+
+def test_n_ctx_of_the_model(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.good, n_ctx=0)
+    assert llm.n_ctx() == 1024
+    assert llm.draft_model is not None and llm.draft_model.n_ctx() == 1024
+    assert_still_works(llm)
+
+
+def test_draft_kwargs_win_over_what_is_inherited(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.good, n_batch=64, draft_kwargs={"n_batch": 32})
+    assert llm.draft_model is not None
+    assert (llm.draft_model.n_batch, llm.draft_model.n_ctx(), llm.draft_model.n_threads) == (32, 512, 1)
+    assert_still_works(llm)
+
+
+def test_the_embedding_option(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """embedding=True is for embed(), which empties the cache; generating works beside it."""
+    llm = make_llama(draft=tiny_files.good, embedding=True)
+    settings: dict[str, Any] = {"max_tokens": 20, "temperature": 0.0}
+    expected = make_llama().create_completion("the cat", **settings)["choices"]
+    for _ in range(2):
+        assert len(llm.embed("no dog is on the cat")) > 0
+        assert llm.create_completion("the cat", **settings)["choices"] == expected
+        assert llm.create_completion("the cat", **settings)["choices"] == expected
+
+
+def test_unknown_arguments(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.good)
+    with pytest.raises(TypeError, match="num_draft_token"):
+        llm.create_completion("the", num_draft_token=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        specllama.Llama()  # type: ignore[call-arg]
+    assert_still_works(llm)
+
+
+def test_a_mistyped_constructor_argument_is_named(make_llama: MakeLlama) -> None:
+    with pytest.warns(UserWarning, match="no argument draft_modle.*did you mean draft_model"):
+        assert_still_works(make_llama(draft_modle="draft.gguf"))
+
+
+def test_a_draft_argument_without_a_name(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    with pytest.raises(TypeError, match=r"draft_kwargs=\{5: 6\} must be a dict of the draft's constructor arguments"):
+        make_llama(draft=tiny_files.good, draft_kwargs={5: 6})
+
+
+def test_a_bias_of_no_token(make_llama: MakeLlama) -> None:
+    with pytest.raises(ValueError, match="logit_bias: token 99999 is out of range: the vocabulary has the tokens 0 to"):
+        make_llama().create_completion("the", logit_bias={99999: 1.0})
+
+
+def test_a_llama_that_its_own_processor_calls(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.good)
+
+    def process(ids: Any, scores: Any) -> Any:
+        llm.create_completion("a", max_tokens=1)
+        return scores
+
+    with pytest.raises(specllama.BusyError, match=r"generating already.*a logits processor.*create one Llama for each"):
+        llm.create_completion("the", logits_processor=llama_cpp.LogitsProcessorList([process]))
+    assert_still_works(llm)
