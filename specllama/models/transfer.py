@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import shutil
 import sys
@@ -96,41 +97,48 @@ def require_space(folder: Path, needed: int, purpose: str) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file `path`; the system frees it even when this process is killed."""
+def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[io.FileIO]:
+    """Hold a lock on the file `path`, and have it for appending; the system frees it even when this process is killed.
+
+    Args:
+        path: made if it is missing.
+        on_wait: called when another process has the lock, before this one waits for it. May raise instead.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
+    with path.open("a+b", buffering=0) as file:
         if not _try_lock(file):
             on_wait()
             _wait_for_lock(file)
-        yield  # Closing the file frees the lock.
+        yield file  # Closing the file frees the lock.
 
 
 if sys.platform == "win32":
     import msvcrt
     import time
 
-    def _try_lock(file: IO[bytes]) -> bool:
-        file.seek(0)
+    _FAR = 1 << 40  # behind all that is written: nobody can read what another process has locked
+
+    def _try_lock(file: io.FileIO) -> bool:
+        file.seek(_FAR)
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         except OSError:
             return False
         return True
 
-    def _wait_for_lock(file: IO[bytes]) -> None:
+    def _wait_for_lock(file: io.FileIO) -> None:
         while not _try_lock(file):
             time.sleep(0.2)
 
 else:
     import fcntl
 
-    def _try_lock(file: IO[bytes]) -> bool:
+    def _try_lock(file: io.FileIO) -> bool:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
-    def _wait_for_lock(file: IO[bytes]) -> None:
+    def _wait_for_lock(file: io.FileIO) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
