@@ -7,7 +7,47 @@
 
 #include "drafter_table.hpp"
 
+// Each counter stands here once: fields, bindings and what Python adds up are made of these tables. A new one needs a
+// line here, the code that counts, and where users are to see it a field of the same name in specllama.Stats. X(type,
+// name, what it is)
+
+#define SPECLLAMA_COUNTERS(X)                                                                         \
+    X(std::size_t, num_prompt_tokens, "Tokens of the prompt.")                                        \
+    X(std::size_t, num_prompt_tokens_reused, "Of these, tokens found in the target's KV cache.")      \
+    X(std::size_t, num_drafts, "Rounds that drafted.")                                                \
+    X(std::size_t, num_draft_tokens, "Tokens drafted.")                                               \
+    X(std::size_t, num_accepted_tokens, "Drafted tokens that the target accepted.")                   \
+    X(std::size_t, num_emitted_tokens, "Tokens of all rounds.")                                       \
+    X(std::size_t, num_reached_tokens,                                                                \
+      "Drafted positions that were reached: every draft before them in the round had been accepted.") \
+    X(double, sum_overlap, "Of sum_x min(p(x), q(x)) over the positions that were reached.")          \
+    X(double, sum_argmax_match, "Of p(argmax q) over the same.")                                      \
+    X(std::size_t, num_target_tokens_decoded, "Tokens that the target decoded, prompt included.")     \
+    X(std::size_t, num_draft_tokens_decoded, "Tokens that the draft decoded, prompt included.")       \
+    X(double, prompt_seconds, "In llama_decode of the prompt, both models.")                          \
+    X(double, draft_seconds, "In llama_decode of the draft.")                                         \
+    X(double, verify_seconds, "In llama_decode of the target.")                                       \
+    X(double, sample_seconds, "In sampler chains, drawing and acceptance rules.")                     \
+    X(double, rollback_seconds, "In rolling back both caches.")
+
+// What the pace expected, and what it cost to find out.
+#define SPECLLAMA_PACE_COUNTERS(X)                                                         \
+    X(double, plain_seconds, "Of decoding one token plainly, as measured last.")           \
+    X(double, exploring_seconds, "Lost in rounds that drafted although it might not pay.") \
+    X(double, predicted_tokens, "Expected of all rounds, when they were verified.")        \
+    X(double, predicted_seconds, "The same in seconds.")                                   \
+    X(std::size_t, num_dropped_tokens, "Drafted, but not worth verifying.")                \
+    X(std::size_t, num_draft_prompts_skipped, "1 if the draft model left the prompt undecoded.")
+
+// X(name, what it is): lists of numbers.
+#define SPECLLAMA_LISTS(X)                                                                             \
+    X(num_draft_tokens_per_pos, "How many rounds drafted a token at the first, second, ... position.") \
+    X(num_accepted_tokens_per_pos, "In how many of them it was accepted.")                             \
+    X(num_rounds_per_gamma, "How many rounds drafted 0, 1, 2, ... tokens.")
+
 namespace specllama {
+
+#define SPECLLAMA_COUNTER(type, name, summary) type name = 0;
 
 // One way of drafting: a model, lookup, ...
 struct SourceCounters {
@@ -21,15 +61,9 @@ enum class Idle { measuring, no_match, not_worth_it };
 constexpr std::size_t num_idle = 3;
 constexpr std::array<const char *, num_idle> idle_names{"measuring", "no_match", "not_worth_it"};
 
-// What the pace expected, and what it cost to find out.
 struct PaceCounters {
-    double plain_seconds = 0.0;      // of decoding one token plainly, as measured last
-    double exploring_seconds = 0.0;  // lost in rounds that drafted although it might not pay
-    double predicted_tokens = 0.0;   // of all rounds, when they were verified
-    double predicted_seconds = 0.0;
+    SPECLLAMA_PACE_COUNTERS(SPECLLAMA_COUNTER)
     std::array<std::size_t, num_idle> idle_rounds{};  // by Idle
-    std::size_t num_dropped = 0;                      // drafted, but not worth verifying
-    bool prompt_skipped = false;                      // the draft model left the prompt undecoded
 };
 
 struct Proposal;
@@ -40,35 +74,14 @@ struct Counters {
     void add(const Proposal & proposal, const std::vector<Distribution> & p, std::size_t num_emitted,
              std::size_t num_accepted);
 
-    std::size_t num_prompt_tokens = 0;
-    std::size_t num_prompt_tokens_reused = 0;  // found in the target's KV cache
-    std::size_t num_drafts = 0;                // rounds that drafted
-    std::size_t num_draft_tokens = 0;
-    std::size_t num_accepted_tokens = 0;
-    std::size_t num_emitted_tokens = 0;  // of all rounds
-    // By position in the draft. How many rounds drafted that far, and in how many of them it was accepted.
-    std::vector<std::size_t> num_draft_tokens_per_pos;
-    std::vector<std::size_t> num_accepted_tokens_per_pos;
-
+    SPECLLAMA_COUNTERS(SPECLLAMA_COUNTER)
+#define SPECLLAMA_LIST(name, summary) std::vector<std::size_t> name;
+    SPECLLAMA_LISTS(SPECLLAMA_LIST)
+#undef SPECLLAMA_LIST
     std::array<SourceCounters, num_sources> per_source;  // by Source
-    std::vector<std::size_t> num_rounds_per_gamma;       // rounds that drafted 0, 1, 2, ... tokens
-
     PaceCounters pace;
-
-    // Drafted positions that were reached: every draft before them in the round had been accepted.
-    std::size_t num_reached_tokens = 0;
-    double sum_overlap = 0.0;       // of sum_x min(p(x), q(x)) over those positions
-    double sum_argmax_match = 0.0;  // of p(argmax q) over those positions
-
-    // Tokens that went through llama_decode, prompt included.
-    std::size_t num_target_tokens_decoded = 0;
-    std::size_t num_draft_tokens_decoded = 0;
-
-    double prompt_seconds = 0.0;    // llama_decode of the prompt, both models
-    double draft_seconds = 0.0;     // llama_decode of the draft
-    double verify_seconds = 0.0;    // llama_decode of the target
-    double sample_seconds = 0.0;    // sampler chains, drawing, acceptance rules
-    double rollback_seconds = 0.0;  // both caches
 };
+
+#undef SPECLLAMA_COUNTER
 
 }  // namespace specllama

@@ -13,15 +13,15 @@ namespace {
 using Tokens = std::vector<int32_t>;
 
 // What DRY sees of the text, the last token first.
-Tokens backwards(const DryParams & params, const int32_t * recent, std::size_t n_recent) {
-    const std::size_t all = n_recent + params.prompt.size();
+Tokens backwards(const SamplerParams & params, const int32_t * recent, std::size_t n_recent) {
+    const std::size_t all = n_recent + params.dry_prompt.size();
     const std::size_t count =
-        params.penalty_last_n < 0 ? all : std::min(static_cast<std::size_t>(params.penalty_last_n), all);
+        params.dry_penalty_last_n < 0 ? all : std::min(static_cast<std::size_t>(params.dry_penalty_last_n), all);
     const auto of_recent = static_cast<std::ptrdiff_t>(std::min(count, n_recent));
     const auto of_prompt = static_cast<std::ptrdiff_t>(count) - of_recent;
     Tokens tokens(std::make_reverse_iterator(recent + n_recent),
                   std::make_reverse_iterator(recent + n_recent) + of_recent);
-    tokens.insert(tokens.end(), params.prompt.rbegin(), params.prompt.rbegin() + of_prompt);
+    tokens.insert(tokens.end(), params.dry_prompt.rbegin(), params.dry_prompt.rbegin() + of_prompt);
     return tokens;
 }
 
@@ -44,23 +44,23 @@ std::vector<std::size_t> repeated(const Tokens & tokens) {
     return lengths;
 }
 
-float penalty(const DryParams & params, std::size_t length) {
+float penalty(const SamplerParams & params, std::size_t length) {
     constexpr float log_of_largest = 88.7228391F;
-    auto exponent = static_cast<int>(length) - params.allowed_length;
-    if (params.base > 1.000001F) {
-        exponent = std::min(exponent, static_cast<int>(log_of_largest / std::log(params.base)));
+    auto exponent = static_cast<int>(length) - params.dry_allowed_length;
+    if (params.dry_base > 1.000001F) {
+        exponent = std::min(exponent, static_cast<int>(log_of_largest / std::log(params.dry_base)));
     }
-    return static_cast<float>(static_cast<double>(params.multiplier) *
-                              std::pow(static_cast<double>(params.base), exponent));
+    return static_cast<float>(static_cast<double>(params.dry_multiplier) *
+                              std::pow(static_cast<double>(params.dry_base), exponent));
 }
 
 }  // namespace
 
-std::vector<std::pair<int32_t, float>> dry_penalties(const DryParams & params, const int32_t * recent,
+std::vector<std::pair<int32_t, float>> dry_penalties(const SamplerParams & params, const int32_t * recent,
                                                      std::size_t n_recent) {
     const Tokens tokens = backwards(params, recent, n_recent);
-    const auto allowed = static_cast<std::size_t>(params.allowed_length);
-    const std::size_t most = params.breakers ? params.breakers->num_behind(tokens) : tokens.size();
+    const auto allowed = static_cast<std::size_t>(params.dry_allowed_length);
+    const std::size_t most = params.dry_breakers ? params.dry_breakers->num_behind(tokens) : tokens.size();
     if (tokens.size() <= allowed || most < allowed) {
         return {};
     }
@@ -75,7 +75,7 @@ std::vector<std::pair<int32_t, float>> dry_penalties(const DryParams & params, c
     }
     std::vector<std::pair<int32_t, float>> penalties;
     for (const auto & [token, length] : longest) {
-        if (!params.breakers || !params.breakers->breaks_alone(token)) {
+        if (!params.dry_breakers || !params.dry_breakers->breaks_alone(token)) {
             penalties.emplace_back(token, penalty(params, length));
         }
     }

@@ -34,14 +34,14 @@ LlamaApi::LlamaApi(const std::unordered_map<std::string, std::uintptr_t> & addre
 #undef SPECLLAMA_RESOLVE
 }
 
-#define SPECLLAMA_DESCRIBE(result, name, arguments) {#name, argument_count(api.name)},
+#define SPECLLAMA_DESCRIBE(result, name, arguments) FunctionAbout{#name, argument_count(api.name)},
 
-std::vector<std::pair<std::string, int>> LlamaApi::required_functions() {
+std::vector<FunctionAbout> LlamaApi::required_functions() {
     const LlamaApi api;
     return {SPECLLAMA_LLAMA_FUNCTIONS(SPECLLAMA_DESCRIBE)};
 }
 
-std::vector<std::pair<std::string, int>> LlamaApi::optional_functions() {
+std::vector<FunctionAbout> LlamaApi::optional_functions() {
     const LlamaApi api;
     return {SPECLLAMA_OPTIONAL_FUNCTIONS(SPECLLAMA_DESCRIBE)};
 }

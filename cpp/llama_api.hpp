@@ -83,9 +83,21 @@ struct llama_token_data_array {
     bool sorted;
 };
 
-// Name, byte offset and size.
-using StructField = std::tuple<std::string, std::size_t, std::size_t>;
-using StructLayout = std::pair<std::string, std::vector<StructField>>;
+struct FunctionAbout {
+    std::string name;
+    int num_arguments;
+};
+
+struct StructField {
+    std::string name;
+    std::size_t offset;  // in bytes
+    std::size_t size;
+};
+
+struct StructLayout {
+    std::string name;
+    std::vector<StructField> fields;  // the last one, which has no name, is the struct itself
+};
 
 struct LlamaApi {
 #define SPECLLAMA_DECLARE(result, name, arguments) result(*name) arguments = nullptr;
@@ -98,11 +110,9 @@ struct LlamaApi {
     // Addresses by name; throws AbiError if one that is required is missing or null.
     explicit LlamaApi(const std::unordered_map<std::string, std::uintptr_t> & addresses);
 
-    // (name, number of arguments) of every function.
-    static std::vector<std::pair<std::string, int>> required_functions();
-    static std::vector<std::pair<std::string, int>> optional_functions();
-
-    // Each struct above by name: all its fields, then the struct itself, which has no name there.
+    static std::vector<FunctionAbout> required_functions();
+    static std::vector<FunctionAbout> optional_functions();
+    // Of each struct above.
     static std::vector<StructLayout> struct_layouts();
 };
 

@@ -55,7 +55,7 @@ bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_to
                       static_cast<double>(std::min(max_tokens, usual_answer)) *
                               (target_.seconds(1) - 1.0 / drawn_yield(drawn().any().optimistic(hope), 1, most).rate()) >
                           catching_up_seconds(missing) - draft_.seconds(1);
-    counters_.prompt_skipped = !pays;
+    counters_.num_draft_prompts_skipped = pays ? 0 : 1;
     return pays;
 }
 
@@ -295,7 +295,7 @@ std::pair<std::size_t, double> Pace::best_prefix(double rho) const {
 std::size_t Pace::drop() {
     const std::size_t kept = best_prefix(rate()).first;
     if (kept < tokens_.size()) {
-        counters_.num_dropped += tokens_.size() - kept;
+        counters_.num_dropped_tokens += tokens_.size() - kept;
         dropped_ = tokens_[kept];
         tokens_.resize(kept);
     }

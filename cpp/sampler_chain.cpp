@@ -3,6 +3,7 @@
 
 #include "allowed_candidates.hpp"
 #include "distribution.hpp"
+#include "dry.hpp"
 #include "logits_scan.hpp"
 #include "tempering.hpp"
 #include "truncation.hpp"
@@ -48,11 +49,11 @@ public:
         }
     }
 
-    void penalise_repetitions(const DryParams & dry, const int32_t * recent, std::size_t n_recent) {
-        if (!dry.on()) {
+    void penalise_repetitions(const SamplerParams & params, const int32_t * recent, std::size_t n_recent) {
+        if (!params.has_dry()) {
             return;
         }
-        for (const auto & [token, penalty] : dry_penalties(dry, recent, n_recent)) {
+        for (const auto & [token, penalty] : dry_penalties(params, recent, n_recent)) {
             if (inside(token)) {
                 set(token, logits_[token] - penalty);
             }
@@ -103,7 +104,7 @@ void distribute(const SamplerParams & params, const float * logits, std::size_t 
 // The same of those that are allowed.
 void distribute_allowed(const SamplerParams & params, const Allowance & allowance, const float * logits,
                         std::size_t n_vocab, Distribution & out) {
-    const bool all_count = params.temperature < 0.0F || !params.truncates() || params.top_n_sigma > 0.0F ||
+    const bool all_count = params.temperature < 0.0F || !params.truncates() || params.has_sigma() ||
                            (params.top_k <= 0 && params.typical_p < 1.0F);
     if (params.temperature == 0.0F) {
         const std::vector<Candidate> best = select_allowed(allowance, params, logits, n_vocab);
@@ -140,7 +141,7 @@ void SamplerChain::apply(float * logits, std::size_t n_vocab, const int32_t * re
     LogitPatch patch(logits, n_vocab);
     patch.bias(params_.logit_bias);
     patch.penalise(params_, recent, n_recent);
-    patch.penalise_repetitions(params_.dry, recent, n_recent);
+    patch.penalise_repetitions(params_, recent, n_recent);
     if (constraint_) {
         distribute_allowed(params_, {*constraint_, recent, n_recent}, logits, n_vocab, out);
     } else {

@@ -30,7 +30,7 @@ std::vector<Candidate> Truncation::run_on_selected() {
 }
 
 std::vector<Candidate> Truncation::run() {
-    if (params_.top_n_sigma > 0.0F) {
+    if (params_.has_sigma()) {
         select_by_sigma();
         return run_on_selected();
     }

@@ -24,7 +24,7 @@ import llama_cpp
 import numpy as np
 
 import specllama
-from specllama import _core
+from specllama._core import _test
 from specllama.answer import answer
 from specllama.backend.cpu import default_threads
 from specllama.models.catalog import resolve
@@ -48,12 +48,13 @@ class Trace:
     @classmethod
     def of(cls, prompt: Prompt, tokens: Sequence[int], text: list[int], model: list[int]) -> Trace:
         """The same with its lookups."""
-        index = _core.SuffixIndex()
+        index = _test.SuffixIndex()
         known = list(tokens)
         index.append(np.array(known, np.int32))
         lookups = []
         for token in text:
-            at, length, *_ = index.longest()
+            match = index.longest()
+            at, length = match.next, match.length
             found: list[int] = []
             while length and len(found) < MOST:  # past the end of the text: with what was just looked up
                 found.append((known + found)[at + len(found)])

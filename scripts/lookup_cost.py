@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from specllama import _core
+from specllama._core import _test
 
 Tokens = npt.NDArray[np.int32]
 
@@ -52,14 +52,14 @@ KINDS: dict[str, Callable[[int, np.random.Generator], Tokens]] = {
 }
 
 
-def built(text: Tokens) -> _core.SuffixIndex:
+def built(text: Tokens) -> _test.SuffixIndex:
     """An index of a text."""
-    index = _core.SuffixIndex()
+    index = _test.SuffixIndex()
     index.append(text)
     return index
 
 
-def follow(indexes: list[_core.SuffixIndex], pieces: list[Tokens]) -> None:
+def follow(indexes: list[_test.SuffixIndex], pieces: list[Tokens]) -> None:
     """Append its piece to each index, and look up what followed it before."""
     for index, piece in zip(indexes, pieces, strict=True):
         index.append(piece)
@@ -78,9 +78,9 @@ def appending(text: Tokens) -> float:
     return min(seconds(functools.partial(built, text)) for _ in range(REPEATS)) / len(text)
 
 
-def looking_up(indexes: list[_core.SuffixIndex], pieces: list[Tokens], prepare: Callable[[], object]) -> float:
+def looking_up(indexes: list[_test.SuffixIndex], pieces: list[Tokens], prepare: Callable[[], object]) -> float:
     """Seconds to append a piece and look it up, less what the same calls take that do nothing."""
-    nothing, nowhere = [np.empty(0, dtype=np.int32)] * len(pieces), [_core.SuffixIndex()] * len(pieces)
+    nothing, nowhere = [np.empty(0, dtype=np.int32)] * len(pieces), [_test.SuffixIndex()] * len(pieces)
     lengths = [len(index) for index in indexes]
     least, least_of_nothing = float("inf"), float("inf")
     for _ in range(REPEATS):

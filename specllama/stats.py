@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -185,14 +185,10 @@ class Tally:
     rollback: str = "none"
     fallback_reason: str | None = None
     extra_sample_seconds: float = 0.0
-    sums: dict[str, float] = dataclasses.field(default_factory=dict)
-    drafted_per_pos: tuple[int, ...] = ()
-    accepted_per_pos: tuple[int, ...] = ()
-    rounds_per_gamma: tuple[int, ...] = ()
+    sums: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    lists: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     per_drafter: dict[str, DrafterStats] = dataclasses.field(default_factory=dict)
     idle_rounds: Counter[str] = dataclasses.field(default_factory=Counter)
-    prompts_skipped: int = 0
-    dropped: int = 0
     plain_seconds: float = 0.0
     kernels: str = ""
     backend_notes: tuple[str, ...] = ()
@@ -200,21 +196,19 @@ class Tally:
     @classmethod
     def of(cls, counters: _core.Counters, **known: Any) -> Tally:
         """One generation: the native counters, and what only Python has seen."""
-        sums = {name: getattr(counters, name) for name in _COUNTED} | _gained(counters)
+        sums = counters.numbers()
+        plain_seconds = sums.pop("plain_seconds")  # not to be added up
+        sums |= _gained(counters)
         tally = cls(
             sums=sums,
-            drafted_per_pos=tuple(counters.num_draft_tokens_per_pos),
-            accepted_per_pos=tuple(counters.num_accepted_tokens_per_pos),
-            rounds_per_gamma=tuple(counters.num_rounds_per_gamma),
+            lists={name: tuple(values) for name, values in counters.lists().items()},
             per_drafter={
                 name: DrafterStats(found.num_drafts, found.num_draft_tokens, found.num_accepted_tokens)
                 for name, found in counters.per_source.items()
                 if found.num_drafts
             },
-            idle_rounds=+Counter(counters.idle_rounds),  # those that occurred
-            prompts_skipped=int(counters.prompt_skipped),
-            dropped=counters.num_dropped,
-            plain_seconds=counters.plain_seconds,
+            idle_rounds=+Counter(counters.num_idle_rounds),  # those that occurred
+            plain_seconds=plain_seconds,
             **known,
         )
         sums["sample_seconds"] += tally.extra_sample_seconds
@@ -228,14 +222,13 @@ class Tally:
             verify=other.verify,
             rollback=other.rollback,
             fallback_reason=other.fallback_reason or self.fallback_reason,
-            sums={name: self.sums.get(name, 0) + other.sums.get(name, 0) for name in _SUMMED},
-            drafted_per_pos=_added(self.drafted_per_pos, other.drafted_per_pos),
-            accepted_per_pos=_added(self.accepted_per_pos, other.accepted_per_pos),
-            rounds_per_gamma=_added(self.rounds_per_gamma, other.rounds_per_gamma),
+            sums={name: self.sums.get(name, 0) + other.sums.get(name, 0) for name in {**self.sums, **other.sums}},
+            lists={
+                name: _added(self.lists.get(name, ()), other.lists.get(name, ()))
+                for name in {**self.lists, **other.lists}
+            },
             per_drafter=_added_drafters(self.per_drafter, other.per_drafter),
             idle_rounds=self.idle_rounds + other.idle_rounds,
-            prompts_skipped=self.prompts_skipped + other.prompts_skipped,
-            dropped=self.dropped + other.dropped,
             plain_seconds=other.plain_seconds or self.plain_seconds,
             kernels=other.kernels or self.kernels,
             backend_notes=other.backend_notes or self.backend_notes,
@@ -243,30 +236,22 @@ class Tally:
 
     def stats(self) -> Stats:
         """The statistics of these sums."""
-        sums = {name: self.sums.get(name, 0) for name in _SUMMED}
-        overlap, argmax_match = sums.pop("sum_overlap"), sums.pop("sum_argmax_match")
-        predicted = _ratio(sums.pop("predicted_plain_seconds"), sums.pop("predicted_seconds"))
-        realised = _ratio(sums.pop("realised_plain_seconds"), sums.pop("realised_seconds"))
-        generating = self.total_seconds - sums["prompt_seconds"]
+        sums = defaultdict(int, self.sums)
+        shown = {name: value for name, value in {**self.sums, **self.lists}.items() if name in _SHOWN}
         return Stats(
-            **sums,  # type: ignore[arg-type]
+            **shown,  # type: ignore[arg-type]
             num_tokens=self.num_tokens,
-            num_draft_tokens_per_pos=self.drafted_per_pos,
-            num_accepted_tokens_per_pos=self.accepted_per_pos,
-            num_rounds_per_gamma=self.rounds_per_gamma,
             per_drafter=dict(self.per_drafter),
             num_idle_rounds=dict(self.idle_rounds),
-            num_draft_prompts_skipped=self.prompts_skipped,
-            num_dropped_tokens=self.dropped,
             plain_seconds=self.plain_seconds,
-            predicted_speedup=predicted,
-            realised_speedup=realised,
+            predicted_speedup=_ratio(sums["predicted_plain_seconds"], sums["predicted_seconds"]),
+            realised_speedup=_ratio(sums["realised_plain_seconds"], sums["realised_seconds"]),
             acceptance_rate=_ratio(sums["num_accepted_tokens"], sums["num_draft_tokens"]),
             mean_acceptance_length=1.0 + _ratio(sums["num_accepted_tokens"], sums["num_drafts"]),
-            expected_acceptance=_ratio(overlap, sums["num_reached_tokens"]),
-            argmax_acceptance=_ratio(argmax_match, sums["num_reached_tokens"]),
+            expected_acceptance=_ratio(sums["sum_overlap"], sums["num_reached_tokens"]),
+            argmax_acceptance=_ratio(sums["sum_argmax_match"], sums["num_reached_tokens"]),
             total_seconds=self.total_seconds,
-            tokens_per_second=_ratio(self.num_tokens, generating),
+            tokens_per_second=_ratio(self.num_tokens, self.total_seconds - sums["prompt_seconds"]),
             verify=self.verify,
             rollback=self.rollback,
             fallback_reason=self.fallback_reason,
@@ -275,26 +260,8 @@ class Tally:
         )
 
 
-_COUNTED = (
-    "num_prompt_tokens",
-    "num_prompt_tokens_reused",
-    "num_drafts",
-    "num_draft_tokens",
-    "num_accepted_tokens",
-    "num_reached_tokens",
-    "sum_overlap",
-    "sum_argmax_match",
-    "num_target_tokens_decoded",
-    "num_draft_tokens_decoded",
-    "prompt_seconds",
-    "draft_seconds",
-    "verify_seconds",
-    "sample_seconds",
-    "rollback_seconds",
-    "exploring_seconds",
-)
+_SHOWN = {field.name for field in dataclasses.fields(Stats)}
 _GAINED = ("predicted_plain_seconds", "predicted_seconds", "realised_plain_seconds", "realised_seconds")
-_SUMMED = (*_COUNTED, *_GAINED)
 
 
 def _gained(counters: _core.Counters) -> dict[str, float]:

@@ -257,7 +257,7 @@ def early_release(monkeypatch: pytest.MonkeyPatch) -> None:
     from specllama import _core
     from specllama.backend import libllama
 
-    known = {name for name, _ in _core.required_functions()} | {"llama_model_is_hybrid"}
+    known = {found.name for found in _core.required_functions()} | {"llama_model_is_hybrid"}
     addresses = {name: address for name, address in libllama._addresses(llama_cpp).items() if name in known}
     monkeypatch.setattr(libllama, "API", _core.LlamaApi(addresses))
 

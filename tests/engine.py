@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from specllama import _core
 @functools.cache
 def api() -> _core.LlamaApi:
     """The functions of the libllama that llama_cpp has loaded."""
-    names = [name for name, _ in _core.required_functions()]
+    names = [found.name for found in _core.required_functions()]
     addresses = {name: ctypes.cast(getattr(llama_cpp, name), ctypes.c_void_p).value for name in names}
     return _core.LlamaApi({name: address for name, address in addresses.items() if address})
 
@@ -40,15 +39,6 @@ def drafters_of(draft: _core.Sequence | None) -> list[str]:
     return ["grammar", "lookup", *([] if draft is None else ["model"])]
 
 
-@dataclasses.dataclass
-class RoundLog:
-    """What one round did."""
-
-    tokens: list[int]
-    num_drafted: int
-    num_accepted: int
-
-
 class Engine:
     """A target, perhaps a draft, and a loop over both."""
 
@@ -62,7 +52,7 @@ class Engine:
         self.speculator = _core.Speculator(
             self.target, [] if draft is None else drafters_of(self.draft), draft=self.draft
         )
-        self.rounds: list[RoundLog] = []
+        self.rounds: list[_core.Round] = []
 
     @staticmethod
     def _sequence(llama: llama_cpp.Llama, name: str) -> _core.Sequence:
@@ -101,9 +91,9 @@ class Engine:
 
     def step(self, max_tokens: int = 100) -> list[int]:
         """One round."""
-        tokens, drafted, accepted = self.speculator.step(max_tokens)
-        self.rounds.append(RoundLog(list(tokens), drafted, accepted))
-        return list(tokens)
+        done = self.speculator.step(max_tokens)
+        self.rounds.append(done)
+        return done.tokens
 
     def take(self, count: int) -> list[int]:
         """The next `count` tokens."""

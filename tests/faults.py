@@ -54,7 +54,8 @@ def with_catalog(folder: Path, model: Model, *arguments: str, under: str = HEALT
     """The command line as if the model were the whole catalog. `folder` is for a script."""
     script = folder / "with_catalog.py"
     script.write_text(
-        "from specllama import catalog, cli\n"
+        "from specllama import cli\n"
+        "from specllama.models import catalog\n"
         "from specllama.models.catalog import Catalog, HubSource, Model, PackageSource, Wheel\n"
         f"model = {model!r}\n"
         "catalog.load_catalog = lambda path: Catalog({model.name: model}, model.name, model.name)\n"

@@ -47,6 +47,7 @@ def all_messages() -> list[Text]:
         found += _of_python(path)
     for path in sorted(ROOT.glob("cpp/**/*.cpp")):
         found += _of_cpp(path)
+    found += _of_samplers(ROOT / "cpp" / "sampler_params.hpp")
     return [message for message in found if len(message.text.replace("…", "").strip()) >= _LEAST]
 
 
@@ -92,6 +93,14 @@ def _literals(node: ast.AST) -> Iterator[str]:
             yield from _literals(child)
         else:
             yield text
+
+
+def _of_samplers(path: Path) -> Iterator[Text]:
+    """Every sampler's parameter, and what it must be: rows X(type, name, default, check, "what it must be", ...)."""
+    file = path.relative_to(ROOT).as_posix()
+    code = path.read_text(encoding="utf-8")
+    for row in re.finditer(r'X\(\w+, (\w+), [^,]+, \w+,[\s\\]*"([^"]*)"', code):
+        yield Text(file, code[: row.start()].count("\n") + 1, "C++", f"{row[1]}…{row[2]}…")
 
 
 def _of_cpp(path: Path) -> Iterator[Text]:

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 from simulation import MOST, Curve
 
-from specllama import _core
+from specllama._core import _test
 
-Expectation = _core.Expectation
+Expectation = _test.Expectation
 
 
-def looked_up(length: int, count: int = MOST, disputed: bool = False) -> list[_core.Expectation]:
+def looked_up(length: int, count: int = MOST, disputed: bool = False) -> list[_test.Expectation]:
     """What the lookup offers behind `length` tokens that agree."""
     return [Expectation.of_lookup(length + i, disputed) for i in range(count)]
 
 
-def decided(pace: _core.Pace, lookup: Sequence[_core.Expectation]) -> tuple[str, int]:
+def decided(pace: _test.Pace, lookup: Sequence[_test.Expectation]) -> tuple[str, int]:
     """What the pace says where only the lookup offers something: whose tokens come next, and how many."""
-    move, count, offer = pace.decide([lookup])
-    assert offer == 0
-    return {"draw": "model", "take": "lookup"}.get(move, move), count
+    decision = pace.decide([lookup])
+    assert decision.offer == 0
+    return {"draw": "model", "take": "lookup"}.get(decision.move, decision.move), decision.count
 
 
 class Driver:
@@ -29,7 +29,7 @@ class Driver:
     def __init__(self, target: Curve, draft: Curve | None = None) -> None:
         self.target = target
         self.draft = draft
-        self.pace = _core.Pace()
+        self.pace = _test.Pace()
         self.pace.target.restore({n: target(n) for n in range(1, MOST + 2)})
         if draft is not None:
             self.pace.draft.restore({n: draft(n) for n in range(1, 33)})
@@ -39,7 +39,7 @@ class Driver:
 
     def draw(
         self,
-        lookup: Sequence[_core.Expectation] = (),
+        lookup: Sequence[_test.Expectation] = (),
         confidence: float = 0.9,
         most: int = MOST,
         may_drop: bool = False,

@@ -8,6 +8,7 @@ import gguf
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
+import structs
 from llama_cpp import llama_cpp as bindings
 
 from specllama import _core
@@ -18,7 +19,7 @@ TYPES = sorted(_core.quantized_types())
 def quantized(weights: npt.NDArray[np.float32], kind: str) -> npt.NDArray[np.uint8]:
     """The rows of a matrix as a GGUF file of this type holds them: bytes [rows, bytes of a row]."""
     rows, columns = weights.shape
-    values, size, number = _core.quantized_types()[kind]
+    values, size, number = structs.values(_core.quantized_types()[kind])
     made = np.zeros((rows, columns // values * size), dtype=np.uint8)
     given = np.ascontiguousarray(weights, dtype=np.float32)
     address, count = ctypes.c_void_p, ctypes.c_int64

@@ -1,6 +1,6 @@
 """A target and a draft that exist only as numbers: what their batches cost, and which drafted tokens would be right.
 
-Drives `specllama._core.Pace` as the native drafter does, and compares it with what plain decoding and fixed numbers of
+Drives `specllama._test.Pace` as the native drafter does, and compares it with what plain decoding and fixed numbers of
 drafted tokens would have taken for the same text.
 """
 
@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
+from structs import values
 
-from specllama import _core
+from specllama._core import _test
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -137,9 +138,9 @@ class Machine:
     noise: float = 0.04
     slowdown: Callable[[int], float] = lambda position: 1.0
 
-    def known(self) -> _core.Pace:
+    def known(self) -> _test.Pace:
         """A pace that knows both curves, but for how fast the machine is today."""
-        pace = _core.Pace()
+        pace = _test.Pace()
         pace.target.restore({n: 1.3 * self.target(n) for n in range(1, MOST + 2)})
         if self.draft:
             pace.draft.restore({n: 0.7 * self.draft(n) for n in [*range(1, MOST + 2), 32, 200]})
@@ -192,7 +193,7 @@ class Simulation:
             rounds.append(self._verified(["lookup" if looks_up else "model"] * count, right)[0])
         return rounds
 
-    def paced(self, pace: _core.Pace) -> list[Round]:
+    def paced(self, pace: _test.Pace) -> list[Round]:
         """Every round drafts what the pace says."""
         pace.begin_generation()
         rounds = []
@@ -216,7 +217,7 @@ class Simulation:
     def _most(self) -> int:
         return min(MOST, self._length - self._position - 1)
 
-    def _propose(self, pace: _core.Pace) -> tuple[list[str], list[bool], list[_core.Expectation]]:
+    def _propose(self, pace: _test.Pace) -> tuple[list[str], list[bool], list[_test.Expectation]]:
         sources: list[str] = []
         right: list[bool] = []
         self._draft_seconds = 0.0
@@ -225,27 +226,27 @@ class Simulation:
         while len(right) < self._most:
             at = self._position + len(right)
             found = self._looked_up(len(right)) if all(right) else []
-            move, count, _ = pace.decide([found])
+            move, count, _ = values(pace.decide([found]))
             if move == "stop":
                 break
             if move == "draw":
                 pace.draft.observe(self._missing(len(right)), self._decode_draft(len(right)))
-                pace.drafted(_core.Expectation.of_model(float(self._text.confidence[at]), pace.before()))
+                pace.drafted(_test.Expectation.of_model(float(self._text.confidence[at]), pace.before()))
                 right.append(bool(self._text.model[at]))
                 sources.append("model")
                 continue
             for i in range(count):
-                pace.drafted(found[i] if move == "take" else _core.Expectation.of_padding())
+                pace.drafted(found[i] if move == "take" else _test.Expectation.of_padding())
                 right.append(move == "take" and bool(self._text.lookup[at + i]))
                 sources.append("lookup" if move == "take" else move)
             if move == "pad":
                 break
         return sources, right, offered
 
-    def _looked_up(self, drafted: int) -> list[_core.Expectation]:
+    def _looked_up(self, drafted: int) -> list[_test.Expectation]:
         length = int(self._text.match[self._position + drafted])
         count = self._most - drafted if length > 0 else 0
-        return [_core.Expectation.of_lookup(length + i, False) for i in range(count)]
+        return [_test.Expectation.of_lookup(length + i, False) for i in range(count)]
 
     def _missing(self, drafted: int) -> int:
         return self._position + drafted - self._cached

@@ -13,9 +13,9 @@ from specllama import _core
 from specllama.backend import libllama
 
 REMEDY = "llama-cpp-python"
-NAMES = [name for name, _ in _core.required_functions()]
-OPTIONAL = [name for name, _ in _core.optional_functions()]
-STRUCTS = [name for name, _ in _core.struct_layouts()]
+NAMES = [found.name for found in _core.required_functions()]
+OPTIONAL = [found.name for found in _core.optional_functions()]
+STRUCTS = [found.name for found in _core.struct_layouts()]
 
 
 def library(**changes: Any) -> types.SimpleNamespace:
@@ -42,7 +42,7 @@ def test_a_function_is_missing(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("change", [1, -1])
 def test_a_function_takes_another_number_of_arguments(name: str, change: int) -> None:
-    count = dict(_core.required_functions())[name]
+    count = {found.name: found.num_arguments for found in _core.required_functions()}[name]
     prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (count + change))
     function = prototype(lambda *_: None)
     with pytest.raises(ImportError, match=f"{name} takes {count + change} arguments, and {count} were expected"):
@@ -52,7 +52,7 @@ def test_a_function_takes_another_number_of_arguments(name: str, change: int) ->
 @pytest.mark.parametrize("name", OPTIONAL)
 def test_an_optional_function_may_be_missing_or_another(name: str) -> None:
     """It is not used then."""
-    argument_count = dict(_core.optional_functions())[name]
+    argument_count = {found.name: found.num_arguments for found in _core.optional_functions()}[name]
     fitting = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * argument_count)(lambda *_: None)
     other = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (argument_count + 1))(lambda *_: None)
     assert name not in libllama._addresses(library())

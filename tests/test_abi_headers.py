@@ -60,8 +60,9 @@ def _compile(compiler: list[str], headers: Path) -> str:
     """What the compiler says of abi_check.cpp with these headers; empty if it agrees."""
     command = [*compiler, "-std=c++17", "-fsyntax-only", f"-I{headers}", f"-I{ROOT / 'cpp'}"]
     declarations = (headers / "llama.h").read_text(encoding="utf-8")
-    for name, _ in _core.optional_functions():
-        command.append(f"-DHAS_{name}={int(re.search(rf'LLAMA_API .*{name}[ ]*[(]', declarations) is not None)}")
+    for found in _core.optional_functions():
+        is_there = re.search(rf"LLAMA_API .*{found.name}[ ]*[(]", declarations) is not None
+        command.append(f"-DHAS_{found.name}={int(is_there)}")
     # The run time that a sanitizer run preloads into Python is not for the compiler.
     environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
     result = subprocess.run(

@@ -161,7 +161,8 @@ SUSPECTED = """
 import sys, warnings
 warnings.simplefilter("ignore")
 import llama_cpp, specllama
-from specllama import amx, backend
+from specllama.backend import amx
+from specllama.backend import prepare as backend
 from specllama.backend.trial import Trial
 import other_machine
 other_machine.suspect("CPU_REPACK")

@@ -12,7 +12,7 @@ import pytest
 from test_continuing import logits_behind
 from test_logits_processors import processors
 
-from specllama import _core
+from specllama._core import _test
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -98,7 +98,7 @@ class Walk:
         for process in settings.get("logits_processor") or ():
             logits = process(np.array(text, dtype=np.intc), logits)
         one, other = (
-            float(logits[token]) / 0.9 + _core.gumbel(seed, len(text), token)
+            float(logits[token]) / 0.9 + _test.gumbel(seed, len(text), token)
             for token in (found[split], expected[split])
         )
         assert abs(one - other) < TIE, (

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from fresh import PROMPT, SAMPLING, text_of
+from structs import values
 from test_decode_failures import aborting
 from test_watch import Impatient
 
@@ -166,7 +167,7 @@ def test_plain_decoding_teaches_what_it_costs(make_llama: MakeLlama, tiny_files:
     llm = auto(make_llama, tiny_files, "good")
     tokens_of(llm, num_draft_tokens=0, temp=0.0)
     tokens_of(llm, num_draft_tokens=3, temp=0.0)
-    target, draft = llm.session.engine.costs
+    target, draft = values(llm.session.engine.costs)
     assert {1, 4} <= target.keys()
     assert 1 in draft
     tokens_of(llm, temp=0.0, length=6)  # after eight rounds it may be measured again
@@ -198,7 +199,7 @@ def test_a_draft_that_was_measured_in_a_busy_hour(make_llama: MakeLlama, tiny_fi
     llm.session.engine.restore_costs(DEAR, {1: 60.0, 2: 61.0, 600: 1000.0})
     tokens_of(llm, temp=0.0)
     assert llm.stats.num_draft_prompts_skipped == 0
-    assert llm.session.engine.costs[1][1] < 30.0
+    assert llm.session.engine.costs.draft[1] < 30.0
 
 
 def test_a_skipped_prompt_is_counted_without_a_round(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
@@ -212,15 +213,15 @@ def test_a_skipped_prompt_is_counted_without_a_round(make_llama: MakeLlama, tiny
 def test_costs_are_handed_on(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = auto(make_llama, tiny_files, "good")
     tokens_of(llm, temp=0.0)
-    known = llm.session.engine.costs
+    known = values(llm.session.engine.costs)
     other = auto(make_llama, tiny_files, "good")
     other.session.engine.restore_costs({}, {})
-    assert other.session.engine.costs == ({}, {})
+    assert values(other.session.engine.costs) == ({}, {})
     other.session.engine.restore_costs(*known)
-    assert other.session.engine.costs == tuple(pytest.approx(costs) for costs in known)
+    assert values(other.session.engine.costs) == tuple(pytest.approx(costs) for costs in known)
     plain = make_llama()
     plain.session.engine.restore_costs(*known)
-    assert plain.session.engine.costs == ({}, {}), "nothing to pace"
+    assert values(plain.session.engine.costs) == ({}, {}), "nothing to pace"
 
 
 # Interruptions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,17 @@ import llama_cpp
 import numpy as np
 import pytest
 import reference as ref
+import tiny_models as tiny
 from engine import Engine
 from test_engine_statistics import LENGTH, LEVEL, PROMPT, RULES, VOCAB, Scorer, chi_square, sequence_probabilities
 
 from specllama import _core
 
 if TYPE_CHECKING:
-    from conftest import TinyFiles
+    from conftest import MakeLlama, TinyFiles
 
 WORDS = [1, 270, 280, 290, 265]
+WORD_COUNT = len(tiny.word_vocabulary())
 CHAIN = ref.Chain(temperature=0.9, top_k=6, top_p=1.0, min_p=0.0)
 SAMPLER = {"temperature": 0.9, "top_k": 6, "top_p": 1.0, "min_p": 0.0}
 
@@ -87,6 +90,14 @@ class Drawing:
         return tokens, q
 
 
+class DrawingRows(Drawing):
+    """The same, with q as an array [tokens, n_vocab] of 32 bits."""
+
+    def __call__(self, history: np.ndarray[Any, np.dtype[np.int32]], gamma: int) -> Any:
+        tokens, q = super().__call__(history, gamma)
+        return tokens, np.array([row.probs for row in q], dtype=np.float32)
+
+
 @pytest.fixture(scope="module")
 def exact(tiny_files: TinyFiles) -> Iterator[ref.Array]:
     """The probability of every sequence of three letters, by plain llama_cpp.Llama: [VOCAB, VOCAB, VOCAB]."""
@@ -98,13 +109,14 @@ def exact(tiny_files: TinyFiles) -> Iterator[ref.Array]:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("drafter", ["lookup", "drawing"])
+@pytest.mark.parametrize("drafter", ["lookup", "drawing", "rows"])
 def test_honest_drafters_leave_the_distribution_as_it_is(
     letters: MakeEngine, exact: ref.Array, drafter: str, rule: str
 ) -> None:
     """A lookup has drawn from nothing, so its q is one-hot. `coupled` needs no q: it is exact whatever is drafted."""
     assert exact.sum() == pytest.approx(1.0)
-    engine = letters(lookup if drafter == "lookup" else Drawing())
+    drafters: dict[str, Drafter] = {"lookup": lookup, "drawing": Drawing(), "rows": DrawingRows()}
+    engine = letters(drafters[drafter])
     counts = np.zeros_like(exact)
     accepted = 0
     for seed in range(3000):
@@ -113,6 +125,45 @@ def test_honest_drafters_leave_the_distribution_as_it_is(
     assert chi_square(counts, exact) > LEVEL
     assert accepted > 300
     assert engine.speculator.drafting_stopped == ""
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+def test_a_drafter_that_lies_about_its_q_is_seen(letters: MakeEngine, exact: ref.Array, rule: str) -> None:
+    """The test above can tell: here tokens are drawn from another q than the one that is given."""
+    honest = DrawingRows()
+
+    def lying(history: np.ndarray[Any, np.dtype[np.int32]], gamma: int) -> Any:
+        tokens, q = honest(history, gamma)
+        return tokens, np.full_like(q, 1 / VOCAB)
+
+    engine = letters(lying)
+    counts = np.zeros_like(exact)
+    for seed in range(3000):
+        counts[tuple(engine.generate(PROMPT, LENGTH, rule=rule, gamma=3, seed=seed, **SAMPLER))] += 1
+    assert chi_square(counts, exact) < LEVEL
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_function_with_a_q_through_llama(
+    make_llama: MakeLlama, tiny_files: TinyFiles, exact: ref.Array, rule: str
+) -> None:
+    """It offers more tokens than are asked for: those behind are left out, with their q."""
+    drawing = DrawingRows()
+    llm = make_llama(
+        tiny_files.letters,
+        lambda history: drawing(history, 5),
+        num_draft_tokens=3,
+        verify=rule,
+        n_ctx=64,
+    )
+    counts = np.zeros_like(exact)
+    for seed in range(1500):
+        llm.set_seed(seed)
+        tokens = llm.generate(PROMPT, temp=SAMPLER["temperature"], top_k=6, top_p=1.0, min_p=0.0)
+        counts[tuple(itertools.islice(tokens, LENGTH))] += 1
+    assert chi_square(counts, exact) > LEVEL
+    assert llm.total_stats.num_accepted_tokens > 150
+    assert llm.stats.fallback_reason is None
 
 
 @pytest.mark.parametrize("gamma", [1, 4, 7])
@@ -168,7 +219,40 @@ def interrupt(history: object, gamma: int) -> Proposal:
     raise KeyboardInterrupt
 
 
+def rows(*changes: tuple[int, int, float], shape: tuple[int, ...] = (2, WORD_COUNT)) -> np.ndarray[Any, Any]:
+    """A q of 0 but for some (row, token, probability)."""
+    q = np.zeros(shape)
+    for row, token, probability in changes:
+        q[row, token] = probability
+    return q
+
+
+def two(q: Any) -> Drafter:
+    """The tokens 270 and 280 with this q."""
+    return lambda history, gamma: ([270, 280], q)
+
+
+GOOD = ((0, 270, 1.0), (1, 280, 1.0))
+
 FAILURES: dict[str, tuple[Drafter, str]] = {
+    "rows of another size": (
+        two(rows(*GOOD, shape=(2, 300))),
+        rf"2 tokens and a q of shape (2, 300): it must be (2, {WORD_COUNT})",
+    ),
+    "too few rows": (two(rows((0, 270, 1.0), shape=(1, WORD_COUNT))), "q of shape (1, "),
+    "too many rows": (two(rows(*GOOD, shape=(3, WORD_COUNT))), "q of shape (3, "),
+    "no rows": (two(np.ones(WORD_COUNT)), f"q of shape ({WORD_COUNT},)"),
+    "q of texts": (two(np.array([["a"]])), "could not convert"),
+    "rows that sum to less": (two(rows(GOOD[0], (1, 280, 0.98))), "token 280 at position 1 with a q that sums to 0.98"),
+    "rows that sum to more": (two(rows(*GOOD, (0, 5, 0.02))), "token 270 at position 0 with a q that sums to 1.02"),
+    "a row with NaN": (
+        two(rows(*GOOD, (1, 5, float("nan")))),
+        "token 280 at position 1 with a q that has the value nan",
+    ),
+    "a row with infinity": (two(rows(*GOOD, (1, 5, float("inf")))), "has the value inf"),
+    "a negative row": (two(rows(GOOD[0], (1, 280, 1.5), (1, 5, -0.5))), "has the value -0.5"),
+    "a row without the token": (two(rows(GOOD[0], (1, 281, 1.0))), "token 280 at position 1: it must be one"),
+    "a row of zeros": (two(rows(GOOD[0])), "token 280 at position 1 with a q that sums to 0"),
     "too many tokens": (lambda h, n: ([270] * (n + 1), [one_hot(270)] * (n + 1)), "gave 5 tokens and 5 distributions"),
     "too few q": (lambda h, n: ([270, 280], [one_hot(270)]), "gave 2 tokens and 1 distributions"),
     "too many q": (lambda h, n: ([270], [one_hot(270)] * 2), "gave 1 tokens and 2 distributions"),

@@ -14,6 +14,7 @@ import reference as ref
 import tiny_models as tiny
 from engine import grammar
 from llama_chain import llama_cpp_probs
+from structs import values
 from test_distribution import (
     CHAINS,
     LLAMA_CPP_TOLERANCE,
@@ -25,6 +26,7 @@ from test_distribution import (
 )
 
 from specllama import _core
+from specllama._core import _test
 
 if TYPE_CHECKING:
     from conftest import MakeBase, TinyFiles
@@ -54,7 +56,7 @@ class Recorder:
 def constrained(logits: Logits, chain: ref.Chain, allowed: Sequence[int]) -> tuple[ref.Array, list[int]]:
     """The probabilities when only some tokens are allowed, and which tokens the constraint was asked about."""
     recorder = Recorder(allowed)
-    probs = specllama_probs(logits, chain, [], _core.CallbackConstraint(recorder))
+    probs = specllama_probs(logits, chain, [], _test.CallbackConstraint(recorder))
     return probs, recorder.asked
 
 
@@ -221,15 +223,15 @@ def test_what_a_grammar_forces(make_base: MakeBase, tiny_files: TinyFiles) -> No
     words = tiny.word_vocabulary().tokens.index
     guide = grammar(make_base(), GRAMMARS["finite"])
     the, cat, dog, sa = (words(text) for text in ("▁the", "▁cat", "▁dog", "▁sa"))
-    assert guide.forced([]) == (the, False)
+    assert values(guide.forced([])) == (the, False)
     assert guide.forced([the]) is None  # a cat or a dog
-    assert guide.forced([the, cat]) == (words("▁sat"), False)
-    assert guide.forced([the, cat, sa]) == (words("t"), False)  # there is a token for the byte, too
+    assert values(guide.forced([the, cat])) == (words("▁sat"), False)
+    assert values(guide.forced([the, cat, sa])) == (words("t"), False)  # there is a token for the byte, too
     assert guide.forced([the, dog]) is None  # the end
     letters = grammar(make_base(tiny_files.letters), 'root ::= ("a" [bc] | "de")+')
     assert letters.forced([]) is None
     assert letters.forced([3]) is None
-    assert letters.forced([6]) == (7, True)
+    assert values(letters.forced([6])) == (7, True)
     assert letters.forced([6, 7]) is None  # an "a", a "d" or the end
 
 

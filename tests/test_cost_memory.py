@@ -15,9 +15,10 @@ import llama_cpp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structs import values
 
 import specllama
-from specllama import _core
+from specllama._core import _test
 from specllama.costs import files as cost_cache
 from specllama.costs import learned as cost_memory
 from specllama.costs.key import cost_key
@@ -99,7 +100,7 @@ def test_what_was_kept_has_not_changed(before: dict[int, float], now: dict[int, 
 @given(curves)
 def test_what_was_restored_has_not_changed(curve: dict[int, float]) -> None:
     """So that only a size that was unlearned can be missing."""
-    kept, model = cost_cache.thinned(curve), _core.CostModel()
+    kept, model = cost_cache.thinned(curve), _test.CostModel()
     model.restore(kept)
     assert not changed(kept, model.known())
 
@@ -157,9 +158,9 @@ def test_another_file_of_the_same_name(make_llama: MakeLlama, tiny_files: TinyFi
 @pytest.mark.parametrize("draft", ["good", "lookup"])
 def test_what_was_learned_is_kept(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str) -> None:
     llm = auto(make_llama, "lookup" if draft == "lookup" else tiny_files.good)
-    assert llm.session.engine.costs == ({}, {})
+    assert values(llm.session.engine.costs) == ({}, {})
     generate(llm)
-    learned = dict(zip(("target", "draft"), llm.session.engine.costs, strict=True))
+    learned = dict(zip(("target", "draft"), values(llm.session.engine.costs), strict=True))
     found = {file["key"]["role"]: file for file in files()}
     assert found.keys() == ({"target"} if draft == "lookup" else {"target", "draft"})
     for role, file in found.items():
@@ -171,10 +172,10 @@ def test_a_known_curve_is_restored(make_llama: MakeLlama, tiny_files: TinyFiles)
     first = auto(make_llama, tiny_files.good)
     cost_cache.write(cost_key(first, "target"), CURVE)
     cost_cache.write(cost_key(draft_of(first), "draft"), FLAT)
-    target, draft = auto(make_llama, tiny_files.good)._engine.costs
+    target, draft = values(auto(make_llama, tiny_files.good).session.engine.costs)
     assert target == pytest.approx(CURVE)
     assert draft == pytest.approx(FLAT)
-    target, draft = auto(make_llama, "lookup")._engine.costs  # the target is the same
+    target, draft = values(auto(make_llama, "lookup").session.engine.costs)  # the target is the same
     assert target == pytest.approx(CURVE)
     assert draft == {}
 
@@ -184,14 +185,14 @@ def test_another_draft_has_its_own(make_llama: MakeLlama, tiny_files: TinyFiles)
     cost_cache.write(cost_key(llm, "target"), CURVE)
     cost_cache.write(cost_key(draft_of(llm), "draft"), FLAT)
     llm.draft_model = str(tiny_files.bad)
-    target, draft = llm.session.engine.costs
+    target, draft = values(llm.session.engine.costs)
     assert target == pytest.approx(CURVE)
     assert draft == {}
     llm.draft_model = None
-    assert llm.session.engine.costs == ({}, {})
+    assert values(llm.session.engine.costs) == ({}, {})
     generate(llm)
     llm.draft_model = "lookup"
-    assert llm.session.engine.costs[0] == pytest.approx(CURVE)
+    assert llm.session.engine.costs.target == pytest.approx(CURVE)
 
 
 def test_plain_decoding_and_functions_keep_nothing(make_llama: MakeLlama) -> None:
@@ -218,7 +219,7 @@ def test_a_wrong_curve_does_not_change_the_text(make_llama: MakeLlama, tiny_file
     cost_cache.write(cost_key(first, "target"), WRONG[name])
     cost_cache.write(cost_key(draft_of(first), "draft"), WRONG[name])
     llm = auto(make_llama, tiny_files.identical)
-    assert llm.session.engine.costs[0] == pytest.approx(WRONG[name])
+    assert llm.session.engine.costs.target == pytest.approx(WRONG[name])
     assert [generate(llm) for _ in range(3)] == [plain] * 3
 
 
@@ -226,7 +227,7 @@ class Rounds:
     """An engine whose batches take what the test says."""
 
     def __init__(self) -> None:
-        self.target, self.draft = _core.CostModel(), _core.CostModel()
+        self.target, self.draft = _test.CostModel(), _test.CostModel()
 
     @property
     def costs(self) -> tuple[dict[int, float], dict[int, float]]:
@@ -244,14 +245,14 @@ def test_a_wrong_curve_is_recovered_from(make_llama: MakeLlama, name: str) -> No
     cost_cache.write(cost_key(llm, "target"), WRONG[name])
     engine = Rounds()
     memory = CostMemory(engine, llm, "lookup")  # type: ignore[arg-type]
-    assert engine.costs[0] == pytest.approx(WRONG[name])
+    assert engine.costs.target == pytest.approx(WRONG[name])
     for _ in range(60):
         for n in (1, 2, 4):
             engine.target.observe(n, CURVE[n])
     memory.keep()
     other = Rounds()
     CostMemory(other, llm, "lookup")  # type: ignore[arg-type]
-    for curve in (engine.costs[0], other.costs[0]):
+    for curve in (engine.costs.target, other.costs.target):
         assert {n: curve[n] for n in (1, 2, 4)} == pytest.approx({n: CURVE[n] for n in (1, 2, 4)}, rel=0.1)
 
 
@@ -272,7 +273,7 @@ def test_what_one_process_unlearns_is_not_told_to_the_next(make_llama: MakeLlama
 def test_a_lie_that_forbids_drafting_is_not_kept(make_llama: MakeLlama) -> None:
     llm = auto(make_llama, "lookup")
     cost_cache.write(cost_key(llm, "target"), {1: 0.001, **{n: 0.01 * n for n in range(2, 18)}})
-    assert llm.session.engine.costs[0] == pytest.approx({1: 0.001})
+    assert llm.session.engine.costs.target == pytest.approx({1: 0.001})
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -335,7 +336,7 @@ def test_the_folder_may_be_deleted_at_any_time(make_llama: MakeLlama, monkeypatc
     llm = auto(make_llama, "lookup")
     generate(llm)
     shutil.rmtree(cost_cache.costs_dir())
-    assert auto(make_llama, "lookup")._engine.costs == ({}, {})
+    assert values(auto(make_llama, "lookup").session.engine.costs) == ({}, {})
     monkeypatch.setattr(cost_memory, "changed", lambda before, now: True)  # whatever this machine's noise was
     generate(llm)
     assert len(files()) == 1
@@ -367,6 +368,6 @@ def test_a_copy_knows_it_too(make_llama: MakeLlama) -> None:
     cost_cache.write(cost_key(llm, "target"), CURVE)
     copy = pickle.loads(pickle.dumps(llm))
     try:
-        assert copy.session.engine.costs[0] == pytest.approx(CURVE)
+        assert copy.session.engine.costs.target == pytest.approx(CURVE)
     finally:
         copy.close()

@@ -10,28 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import TARGETS
 
-from specllama import _core
+from specllama._core import _test
 
 STEPPED = {1: 1.0, 2: 1.63, 3: 2.17, 4: 1.69, 5: 2.65, 6: 3.2}
 """Four tokens cost less than three."""
 
 
-def model_of(seconds: dict[int, float], times: int = 1) -> _core.CostModel:
+def model_of(seconds: dict[int, float], times: int = 1) -> _test.CostModel:
     """What a model knows that has seen every size so often."""
-    model = _core.CostModel()
+    model = _test.CostModel()
     for _ in range(times):
         for n, value in seconds.items():
             model.observe(n, value)
     return model
 
 
-def repeat(model: _core.CostModel, n: int, seconds: float, times: int) -> None:
+def repeat(model: _test.CostModel, n: int, seconds: float, times: int) -> None:
     for _ in range(times):
         model.observe(n, seconds)
 
 
 def test_nothing_is_known_at_first() -> None:
-    model = _core.CostModel()
+    model = _test.CostModel()
     assert model.known() == {}
     assert model.seconds(1) == 0.0
 
@@ -44,7 +44,7 @@ def test_one_observation_is_believed() -> None:
 
 def test_the_first_three_are_averaged() -> None:
     """In log seconds, in which noise is even."""
-    model = _core.CostModel()
+    model = _test.CostModel()
     for value in (0.2, 0.3, 0.25):
         model.observe(4, value)
     assert model.seconds(4) == pytest.approx((0.2 * 0.3 * 0.25) ** (1 / 3))
@@ -81,7 +81,7 @@ def test_smaller_sizes_cost_less() -> None:
 def test_curves_of_any_shape_are_kept(name: str) -> None:
     rng = np.random.default_rng(1)
     true = TARGETS[name]
-    model = _core.CostModel()
+    model = _test.CostModel()
     for _ in range(30):
         for n in range(1, 18):
             model.observe(n, true(n) * float(np.exp(rng.normal(0.0, 0.05))))
@@ -155,7 +155,7 @@ def test_a_first_decode_that_was_held_up_is_unlearned() -> None:
 
 def test_two_sizes_that_were_held_up_are_unlearned() -> None:
     """Side by side they hide each other, but a larger batch that is cheaper gives them away."""
-    model = _core.CostModel()
+    model = _test.CostModel()
     model.restore({**STEPPED, 2: 3.4, 3: 3.1})
     repeat(model, 1, 1.0, 256)
     assert model.known().keys() == STEPPED.keys() - {2}
@@ -174,7 +174,7 @@ def test_steps_that_are_real_are_kept() -> None:
 
 @pytest.mark.parametrize("first", STEPPED)
 def test_a_restored_curve_takes_its_level_from_whatever_comes_first(first: int) -> None:
-    model = _core.CostModel()
+    model = _test.CostModel()
     model.restore(STEPPED)
     model.observe(first, 0.4 * STEPPED[first])
     assert model.known() == {n: pytest.approx(0.4 * before) for n, before in STEPPED.items()}
@@ -182,7 +182,7 @@ def test_a_restored_curve_takes_its_level_from_whatever_comes_first(first: int) 
 
 def test_a_size_beyond_a_restored_curve_says_nothing_of_its_level() -> None:
     """What it costs relative to the others is not known: a prompt may be much cheaper than guessed."""
-    model = _core.CostModel()
+    model = _test.CostModel()
     model.restore(STEPPED)
     model.observe(512, 3.0)
     assert model.seconds(1) == pytest.approx(1.0)
@@ -193,7 +193,7 @@ def test_a_size_beyond_a_restored_curve_says_nothing_of_its_level() -> None:
 
 def test_a_slow_start_does_not_bend_a_restored_curve() -> None:
     """The first decode after loading takes three times as long as the next ones."""
-    model = _core.CostModel()
+    model = _test.CostModel()
     model.restore(STEPPED)
     model.observe(1, 3.0)
     repeat(model, 1, 1.0, 4)
@@ -202,7 +202,7 @@ def test_a_slow_start_does_not_bend_a_restored_curve() -> None:
 
 def test_a_restored_size_is_worth_an_observation() -> None:
     """One decode that took half as long again shifts it half the way (in log seconds): it may have been bad luck."""
-    model = _core.CostModel()
+    model = _test.CostModel()
     model.restore(STEPPED)
     repeat(model, 1, 1.0, 5)
     model.observe(4, 1.5 * STEPPED[4])
@@ -210,7 +210,7 @@ def test_a_restored_size_is_worth_an_observation() -> None:
 
 
 def test_a_restored_curve_gives_way_to_what_is_measured() -> None:
-    model = _core.CostModel()
+    model = _test.CostModel()
     model.restore({1: 1.0, 4: 4.0, 8: 8.0})
     today = {1: 1.0, 4: 1.2, 8: 1.5}
     for _ in range(20):
@@ -256,7 +256,7 @@ SECONDS = st.floats(1e-6, 1e3)
 )
 def test_estimates_are_positive_and_finite(restored: dict[int, float], observations: list[tuple[int, float]]) -> None:
     """Whatever was measured; and never above the largest or below the smallest by more than growth explains."""
-    model = _core.CostModel()
+    model = _test.CostModel()
     model.restore(restored)
     for n, seconds in observations:
         model.observe(n, seconds)

@@ -17,6 +17,7 @@ import reference as ref
 from llama_chain import llama_cpp_probs
 
 from specllama import _core
+from specllama._core import _test
 
 if TYPE_CHECKING:
     from conftest import MakeBase
@@ -316,7 +317,7 @@ def test_sampling_inverts_the_cumulated_probabilities() -> None:
     dist = _core.Distribution([7, 3, 9], [0.5, 0.3, 0.2])
     edge: Callable[[float], float] = lambda u: float(np.nextafter(u, 0))  # noqa: E731
     expected = [(0.0, 7), (edge(0.5), 7), (0.5, 3), (edge(0.8), 3), (0.8, 9), (edge(1.0), 9)]
-    assert [(u, _core.sample(dist, u)) for u, _ in expected] == expected
+    assert [(u, _test.sample(dist, u)) for u, _ in expected] == expected
 
 
 def test_sampling_never_yields_a_token_without_probability() -> None:
@@ -326,7 +327,7 @@ def test_sampling_never_yields_a_token_without_probability() -> None:
         [],
     )
     for u in (0.0, 0.49, 0.5, 0.999999, float(np.nextafter(1.0, 0))):
-        assert _core.sample(dense, u) == (1 if u < 0.5 else 3)
+        assert _test.sample(dense, u) == (1 if u < 0.5 else 3)
 
 
 def test_samples_have_the_distribution() -> None:
@@ -335,7 +336,7 @@ def test_samples_have_the_distribution() -> None:
         params = _core.SamplerParams(**{k: v for k, v in dataclasses.asdict(chain).items() if k != "logit_bias"})
         dist = _core.distribution(logits, params, [])
         grid = (np.arange(20_000) + 0.5) / 20_000
-        counts = np.bincount([_core.sample(dist, u) for u in grid], minlength=12)
+        counts = np.bincount([_test.sample(dist, u) for u in grid], minlength=12)
         assert counts / 20_000 == pytest.approx(specllama_probs(logits, chain, []), abs=1e-4)
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import pages
 import pytest
 from engine import Engine
+from structs import values
 
 from specllama import _core
+from specllama._core import _test
 from specllama.drafts.draft import TEXT_DRAFTERS
 from specllama.token import Origin
 
@@ -82,12 +84,12 @@ def test_drafters_that_cannot_be_are_refused(tiny_files: TinyFiles) -> None:
 
 def test_offers_of_several_drafters_are_compared(tiny_files: TinyFiles) -> None:
     """The pace takes the offer of which it expects more, whatever its place."""
-    pace = _core.Pace()
+    pace = _test.Pace()
     pace.target.restore({n: 0.05 + 0.001 * n for n in range(1, 18)})
     pace.begin_generation()
     pace.begin_round(16, 0)
     pace.end_round(0, 0.051, 0.0)
-    likely, unlikely = [_core.Expectation.of_lookup(40, False)] * 3, [_core.Expectation.of_lookup(2, True)] * 3
+    likely, unlikely = [_test.Expectation.of_lookup(40, False)] * 3, [_test.Expectation.of_lookup(2, True)] * 3
     for offers, best in (([likely, unlikely], 0), ([unlikely, likely], 1), ([[], unlikely, likely], 2)):
         pace.begin_round(16, 0)
-        assert pace.decide(offers) == ("take", 3, best)
+        assert values(pace.decide(offers)) == ("take", 3, best)

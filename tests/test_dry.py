@@ -19,6 +19,7 @@ from test_engine_statistics import LEVEL, OFF, VOCAB, Scorer, chi_square, core_s
 from test_engine_statistics import sequence_probabilities as probabilities_of_sequences
 
 from specllama import _core
+from specllama._core import _test
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
@@ -30,7 +31,8 @@ TEXTS = ["\n", ".", "the", " the", "cat sat", "t", "n no", "日本", "a\nb"]
 
 def subtracted(history: Sequence[int], n_vocab: int = TOKENS, prompt: int = 0, **dry: Any) -> dict[int, float]:
     """What our chain subtracts from the logits of the tokens, the first `prompt` of which are the prompt."""
-    params = _core.SamplerParams(temperature=-1.0, dry=_core.DryParams(multiplier=1.5, prompt=history[:prompt], **dry))
+    named = {f"dry_{name}": value for name, value in dry.items()}
+    params = _core.SamplerParams(temperature=-1.0, dry_multiplier=1.5, dry_prompt=history[:prompt], **named)
     probs = _core.distribution(np.zeros(n_vocab, np.float32), params, history[prompt:]).probs
     logs = np.log(np.maximum(probs, 1e-30))
     return {int(token): float(logs.max() - logs[token]) for token in np.flatnonzero(logs < logs.max() - 1e-6)}
@@ -56,7 +58,7 @@ def test_the_definition(
         base=1.3,
         allowed_length=allowed_length,
         penalty_last_n=last_n,
-        breakers=_core.SequenceBreakers(breakers),
+        breakers=_test.sequence_breakers(breakers),
     )
     expected = {token: penalty for token, penalty in expected.items() if penalty < 60}  # beyond, both are impossible
     assert {token: found[token] for token in expected} == pytest.approx(expected, abs=1e-3)
@@ -112,7 +114,7 @@ def test_bad_breakers(make_base: MakeBase) -> None:
     with pytest.raises(ValueError, match="dry_sequence_breakers has 65 texts: it may have at most 64"):
         _core.breakers_of_texts(api(), vocab_address(make_base()), [f"a{i}" for i in range(65)])
     with pytest.raises(ValueError, match="no tokens"):
-        _core.SequenceBreakers([[1], []])
+        _test.sequence_breakers([[1], []])
 
 
 # --- The engine -------------------------------------------------------------------------------------------------------
@@ -181,12 +183,12 @@ def test_sequences_of_three_tokens(tiny_files: TinyFiles, rule: str) -> None:
     exact = probabilities_of_sequences(DryScorer(llm, prompt), OFF)
     without = probabilities_of_sequences(Scorer(llm, prompt), OFF)
     llm.close()
-    dry = _core.DryParams(multiplier=0.9, base=1.5, allowed_length=1)
+    dry = {"dry_multiplier": 0.9, "dry_base": 1.5, "dry_allowed_length": 1}
     for draft, gamma in (("good", 4), ("adversarial", 2)):
         engine = Engine(tiny_files.letters, tiny_files.letters_draft(draft))
 
         def generate(seed: int, engine: Engine = engine, gamma: int = gamma) -> list[int]:
-            return engine.generate(prompt, 3, rule=rule, gamma=gamma, seed=seed, dry=dry, **core_settings(OFF))
+            return engine.generate(prompt, 3, rule=rule, gamma=gamma, seed=seed, **dry, **core_settings(OFF))
 
         counts = count_sequences(generate, 3000)
         engine.close()
@@ -199,8 +201,8 @@ def test_sequences_of_three_tokens(tiny_files: TinyFiles, rule: str) -> None:
 def test_an_identical_draft_is_always_accepted(tiny_files: TinyFiles, rule: str) -> None:
     """p and q see the same history, drafted tokens included."""
     engine = Engine(tiny_files.target, tiny_files.identical)
-    dry = _core.DryParams(multiplier=2.0, allowed_length=1)
-    engine.generate([1, 270, 280, 290, 270, 280], 100, rule=rule, gamma=4, dry=dry, **core_settings(OFF))
+    dry = {"dry_multiplier": 2.0, "dry_allowed_length": 1}
+    engine.generate([1, 270, 280, 290, 270, 280], 100, rule=rule, gamma=4, **dry, **core_settings(OFF))
     drafted = sum(r.num_drafted for r in engine.rounds)
     assert sum(r.num_accepted for r in engine.rounds) >= drafted - 1  # batches of 1 and 5 may round differently
     counters = engine.speculator.counters

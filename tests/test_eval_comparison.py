@@ -8,7 +8,7 @@ import math
 import pytest
 from scipy import stats
 
-from specllama.eval import Accuracy, compare
+from specllama.eval import Accuracy, compare_accuracy
 from specllama.eval.accuracy import detectable_difference, mcnemar, paired_interval
 
 
@@ -64,7 +64,7 @@ def test_paired_interval_holds_the_difference_and_mirrors(table: tuple[int, int,
 def test_compare_counts_pairs() -> None:
     plain = [True] * 5 + [True] * 3 + [False] * 1 + [False] * 2
     speculative = [True] * 5 + [False] * 3 + [True] * 1 + [False] * 2
-    found = compare(plain, speculative)
+    found = compare_accuracy(plain, speculative)
     assert (found.both, found.only_plain, found.only_speculative, found.neither) == (5, 3, 1, 2)
     assert (found.plain.correct, found.speculative.correct, found.num_questions) == (8, 6, 11)
     assert found.difference == pytest.approx(-2 / 11)
@@ -74,28 +74,28 @@ def test_compare_counts_pairs() -> None:
 
 
 def test_sentences() -> None:
-    worse = compare([True] * 20, [True] * 12 + [False] * 8)
+    worse = compare_accuracy([True] * 20, [True] * 12 + [False] * 8)
     assert worse.differ
     assert (
         "The accuracies differ at the 5% level: of 20 questions, 8 came out right only without the draft, 0 only"
         in worse.sentence
     )
     assert "p = 0.0078" in worse.sentence
-    same = compare([True, False] * 50, [True, False] * 50)
+    same = compare_accuracy([True, False] * 50, [True, False] * 50)
     assert not same.differ
     assert "do not differ" in same.sentence
     assert same.detectable_difference is not None
     assert f"100 show a true difference of {100 * same.detectable_difference:.1f} points" in same.sentence
-    few = compare([True] * 5, [False] * 5)
+    few = compare_accuracy([True] * 5, [False] * 5)
     assert not few.differ  # five questions cannot show it
     assert "5 are too few to show any difference" in few.sentence
 
 
 def test_bad_sequences() -> None:
     with pytest.raises(ValueError, match="2 plain and 1 speculative"):
-        compare([True, False], [True])
+        compare_accuracy([True, False], [True])
     with pytest.raises(ValueError, match="at least one"):
-        compare([], [])
+        compare_accuracy([], [])
 
 
 def power(total: int, discordant: float, difference: float) -> float:

@@ -49,6 +49,21 @@ def test_max_tokens_inside_a_run(
     assert_like_fresh(llm, make_llama, tiny_files)
 
 
+def test_a_call_that_is_refused_leaves_a_stream_alone(
+    llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles
+) -> None:
+    tokens = llm.tokenize(PROMPT.encode())
+    whole = [token.id for token in llm.generate_tokens(PROMPT, **SAMPLING)]
+    stream = llm.generate_tokens(PROMPT, **SAMPLING)
+    begun = [next(stream).id for _ in range(3)]
+    for refused in ([*tokens, llm.n_vocab()], [-1]):
+        with pytest.raises(ValueError, match="out of range"):
+            list(llm.generate_tokens(refused, **SAMPLING))
+    assert [*begun, *(token.id for token in stream)] == whole
+    assert llm.stats.num_tokens == len(whole)
+    assert_like_fresh(llm, make_llama, tiny_files)
+
+
 @pytest.mark.parametrize("taken", [1, 2, 4, 9])
 def test_abandoned_generator(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles, taken: int) -> None:
     llm.set_seed(5)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
+import structs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantized import TYPES, dequantized_by_ggml, quantized
 
 from specllama import _core
+from specllama._core import _test
 
 FAST = [name for name in _core.instruction_sets() if name != "plain"]
 SHAPES = [(16, 1), (37, 3), (1, 2), (64, 8), (48, 9), (5, 70)]
@@ -18,7 +20,7 @@ SHAPES = [(16, 1), (37, 3), (1, 2), (64, 8), (48, 9), (5, 70)]
 
 def made(kind: str, rows: int, columns: int, blocks: int, seed: int = 1) -> tuple[npt.NDArray, npt.NDArray]:
     """Rows of a type and activations [columns, values] that belong together."""
-    values = _core.quantized_types()[kind][0]
+    values = _core.quantized_types()[kind].num_values
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=(rows, values * blocks)).astype(np.float32)
     return quantized(weights, kind), rng.normal(size=(columns, values * blocks)).astype(np.float32)
@@ -34,7 +36,7 @@ def error_of(found: npt.NDArray, weights: npt.NDArray[np.float64], x: npt.NDArra
 def test_a_row_is_what_ggml_takes_it_for(kind: str) -> None:
     rows, _ = made(kind, 24, 1, 3)
     expected = dequantized_by_ggml(rows, kind)
-    found = _core.dequantize_rows(rows, kind)
+    found = _test.dequantize_rows(rows, kind)
     assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
 
 
@@ -44,10 +46,10 @@ def test_products_are_near_those_in_double_precision(kind: str, name: str) -> No
     """What remains is what activations lose in 8 bits: half a step of 1/127 of a block's largest, 0.6 % in the mean."""
     for rows, columns in SHAPES:
         weights, x = made(kind, rows, columns, 4)
-        found = _core.multiply_quantized(weights, kind, x, name)
+        found = _test.multiply_quantized(weights, kind, x, name)
         assert found.shape == (columns, rows)
         if rows * columns > 100:
-            assert error_of(found, _core.dequantize_rows(weights, kind), x) < 0.02
+            assert error_of(found, _test.dequantize_rows(weights, kind), x) < 0.02
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -64,7 +66,7 @@ def test_an_instruction_set_gives_the_bits_of_plain_code(
 ) -> None:
     weights, x = made(kind, rows, columns, blocks, seed)
     assert np.array_equal(
-        _core.multiply_quantized(weights, kind, x, name), _core.multiply_quantized(weights, kind, x, "plain")
+        _test.multiply_quantized(weights, kind, x, name), _test.multiply_quantized(weights, kind, x, "plain")
     )
 
 
@@ -72,18 +74,18 @@ def test_an_instruction_set_gives_the_bits_of_plain_code(
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_column_does_not_depend_on_its_batch(kind: str, name: str) -> None:
     weights, x = made(kind, 40, 33, 6)
-    together = _core.multiply_quantized(weights, kind, x, name)
+    together = _test.multiply_quantized(weights, kind, x, name)
     for columns in (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17):
-        first = _core.multiply_quantized(weights, kind, x[:columns], name)
+        first = _test.multiply_quantized(weights, kind, x[:columns], name)
         assert np.array_equal(first, together[:columns])
-    assert np.array_equal(_core.multiply_quantized(weights, kind, x[20:21], name), together[20:21])
+    assert np.array_equal(_test.multiply_quantized(weights, kind, x[20:21], name), together[20:21])
 
 
 @pytest.mark.parametrize("name", _core.instruction_sets())
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_largest_codes_do_not_overflow(kind: str, name: str) -> None:
     """All codes at their largest and all activations at the same sign: the sums in 16 bits are as large as can be."""
-    values, size, _ = _core.quantized_types()[kind]
+    values, size, _ = structs.values(_core.quantized_types()[kind])
     rng = np.random.default_rng(3)
     extreme = quantized(np.abs(rng.normal(size=(16, 2 * values))).astype(np.float32) + 1, kind)
     weights = np.where(rng.random(extreme.shape) < 0.5, extreme, 0xFF).astype(np.uint8)
@@ -93,16 +95,16 @@ def test_the_largest_codes_do_not_overflow(kind: str, name: str) -> None:
             weights[:, block * size + at : block * size + at + 2] = (0x00, 0x3C)  # 1.0
     for sign in (1, -1):
         x = np.full((3, 2 * values), sign, dtype=np.float32)
-        exact = x.astype(np.float64) @ _core.dequantize_rows(weights, kind).T
-        assert np.allclose(_core.multiply_quantized(weights, kind, x, name), exact, rtol=1e-5, atol=1e-2)
+        exact = x.astype(np.float64) @ _test.dequantize_rows(weights, kind).T
+        assert np.allclose(_test.multiply_quantized(weights, kind, x, name), exact, rtol=1e-5, atol=1e-2)
 
 
 @pytest.mark.parametrize("name", _core.instruction_sets())
 def test_what_is_no_number_stays_in_its_column(name: str) -> None:
     weights, x = made("Q4_K", 16, 4, 2)
-    clean = _core.multiply_quantized(weights, "Q4_K", x, name)
+    clean = _test.multiply_quantized(weights, "Q4_K", x, name)
     x[1, 5], x[2, 7] = np.nan, np.inf
-    found = _core.multiply_quantized(weights, "Q4_K", x, name)
+    found = _test.multiply_quantized(weights, "Q4_K", x, name)
     assert np.array_equal(found[[0, 3]], clean[[0, 3]])
     assert not np.isfinite(found[2]).any()
 
@@ -110,17 +112,17 @@ def test_what_is_no_number_stays_in_its_column(name: str) -> None:
 def test_activations_of_zero_give_zero() -> None:
     weights, x = made("Q6_K", 20, 3, 2)
     for name in _core.instruction_sets():
-        assert not _core.multiply_quantized(weights, "Q6_K", 0 * x, name).any()
+        assert not _test.multiply_quantized(weights, "Q6_K", 0 * x, name).any()
 
 
 def test_bad_shapes_and_names_are_refused() -> None:
     weights, x = made("Q4_K", 16, 1, 2)
     with pytest.raises(ValueError, match="of whole blocks"):
-        _core.multiply_quantized(weights, "Q4_K", x[:, :-1], "plain")
+        _test.multiply_quantized(weights, "Q4_K", x[:, :-1], "plain")
     with pytest.raises(ValueError, match="no kernels for the type F16"):
-        _core.multiply_quantized(weights, "F16", x, "plain")
+        _test.multiply_quantized(weights, "F16", x, "plain")
     with pytest.raises(ValueError, match="no kernels for MMX"):
-        _core.multiply_quantized(weights, "Q4_K", x, "MMX")
+        _test.multiply_quantized(weights, "Q4_K", x, "MMX")
 
 
 def test_this_processor_has_more_than_plain_code() -> None:

@@ -274,7 +274,7 @@ def test_a_model_that_llama_cpp_has_loaded_before_is_named(quantized: Callable[[
     ("patch", "why"),
     [
         ("llama_cpp.__version__ = '0.3.99'", "llama-cpp-python 0.3.99 is not among the releases"),
-        ("from specllama import kernels; kernels._LIST = 'nothing'", "ggml has no function nothing"),
+        ("from specllama.backend import kernels; kernels._LIST = 'nothing'", "ggml has no function nothing"),
     ],
 )
 def test_a_library_that_does_not_fit_turns_them_off(quantized: Callable[[str], Path], patch: str, why: str) -> None:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import pickle
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -18,6 +19,22 @@ from specllama.samplers import SAMPLERS
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
+
+
+def test_the_models_are_freed_with_the_last_name_for_them(tiny_files: TinyFiles) -> None:
+    """Not some time later, by the garbage collector: they are large."""
+    options = {"n_ctx": 128, "n_threads": 1, "verbose": False}
+    llm = specllama.Llama(str(tiny_files.target), draft_model=str(tiny_files.good), **options)
+    llm.create_completion(PROMPT, max_tokens=8)
+    seen = [weakref.ref(llm), weakref.ref(llm.draft_model)]
+    stream = llm.generate_tokens(PROMPT, max_tokens=8)
+    text = next(stream).text
+    del llm
+    assert seen[0]() is not None, "whoever reads a stream needs it"
+    text += "".join(token.text for token in stream)
+    del stream
+    assert text
+    assert [reference() for reference in seen] == [None, None]
 
 
 def test_stats(pair: Pair) -> None:

@@ -112,7 +112,7 @@ def test_it_is_called_as_without_a_draft(make_llama: MakeLlama, tiny_files: Tiny
     text = [*prompt, *tokens]
     assert [ids for ids, _ in seen] == [text[:end] for end in range(len(prompt), len(text))]
     llm.reset()
-    for position, logits in scored(llm, text):
+    for position, logits in scored(llm.session, text):
         if position >= len(prompt) - 1:
             assert np.allclose(seen[position - len(prompt) + 1][1], logits, atol=1e-4)
 

@@ -188,7 +188,14 @@ def test_llama_cpps_own_draft_models_work(make_llama: MakeLlama) -> None:
     assert isinstance(llm.draft_model, LlamaPromptLookupDecoding)
 
 
-@pytest.mark.parametrize("drafted", [[-1], [10**6], "ab", None])
+def test_a_tuple_of_two_ids_is_no_q(make_llama: MakeLlama) -> None:
+    llm = make_llama(draft=lambda history: (270, 280))
+    assert texts(llm, temperature=0.4) == texts(llm, temperature=0.4, num_draft_tokens=0)
+    assert llm.stats.fallback_reason is None
+    assert llm.total_stats.num_draft_tokens > 0
+
+
+@pytest.mark.parametrize("drafted", [[-1], [10**6], "ab", None, ([270], None), ([270], [[1.0]]), ([270, 280], [[1.0]])])
 def test_a_function_that_drafts_nonsense_costs_speed_and_not_the_text(make_llama: MakeLlama, drafted: Any) -> None:
     llm = make_llama(draft=lambda history: drafted)
     expected = texts(llm, temperature=0.4, num_draft_tokens=0)

@@ -6,12 +6,12 @@ import pytest
 from pace_driver import Driver, Expectation, decided, looked_up
 from simulation import DRAFT, MOST, TARGETS, curve
 
-from specllama import _core
+from specllama._core import _test
 
 
 def test_plain_decoding_is_measured_first_and_every_hundred_rounds() -> None:
     """Nothing is drafted then, however much it promises."""
-    pace = _core.Pace()
+    pace = _test.Pace()
     pace.begin_generation()
     plain = []
     for i in range(210):
@@ -51,7 +51,7 @@ def test_plain_decoding_is_measured_more_often_where_that_costs_less(gain: float
 
 
 def test_decodes_that_were_not_paced_teach_what_they_cost() -> None:
-    pace = _core.Pace()
+    pace = _test.Pace()
     pace.decoded(1, 0.05)
     pace.decoded(1, 0.05)
     pace.decoded(5, 0.08)
@@ -72,7 +72,7 @@ def test_a_prompt_that_the_draft_need_not_decode() -> None:
     assert not paces["not monotonic"].prompt_pays(300, MOST, 128)
     assert not paces["16-bit"].prompt_pays(300, MOST, 8)
     assert not paces["16-bit"].prompt_pays(5000, MOST, 10**6), "an answer is seldom as long as max_tokens"
-    assert _core.Pace().prompt_pays(5000, MOST, 1), "nothing is known: it has to be seen"
+    assert _test.Pace().prompt_pays(5000, MOST, 1), "nothing is known: it has to be seen"
 
 
 def test_a_draft_that_may_well_pay_gets_its_prompt() -> None:
@@ -107,7 +107,7 @@ def test_a_draft_that_was_slow_is_looked_at_again() -> None:
     pace.drafted(Expectation.of_model(0.9, pace.before()))
     pace.end_round(1, 0.1, 0.015)
     assert [pace.probes() for _ in range(9)] == [i == 7 for i in range(9)], "it was used"
-    nothing_known = _core.Pace()
+    nothing_known = _test.Pace()
     assert nothing_known.probes()
     nothing_known.draft.observe(1, 0.1)
     assert nothing_known.draft.known() == {1: pytest.approx(0.1)}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from simulation import FIXED_DRAFTERS, TARGETS, Machine, Simulation, Text, make_text, throughput
 
-from specllama import _core
+from specllama._core import _test
 
 LENGTH = 128
 SEEDS = range(8)
@@ -40,7 +40,7 @@ def best_fixed(texts: list[Text], machine: Machine) -> float:
     return max(means)
 
 
-def paced(text: Text, machine: Machine, pace: _core.Pace, may_drop: bool = False) -> float:
+def paced(text: Text, machine: Machine, pace: _test.Pace, may_drop: bool = False) -> float:
     """Tokens per second under auto."""
     return throughput(Simulation(text, machine, LENGTH, may_drop=may_drop).paced(pace))
 
@@ -50,7 +50,7 @@ def against_best_fixed(
 ) -> float:
     """Mean tokens per second under auto, by those of the best fixed setting."""
     texts = [make_text(process, LENGTH, seed, lookup) for seed in SEEDS]
-    paces = [machine.known() if known else _core.Pace() for _ in texts]
+    paces = [machine.known() if known else _test.Pace() for _ in texts]
     ours = np.mean([paced(text, machine, pace, may_drop) for text, pace in zip(texts, paces, strict=True)])
     return float(ours / best_fixed(texts, machine))
 
@@ -111,7 +111,7 @@ def test_a_draft_that_is_never_right_costs_two_percent_at_most(target: str, know
     machine = Machine(TARGETS[target])
     for seed in SEEDS:
         text = make_text("never", LENGTH, seed)
-        pace = machine.known() if known else _core.Pace()
+        pace = machine.known() if known else _test.Pace()
         assert paced(text, machine, pace, may_drop) > 0.98 * plain(text, machine)
 
 

@@ -64,7 +64,7 @@ def test_bad_values_are_named(name: str, value: float) -> None:
 )
 def test_bad_values_of_dry(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"dry_{name}={value:g} is not .* must be"):
-        _core.SamplerParams(dry=_core.DryParams(**{name: value}))
+        _core.SamplerParams(**{f"dry_{name}": value})
 
 
 @pytest.mark.parametrize("bias", [{5: NAN}, {5: INF}, {-1: 0.5}])
@@ -105,9 +105,9 @@ def test_bad_biases(bias: dict[int, float]) -> None:
         {"dynatemp_range": -1.0},
         {"dynatemp_range": 5.0, "dynatemp_exponent": 0.0},
         {"dynatemp_range": 0.8, "dynatemp_exponent": 1000.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
-        {"dry": _core.DryParams(multiplier=3e38, base=3e38, allowed_length=0, prompt=[5] * 100)},
-        {"dry": _core.DryParams(multiplier=1.0, base=1.0, penalty_last_n=0, prompt=[5] * 100)},
-        {"dry": _core.DryParams(multiplier=1.0, penalty_last_n=2**31 - 1, prompt=[5] * 100)},
+        {"dry_multiplier": 3e38, "dry_base": 3e38, "dry_allowed_length": 0, "dry_prompt": [5] * 100},
+        {"dry_multiplier": 1.0, "dry_base": 1.0, "dry_penalty_last_n": 0, "dry_prompt": [5] * 100},
+        {"dry_multiplier": 1.0, "dry_penalty_last_n": 2**31 - 1, "dry_prompt": [5] * 100},
     ],
 )
 def test_values_with_a_meaning_give_a_distribution(values: dict[str, Any]) -> None:
@@ -121,6 +121,6 @@ def test_names_are_keywords_and_unknown_ones_are_refused() -> None:
     with pytest.raises(TypeError):
         _core.SamplerParams(0.8)  # type: ignore[misc]
     with pytest.raises(TypeError):
-        _core.SamplerParams(temprature=0.8)  # type: ignore[call-arg]
+        _core.SamplerParams(temprature=0.8)
     with pytest.raises(TypeError):
         _core.SamplerParams(temperature="hot")  # type: ignore[arg-type]

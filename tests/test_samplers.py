@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import itertools
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from responses import PROMPT, joined
 import specllama
 from specllama import _core
 from specllama.completions.logprobs import scored
-from specllama.samplers import SAMPLERS, Samplers
+from specllama.samplers import DEFAULTS, SAMPLERS
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -91,8 +90,8 @@ def test_they_are_part_of_the_signatures() -> None:
     llm = specllama.Llama
     for method in (llm.generate, llm.create_completion, llm.__call__, llm.create_chat_completion):
         parameters = inspect.signature(method).parameters
-        for field in dataclasses.fields(Samplers):
-            assert parameters[field.name].default == field.default
+        for name, default in DEFAULTS.items():
+            assert parameters[name].default == default
 
 
 def test_other_names_are_still_refused(drafted: specllama.Llama) -> None:
@@ -145,7 +144,7 @@ def test_log_probabilities_are_the_models_own(drafted: specllama.Llama) -> None:
     tokens = [token.id for token in drafted.generate_tokens(PROMPT, max_tokens=12, **settings)]
     prompt = drafted.tokenize(PROMPT.encode())
     drafted.reset()
-    rows = dict(scored(drafted, [*prompt, *tokens]))
+    rows = dict(scored(drafted.session, [*prompt, *tokens]))
     for i, token in enumerate(tokens):
         row = rows[len(prompt) - 1 + i]
         expected = float(row[token] - np.logaddexp.reduce(row.astype(np.float64)))

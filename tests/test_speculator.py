@@ -166,8 +166,8 @@ def test_extend_and_rewind(make_engine: MakeEngine) -> None:
 def test_logits_are_the_targets_own_after_bias_and_penalties(make_engine: MakeEngine) -> None:
     """Bias and penalties are applied in llama.cpp's buffer, and taken back."""
     engine = make_engine("good")
-    dry = _core.DryParams(multiplier=2.0, allowed_length=0)
-    settings: dict[str, Any] = {"temperature": 0.0, "repeat_penalty": 1.5, "frequency_penalty": 0.5, "dry": dry}
+    dry = {"dry_multiplier": 2.0, "dry_allowed_length": 0}
+    settings: dict[str, Any] = {"temperature": 0.0, "repeat_penalty": 1.5, "frequency_penalty": 0.5, **dry}
     engine.begin(PROMPT, gamma=4, **settings)
     for _ in range(5):
         tokens = engine.step()

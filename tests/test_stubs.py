@@ -1,16 +1,21 @@
-"""specllama/_core.pyi says what the extension has: names, and the names, order and kinds of arguments."""
+"""specllama/_core/*.pyi say what the extension has: names, and the names, order and kinds of arguments."""
 
 from __future__ import annotations
 
 import ast
 import re
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specllama import _core
+import numpy as np
+import pytest
 
-STUB = Path(_core.__file__).with_name("_core.pyi")
+from specllama import _core
+from specllama._core import _test
+
+STUBS = Path(_core.__file__).with_name("_core")
 SPECIAL = {"__init__", "__len__"}
 
 Signature = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
@@ -19,10 +24,30 @@ Members = dict[str, Any]
 """By their path: a class's bases, "property", or the set of a function's signatures."""
 
 
-def test_the_stub_has_what_the_extension_has() -> None:
-    found = of_extension(vars(_core))
-    assert len(found) > 100
-    assert of_stub(ast.parse(STUB.read_text(encoding="utf-8")).body) == found
+@pytest.mark.parametrize(("module", "stub", "most"), [(_core, "__init__", 100), (_test, "_test", 40)])
+def test_the_stub_has_what_the_extension_has(module: types.ModuleType, stub: str, most: int) -> None:
+    found = of_extension(vars(module))
+    assert len(found) > most
+    assert of_stub(ast.parse((STUBS / f"{stub}.pyi").read_text(encoding="utf-8")).body) == found
+
+
+def test_a_struct_is_read_only_and_shows_its_fields() -> None:
+    index = _test.SuffixIndex()
+    index.append(np.array([1, 2, 3, 1, 2], dtype=np.int32))
+    match = index.longest()
+    assert repr(match) == "Match(next=2, length=2, num_same=1, num_other=0)"
+    with pytest.raises(AttributeError):
+        match.length = 3  # type: ignore[misc]
+
+
+def test_every_struct_and_its_fields_are_documented() -> None:
+    for module in (_core, _test):
+        for name, member in vars(module).items():
+            if isinstance(member, type) and not issubclass(member, Exception) and "__repr__" in vars(member):
+                fields = {field: got for field, got in vars(member).items() if isinstance(got, property)}
+                assert fields
+                assert member.__doc__, name
+                assert [field for field, got in fields.items() if not got.__doc__] == [], name
 
 
 def of_extension(names: Mapping[str, Any], owner: str = "") -> Members:

@@ -84,7 +84,7 @@ def probabilities(llm: specllama.Llama, tokens: list[int], num_prompt: int) -> l
     """Of each generated token, after the sampler chain."""
     params = _core.SamplerParams(**SAMPLING)
     result = []
-    for position, logits in scored(llm, tokens):
+    for position, logits in scored(llm.session, tokens):
         if position + 1 >= num_prompt:
             chain = _core.distribution(logits, params, tokens[num_prompt : position + 1])
             found = dict(zip(chain.ids.tolist(), chain.probs.tolist(), strict=True))

@@ -9,6 +9,11 @@ import pages
 
 PAGE = pages.ROOT / "docs" / "troubleshooting.md"
 
+BINDINGS = (
+    *("buffer_types", "counters", "decoders", "distributions", "grammars", "kernels"),
+    *("libllama", "module", "samplers", "speculator", "tables", "vocabularies"),
+)
+
 NOT_FOR_USERS = {
     "AttributeError": "the way by which Python says that a module lacks a name",
     "EOFError": "is put into 'its header ends early (…)'",
@@ -28,12 +33,10 @@ NOT_FOR_USERS = {
     "_reason: No matching distribution": "what pip says",
     "problems:  with seed …": "part of where a text differs",
     "_notes: the costs of batches": "part of 'interrupted: … are missing'",
-    "cpp/bind_mathematics.cpp": "the tests' way into the mathematics, of no use to anybody else",
+    "cpp/bindings/test/": "the tests' way into the mathematics, of no use to anybody else",
     "C++: Drafter": "documentation",
     "C++: the drafter '": "Python gives each drafter what it is made of",
     "C++: two drafters that draw": "Python takes one draft",
-    "cpp/bindings.cpp": "the module's documentation",
-    "cpp/bind_kernels.cpp": "the same, and the tests' way to the products: Python names sets and types that there are",
     "cpp/kernels/": "a name in the statistics",
     "cpp/ggml_plugin/kernel_buffer_type.cpp: C++: a ": "put into 'this llama.cpp is built otherwise …'",
     "cpp/ggml_plugin/kernel_buffer_type.cpp: C++: ggml_init": "the same",
@@ -56,6 +59,9 @@ NOT_FOR_USERS = {
     "C++: unknown drafter": "Python looks first",
     "cpp/acceptance_rules/": "what is said of a rule where all are listed",
     "C++: libllama has no function": "Python looks first",
+    "cpp/sampler_params.hpp: C++: top_k": "every whole number is usable",
+    "cpp/sampler_params.hpp: C++: penalty_last_n": "the same",
+    **{f"cpp/bindings/{file}.cpp": "documentation, or for who calls the native module" for file in BINDINGS},
 }
 """Why a message needs no entry, by its kind or by what it begins with, behind its file or not."""
 

@@ -139,7 +139,7 @@ def test_a_pair(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     assert llm.n_tokens == draft.n_tokens == 0
     assert llm.create_completion(PROMPT, max_tokens=8, temperature=0.0)["choices"][0]["text"] == text
     other = make_llama(draft=tiny_files.good)
-    assert other.session.engine.costs[0] == pytest.approx(kept(llm, "target"))
+    assert other.session.engine.costs.target == pytest.approx(kept(llm, "target"))
     assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["curves"]["draft"]["points"][-1]["n"] == 256
 
 
@@ -153,7 +153,7 @@ def test_a_target_alone(make_llama: MakeLlama, draft: str | None) -> None:
     assert list(result.plans) == ["lookup"]
     assert list(kept(llm, "target")) == [1, 2, 3, 4, 5]
     llm.draft_model = "lookup"
-    assert list(llm.session.engine.costs[0]) == [1, 2, 3, 4, 5]
+    assert list(llm.session.engine.costs.target) == [1, 2, 3, 4, 5]
 
 
 def test_no_more_sizes_than_are_kept_or_fit(make_llama: MakeLlama) -> None:

@@ -12,8 +12,10 @@ import pytest
 import reference as ref
 import scipy.stats
 from random_models import PAIRS, VOCAB
+from structs import values
 
 from specllama import _core
+from specllama._core import _test
 
 FORMS = ("sparse", "dense")
 
@@ -59,24 +61,24 @@ def rounds(pair: str, gamma: int, forms: tuple[str, str] = ("sparse", "sparse"))
 @pytest.mark.parametrize("pair", PAIRS)
 def test_acceptance_and_residuals_equal_the_reference(pair: str, forms: tuple[str, str]) -> None:
     for r in rounds(pair, 3, forms):
-        a = _core.rejection_acceptance(r.core_p, r.core_q, r.draft)
+        a = _test.rejection_acceptance(r.core_p, r.core_q, r.draft)
         assert a == pytest.approx(ref.rejection_acceptance(r.p, r.q, r.draft), abs=1e-14)
-        h, w = _core.block_acceptance(r.core_p, r.core_q, r.draft)
+        h, w = values(_test.block_acceptance(r.core_p, r.core_q, r.draft))
         expected_h, expected_w = ref.block_weights(r.p, r.q, r.draft)
         assert h == pytest.approx(expected_h, abs=1e-12)
         assert w == pytest.approx(expected_w, abs=1e-14)
         for p, q, core_p, core_q, weight in zip(r.p, r.q, r.core_p, r.core_q, [1.0, *w[1:]], strict=False):
             expected = ref.residual(p, q, weight)
             if expected.sum() > 0:
-                assert dense(_core.residual(core_p, core_q, weight)) == pytest.approx(expected, abs=1e-12)
+                assert dense(_test.residual(core_p, core_q, weight)) == pytest.approx(expected, abs=1e-12)
 
 
 def core_rejection(p: Sequence[ref.Array], q: Sequence[ref.Array], draft: Sequence[int]) -> list[ref.Outcome]:
     """The outcomes of a round, computed from what the core says."""
     core_p, core_q = [distribution(x, "sparse") for x in p], [distribution(x, "sparse") for x in q]
     outcomes, reached = [], 1.0
-    for i, a in enumerate(_core.rejection_acceptance(core_p, core_q, list(draft))):
-        outcomes.append(ref.Outcome(i, reached * (1 - a), dense(_core.residual(core_p[i], core_q[i], 1.0))))
+    for i, a in enumerate(_test.rejection_acceptance(core_p, core_q, list(draft))):
+        outcomes.append(ref.Outcome(i, reached * (1 - a), dense(_test.residual(core_p[i], core_q[i], 1.0))))
         reached *= a
     return [*outcomes, ref.Outcome(len(draft), reached, p[len(draft)])]
 
@@ -84,11 +86,11 @@ def core_rejection(p: Sequence[ref.Array], q: Sequence[ref.Array], draft: Sequen
 def core_block(p: Sequence[ref.Array], q: Sequence[ref.Array], draft: Sequence[int]) -> list[ref.Outcome]:
     """The same for block verification."""
     core_p, core_q = [distribution(x, "sparse") for x in p], [distribution(x, "sparse") for x in q]
-    h, w = _core.block_acceptance(core_p, core_q, list(draft))
+    h, w = values(_test.block_acceptance(core_p, core_q, list(draft)))
     outcomes, none_above = [], 1.0
     for i in range(len(draft), -1, -1):
         passes = h[i - 1] if i > 0 else 1.0
-        next_token = p[i] if i == len(draft) else dense(_core.residual(core_p[i], core_q[i], w[i]))
+        next_token = p[i] if i == len(draft) else dense(_test.residual(core_p[i], core_q[i], w[i]))
         outcomes.append(ref.Outcome(i, none_above * passes, next_token))
         none_above *= 1 - passes
     return outcomes
@@ -121,15 +123,15 @@ def coins(accept: bool, threshold: float) -> list[float]:
 def test_rejection_decides_at_its_thresholds(pair: str) -> None:
     decided = set()
     for r in rounds(pair, 3):
-        a = _core.rejection_acceptance(r.core_p, r.core_q, r.draft)
+        a = _test.rejection_acceptance(r.core_p, r.core_q, r.draft)
         for n in range(4):
             sides = [coins(True, x) for x in a[:n]] + ([coins(False, a[n])] if n < 3 else [])
             # What comes behind the rejected one must not matter.
             for pattern in itertools.product(*sides, *[[0.0, 0.999]] * (3 - len(sides))):
-                accepted, token = _core.verify_rejection(r.core_p, r.core_q, r.draft, list(pattern), 0.5)
+                accepted, token = values(_test.verify_rejection(r.core_p, r.core_q, r.draft, list(pattern), 0.5))
                 assert accepted == n
-                expected = _core.residual(r.core_p[n], r.core_q[n], 1.0) if n < 3 else r.core_p[3]
-                assert token == _core.sample(expected, 0.5)
+                expected = _test.residual(r.core_p[n], r.core_q[n], 1.0) if n < 3 else r.core_p[3]
+                assert token == _test.sample(expected, 0.5)
                 decided.add(n)
     assert decided
 
@@ -138,28 +140,28 @@ def test_rejection_decides_at_its_thresholds(pair: str) -> None:
 def test_block_decides_at_its_thresholds(pair: str) -> None:
     decided = set()
     for r in rounds(pair, 3):
-        h, w = _core.block_acceptance(r.core_p, r.core_q, r.draft)
+        h, w = values(_test.block_acceptance(r.core_p, r.core_q, r.draft))
         for passes in itertools.product([True, False], repeat=3):
             for pattern in itertools.product(*[coins(ok, x) for ok, x in zip(passes, h, strict=True)]):
                 n = max((i + 1 for i, ok in enumerate(passes) if ok), default=0)
-                accepted, token = _core.verify_block(r.core_p, r.core_q, r.draft, list(pattern), 0.5)
+                accepted, token = values(_test.verify_block(r.core_p, r.core_q, r.draft, list(pattern), 0.5))
                 assert accepted == n
-                expected = _core.residual(r.core_p[n], r.core_q[n], w[n]) if n < 3 else r.core_p[3]
-                assert token == _core.sample(expected, 0.5)
+                expected = _test.residual(r.core_p[n], r.core_q[n], w[n]) if n < 3 else r.core_p[3]
+                assert token == _test.sample(expected, 0.5)
                 decided.add(n)
     assert decided
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_the_next_token_is_the_inverse_of_the_cumulated_residual(rule: str) -> None:
-    verify = {"rejection": _core.verify_rejection, "block": _core.verify_block}[rule]
+    verify = {"rejection": _test.verify_rejection, "block": _test.verify_block}[rule]
     seen = set()
     for r in rounds("random", 2):
-        _, w = _core.block_acceptance(r.core_p, r.core_q, r.draft)
+        _, w = values(_test.block_acceptance(r.core_p, r.core_q, r.draft))
         for accept in ([0.9999, 0.9999], [0.0, 0.9999], [0.0, 0.0]):
-            n, _ = verify(r.core_p, r.core_q, r.draft, accept, 0.0)
+            n = verify(r.core_p, r.core_q, r.draft, accept, 0.0).num_accepted
             weight = w[n] if rule == "block" else 1.0
-            source = r.core_p[2] if n == 2 else _core.residual(r.core_p[n], r.core_q[n], weight)
+            source = r.core_p[2] if n == 2 else _test.residual(r.core_p[n], r.core_q[n], weight)
             edges = np.cumsum(source.probs)
             for i, token in enumerate(source.ids):
                 inside = [edges[i] - 1e-9, edges[i] - source.probs[i] + 1e-9]
@@ -170,7 +172,7 @@ def test_the_next_token_is_the_inverse_of_the_cumulated_residual(rule: str) -> N
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_a_drafted_token_without_probability_is_never_accepted(rule: str) -> None:
-    verify = {"rejection": _core.verify_rejection, "block": _core.verify_block}[rule]
+    verify = {"rejection": _test.verify_rejection, "block": _test.verify_block}[rule]
     p = [_core.Distribution([0], [1.0])] * 2
     q = [_core.Distribution([1], [1.0])]
     assert verify(p, q, [1], [0.0], 0.7) == (0, 0)
@@ -180,10 +182,10 @@ def test_a_drafted_token_without_probability_is_never_accepted(rule: str) -> Non
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_no_drafts_means_a_plain_sample(rule: str) -> None:
-    verify = {"rejection": _core.verify_rejection, "block": _core.verify_block}[rule]
+    verify = {"rejection": _test.verify_rejection, "block": _test.verify_block}[rule]
     p = [_core.Distribution([4, 2], [0.6, 0.4])]
-    assert verify(p, [], [], [], 0.5) == (0, 4)
-    assert verify(p, [], [], [], 0.7) == (0, 2)
+    assert values(verify(p, [], [], [], 0.5)) == (0, 4)
+    assert values(verify(p, [], [], [], 0.7)) == (0, 2)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -196,7 +198,7 @@ def test_coupled_equals_the_target_alone_for_every_draft(pair: str) -> None:
         for block in ref.sequences(VOCAB, 3):
             for form in FORMS:
                 p = [distribution(target(block[:i]), form) for i in range(4)]
-                accepted, token = _core.verify_coupled(p, list(block), seed, 100)
+                accepted, token = values(_test.verify_coupled(p, list(block), seed, 100))
                 assert (*block[:accepted], token) == plain[: accepted + 1]
                 assert accepted == next((i for i in range(3) if block[i] != plain[i]), 3)
 
@@ -211,7 +213,7 @@ def test_gumbel_argmax_equals_its_definition(n_vocab: int, form: str) -> None:
         if trial % 3 == 0 and n_vocab > 2:
             p[rng.integers(n_vocab, size=n_vocab // 2)] = 0.0
             p /= p.sum()
-        noise = np.array([_core.gumbel(trial, 9, token) for token in range(n_vocab)])
+        noise = np.array([_test.gumbel(trial, 9, token) for token in range(n_vocab)])
         assert _core.gumbel_argmax(distribution(p, form), trial, 9) == ref.gumbel_argmax(p, noise)
 
 
@@ -237,14 +239,14 @@ def test_coupled_acceptance_lies_where_the_theory_says() -> None:
     accepted = 0
     for position in range(n):
         draft = _core.gumbel_argmax(core_q, 5, position)
-        accepted += _core.verify_coupled([core_p, core_p], [draft], 5, position)[0]
+        accepted += _test.verify_coupled([core_p, core_p], [draft], 5, position).num_accepted
     assert overlap / (2 - overlap) - 0.015 < accepted / n < overlap + 0.015
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_sampled_rounds_have_the_distribution_of_the_target(rule: str) -> None:
     """With the core's own uniforms from end to end: first token and accepted length, against the enumeration."""
-    verify = {"rejection": _core.verify_rejection, "block": _core.verify_block}[rule]
+    verify = {"rejection": _test.verify_rejection, "block": _test.verify_block}[rule]
     outcomes = {"rejection": ref.rejection_outcomes, "block": ref.block_outcomes}[rule]
     target, draft = PAIRS["random"]
     gamma, n = 3, 8_000
@@ -253,11 +255,11 @@ def test_sampled_rounds_have_the_distribution_of_the_target(rule: str) -> None:
     for i in range(n):
         block: tuple[int, ...] = ()
         for j in range(gamma):
-            block += (_core.sample(distribution(draft(block), "sparse"), _core.uniform(1, 2, i, j)),)
+            block += (_test.sample(distribution(draft(block), "sparse"), _test.uniform(1, 2, i, j)),)
         p = [distribution(target(block[:j]), "sparse") for j in range(gamma + 1)]
         q = [distribution(draft(block[:j]), "sparse") for j in range(gamma)]
-        accept = [_core.uniform(1, 3, i, j) for j in range(gamma)]
-        accepted, token = verify(p, q, list(block), accept, _core.uniform(1, 4, i, 0))
+        accept = [_test.uniform(1, 3, i, j) for j in range(gamma)]
+        accepted, token = verify(p, q, list(block), accept, _test.uniform(1, 4, i, 0))
         first[(*block[:accepted], token)[0]] += 1
         length += accepted
     assert scipy.stats.chisquare(first, n * target(())).pvalue > 1e-4
@@ -281,18 +283,18 @@ P, Q = _core.Distribution([0, 1], [0.5, 0.5]), _core.Distribution([1, 0], [0.6, 
 def test_lengths_that_do_not_fit_are_refused(
     rule: str, p: list[_core.Distribution], q: list[_core.Distribution], draft: list[int], accept: list[float]
 ) -> None:
-    verify = {"rejection": _core.verify_rejection, "block": _core.verify_block}[rule]
+    verify = {"rejection": _test.verify_rejection, "block": _test.verify_block}[rule]
     with pytest.raises(ValueError, match="gamma"):
         verify(p, q, draft, accept, 0.5)
 
 
 def test_lengths_that_do_not_fit_are_refused_elsewhere() -> None:
     with pytest.raises(ValueError, match="gamma"):
-        _core.verify_coupled([P], [0], 1, 0)
+        _test.verify_coupled([P], [0], 1, 0)
     with pytest.raises(ValueError, match="gamma"):
-        _core.block_acceptance([P], [Q], [0])
+        _test.block_acceptance([P], [Q], [0])
     with pytest.raises(ValueError, match="gamma"):
-        _core.rejection_acceptance([P, P], [], [0])
+        _test.rejection_acceptance([P, P], [], [0])
 
 
 @pytest.mark.parametrize(("ids", "probs"), [([0, 1], [1.0]), ([0], [0.5, 0.5]), ([], [])])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -13,6 +14,7 @@ import tiny_models as tiny
 
 import specllama
 from specllama import _core, verify
+from specllama._core import _test
 from specllama.engine.generation import Generation
 from specllama.engine.memory import sequence_of
 from specllama.prompts import Prompt
@@ -52,7 +54,7 @@ class ClaimingDrafter:
             self.scorer.prefill(sequence[:-1])
             logits = self.scorer.decode(sequence[-1:])[0]
             q.append(_core.distribution(logits, _core.SamplerParams()))
-            sequence.append(_core.sample(self.draw(logits, q[-1]), self.rng.random()))
+            sequence.append(_test.sample(self.draw(logits, q[-1]), self.rng.random()))
         return sequence[len(history) :], q
 
 
@@ -222,14 +224,14 @@ class Corrupting(BrokenEngine):
 
     context: _core.Sequence
 
-    def step(self, max_tokens: int) -> tuple[list[int], int, int]:
+    def step(self, max_tokens: int) -> Any:
         result = self.engine.step(max_tokens)
         if self.drafts:
             held = self.context.tokens()
             self.context.keep(len(held) - 1)
             self.context.decode(np.array([300], dtype=np.int32), 1)
             self.context.assume(held)
-        return result  # type: ignore[no-any-return]
+        return result
 
 
 def broken(llm: specllama.Llama, kind: type[BrokenEngine]) -> specllama.Llama:
@@ -288,9 +290,10 @@ class TakesTheOther(BrokenEngine):
         super().begin(prompt, **settings)
         self.drafts = self.drafts and settings["rule"] == self.rule
 
-    def step(self, max_tokens: int) -> tuple[list[int], int, int]:
-        tokens, drafted, accepted = self.engine.step(max_tokens)
-        return [self.other if self.drafts and token == self.one else token for token in tokens], drafted, accepted
+    def step(self, max_tokens: int) -> Any:
+        done = self.engine.step(max_tokens)
+        tokens = [self.other if self.drafts and token == self.one else token for token in done.tokens]
+        return SimpleNamespace(tokens=tokens, num_drafted=done.num_drafted, num_accepted=done.num_accepted)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import reference as ref
 import scipy.stats
 
 from specllama import _core
+from specllama._core import _test
 from specllama.engine.request import Request
 from specllama.verify.exact import PairScorer
 from specllama.verify.loop import has_penalties, request_for
@@ -132,7 +133,7 @@ def test_the_gap_of_greedy_decoding_is_that_of_the_logits(
 def test_the_gap_of_coupled_sampling_is_that_of_the_perturbed_logits(temperature: float) -> None:
     for seed in range(30):
         at = position({"temperature": temperature, **OPEN}, seed, generated=[7, 8, 9])
-        scores = [LOGITS[token] + temperature * _core.gumbel(seed, 4, token) for token in range(len(LOGITS))]
+        scores = [LOGITS[token] + temperature * _test.gumbel(seed, 4, token) for token in range(len(LOGITS))]
         for token, score in enumerate(scores):
             assert at.gap(LOGITS, token) == pytest.approx(max(scores) - score, rel=2e-3, abs=1e-5)
 
@@ -142,7 +143,7 @@ def test_where_a_cut_decides_the_gap_is_the_way_to_it(logit: float) -> None:
     """The noise is all for token 1, and min-p leaves it if both logits differ by no more than log 4."""
     logits = np.array([2.0, logit, -50.0], dtype=np.float32)
     sampling = {"temperature": 1.0, **OPEN, "min_p": 0.25}
-    seed = next(s for s in range(10_000) if _core.gumbel(s, 1, 1) - _core.gumbel(s, 1, 0) > 3.0)
+    seed = next(s for s in range(10_000) if _test.gumbel(s, 1, 1) - _test.gumbel(s, 1, 0) > 3.0)
     assert position({**sampling, "min_p": 0.0}, seed).choice(logits) == 1
     at = position(sampling, seed)
     chosen = int(logit == 0.7)

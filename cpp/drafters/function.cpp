@@ -2,6 +2,8 @@
 #include "function.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 
@@ -11,7 +13,47 @@ namespace specllama {
 
 namespace {
 
-void require_usable(const DraftRequest & request, const Offer & offer) {
+std::string shown(double value) {
+    std::ostringstream text;
+    text << value;
+    return text.str();
+}
+
+constexpr double sum_tolerance = 1e-3;  // of 32-bit probabilities of a large vocabulary
+
+std::string named(int32_t token, std::size_t i) {
+    return "the drafter gave token " + std::to_string(token) + " at position " + std::to_string(i);
+}
+
+void require_token(const DraftRequest & request, const Distribution & q, int32_t token, std::size_t i) {
+    if (token < 0 || static_cast<std::size_t>(token) >= request.target.n_vocab() || !(q.of(token) > 0.0)) {
+        throw std::invalid_argument(named(token, i) + ": it must be one of the target's " +
+                                    std::to_string(request.target.n_vocab()) + ", with a probability above 0 in its q");
+    }
+}
+
+// What was drawn from it is taken for a distribution, so it is one from here on.
+void normalise(Distribution & q, int32_t token, std::size_t i) {
+    double sum = 0.0;
+    for (const double p : q.probs) {
+        if (!std::isfinite(p) || p < 0.0) {
+            throw std::invalid_argument(named(token, i) + " with a q that has the value " + shown(p) +
+                                        ": probabilities must be finite and 0 or more; return those that the token "
+                                        "was drawn with, or the tokens alone");
+        }
+        sum += p;
+    }
+    if (std::abs(sum - 1.0) > sum_tolerance) {
+        throw std::invalid_argument(named(token, i) + " with a q that sums to " + shown(sum) +
+                                    ": it must sum to 1 within " + shown(sum_tolerance) +
+                                    "; return the probabilities that the token was drawn with, or the tokens alone");
+    }
+    for (double & p : q.probs) {
+        p /= sum;
+    }
+}
+
+void require_usable(const DraftRequest & request, Offer & offer) {
     const std::size_t count = offer.tokens.size();
     if (count > request.gamma || offer.q.size() != count) {
         throw std::invalid_argument("the drafter gave " + std::to_string(count) + " tokens and " +
@@ -19,13 +61,8 @@ void require_usable(const DraftRequest & request, const Offer & offer) {
                                     std::to_string(request.gamma) + " of each were asked for");
     }
     for (std::size_t i = 0; i < count; ++i) {
-        const int32_t token = offer.tokens[i];
-        if (token < 0 || static_cast<std::size_t>(token) >= request.target.n_vocab() || !(offer.q[i].of(token) > 0.0)) {
-            throw std::invalid_argument("the drafter gave token " + std::to_string(token) + " at position " +
-                                        std::to_string(i) + ": it must be one of the target's " +
-                                        std::to_string(request.target.n_vocab()) +
-                                        ", with a probability above 0 in its q");
-        }
+        normalise(offer.q[i], offer.tokens[i], i);
+        require_token(request, offer.q[i], offer.tokens[i], i);
     }
 }
 

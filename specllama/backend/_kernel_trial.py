@@ -28,8 +28,8 @@ def main(library: str, instruction_set: str) -> str:
     ours = offer_to(cpu, instruction_set).address
     for inputs, outputs in _SHAPES:
         products = Products(cpu, inputs, outputs, max(_COLUMNS))
-        for kind, (_, _, number) in _core.quantized_types().items():
-            why_not = _tried(products, kind, number, ours, outputs)
+        for kind, quantized in _core.quantized_types().items():
+            why_not = _tried(products, kind, quantized.number, ours, outputs)
             if why_not:
                 return f"{why_not}, weights of {inputs} x {outputs}"
     return ""

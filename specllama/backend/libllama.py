@@ -36,29 +36,31 @@ def load_api(library: types.ModuleType | Any = llama_cpp) -> _core.LlamaApi:
 
 def _addresses(library: Any) -> Mapping[str, int]:
     addresses = {}
-    for name, num_arguments in _core.required_functions():
+    for wanted in _core.required_functions():
+        name = wanted.name
         function = getattr(library, name, None)
         if function is None:
             raise _mismatch(library, f"it has no function {name}")
         found = len(function.argtypes or ())
-        if found != num_arguments:
-            raise _mismatch(library, f"its {name} takes {found} arguments, and {num_arguments} were expected")
+        if found != wanted.num_arguments:
+            raise _mismatch(library, f"its {name} takes {found} arguments, and {wanted.num_arguments} were expected")
         addresses[name] = ctypes.cast(function, ctypes.c_void_p).value or 0
-    for name, num_arguments in _core.optional_functions():
-        function = getattr(library, name, None)
-        if function is not None and len(function.argtypes or ()) == num_arguments:
-            addresses[name] = ctypes.cast(function, ctypes.c_void_p).value or 0
+    for wanted in _core.optional_functions():
+        function = getattr(library, wanted.name, None)
+        if function is not None and len(function.argtypes or ()) == wanted.num_arguments:
+            addresses[wanted.name] = ctypes.cast(function, ctypes.c_void_p).value or 0
     return addresses
 
 
 def _check_structs(library: Any) -> None:
     # A size check is not enough: fields have been inserted without a change of size.
-    for name, expected in _core.struct_layouts():
-        struct = getattr(library, name)
+    for layout in _core.struct_layouts():
+        expected = [(field.name, field.offset, field.size) for field in layout.fields]
+        struct = getattr(library, layout.name)
         fields = [(field[0], getattr(struct, field[0])) for field in struct._fields_]
         found = [(field, place.offset, place.size) for field, place in fields]
         if [*found, ("", 0, ctypes.sizeof(struct))] != expected:
-            raise _mismatch(library, f"its {name} is laid out as {found}, and {expected[:-1]} was expected")
+            raise _mismatch(library, f"its {layout.name} is laid out as {found}, and {expected[:-1]} was expected")
 
 
 def _mismatch(library: Any, what: str) -> ImportError:
@@ -71,8 +73,8 @@ API = load_api()
 
 def first_vocabulary_difference(
     target: _internals.LlamaModel, draft: _internals.LlamaModel
-) -> tuple[int, bytes, bytes] | None:
-    """The first token whose text differs, with the target's and the draft's text; None if none does."""
+) -> _core.VocabularyDifference | None:
+    """The first token whose text differs; None if none does."""
     return _core.first_vocabulary_difference(API, vocab_of(target), vocab_of(draft))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import time
@@ -19,7 +18,7 @@ _SECONDS_UNTIL_SYNC = 5.0  # what a power loss may cost
 
 
 class Answers:
-    """Opened for appending, for this process alone. Use it as a context manager.
+    """Opened for appending, for this process alone: a lock file lies beside it. Use it as a context manager.
 
     Attributes:
         keys: the keys of the lines that are answered in it, and the lines of this file that do.
@@ -33,8 +32,9 @@ class Answers:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stack = contextlib.ExitStack()
-        self._file: io.FileIO = self._stack.enter_context(locked(path, self._refuse))
         try:
+            self._stack.enter_context(locked(path.with_name(f"{path.name}.lock"), self._refuse))
+            self._file = self._stack.enter_context(path.open("ab", buffering=0))
             self.keys, self._size = self._read()
             self._file.truncate(self._size)
         except BaseException:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specllama.engine.limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
+from specllama.engine.number_limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
 from specllama.engine.rules import VERIFY
 
 if TYPE_CHECKING:
@@ -176,11 +176,12 @@ def add_sampling_arguments(parser: argparse.ArgumentParser, seed: str = _SEED) -
 
 def add_server_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """Add llama-server's samplers, under llama.cpp's names. All are off unless given."""
+    from specllama import _core
+
     group = parser.add_argument_group("more sampling (as in llama-server)")
-    group.add_argument("--dry-multiplier", type=float, metavar="X", help="DRY, against repetitions: 0 is off")
-    group.add_argument("--dry-base", type=float, metavar="X")
-    group.add_argument("--dry-allowed-length", type=int, metavar="N")
-    group.add_argument("--dry-penalty-last-n", type=int, metavar="N", help="-1: prompt and text as a whole")
+    for sampler in _core.server_samplers():
+        number, shown = (int, "N") if isinstance(sampler.default, int) else (float, "X")
+        group.add_argument(sampler.option, dest=sampler.name, type=number, metavar=shown, help=sampler.summary)
     group.add_argument(
         "--dry-sequence-breaker",
         dest="dry_sequence_breakers",
@@ -188,11 +189,6 @@ def add_server_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="instead of the default ones",
     )
-    group.add_argument("--xtc-probability", type=float, metavar="P", help="exclude top choices: 0 is off")
-    group.add_argument("--xtc-threshold", type=float, metavar="P")
-    group.add_argument("--top-nsigma", dest="top_n_sigma", type=float, metavar="N")
-    group.add_argument("--dynatemp-range", type=float, metavar="T", help="dynamic temperature: 0 is off")
-    group.add_argument("--dynatemp-exp", dest="dynatemp_exponent", type=float, metavar="X")
 
 
 def server_sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specllama.models.catalog import FILE_TYPES, Model
@@ -33,7 +30,7 @@ class Pair:
     reason: str
 
 
-def choose_pair(target: Model, draft: Model, *, gpu: bool, memory: int | None) -> Pair:
+def choose_pair(target: Model, draft: Model, *, gpu: bool, memory: int) -> Pair:
     """Choose the forms in which speculation shows what it does on this machine.
 
     It pays where reading the weights is what takes the time. A GPU is there with 4-bit weights; a CPU computes
@@ -44,7 +41,7 @@ def choose_pair(target: Model, draft: Model, *, gpu: bool, memory: int | None) -
         target: the catalog's target.
         draft: its draft.
         gpu: whether llama.cpp can use one.
-        memory: bytes available, None if unknown.
+        memory: bytes that are available without swapping.
     """
     if gpu:
         return Pair(None, None, -1, f"llama.cpp can use a GPU here: {target.type} weights, all layers on the GPU")
@@ -53,26 +50,18 @@ def choose_pair(target: Model, draft: Model, *, gpu: bool, memory: int | None) -
         size = int(target.size * FILE_TYPES[file_type] / FILE_TYPES[target.type])
         needed = size + draft.size + _MEMORY_ROOM
         wanted.append(f"{file_type} needs {needed / 1e9:.1f} GB")
-        if memory is None or memory >= needed:
+        if memory >= needed:
             reason = f"{file_type} weights: on a CPU, a draft pays where reading the weights takes the time"
             return Pair(file_type, "Q4_0", 0, reason)
     reason = f"{target.type} weights, on which a CPU gains little: {', '.join(wanted)} of free memory"
     return Pair(None, "Q4_0", 0, reason)
 
 
-def available_memory() -> int | None:
-    """Bytes of memory that can be used without swapping, as far as this platform says."""
-    if sys.platform == "win32":
-        return _available_memory_windows()
-    else:  # An else, because mypy checks one platform at a time.
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-        with contextlib.suppress(OSError, ValueError):
-            # No count of what is free: assume that half of it is.
-            return int(os.sysconf("SC_PHYS_PAGES")) * int(os.sysconf("SC_PAGE_SIZE")) // 2
-        return None
+def available_memory() -> int:
+    """Bytes of memory that can be used without swapping."""
+    import psutil
+
+    return int(psutil.virtual_memory().available)
 
 
 @contextlib.contextmanager
@@ -92,21 +81,3 @@ def loaded_pair(target: str, draft: str, pair: Pair, threads: int) -> Iterator[L
         )
     ) as llm:
         yield llm
-
-
-def _available_memory_windows() -> int | None:
-    import ctypes
-
-    class MemoryStatus(ctypes.Structure):
-        _fields_ = (
-            ("length", ctypes.c_uint32),
-            ("load", ctypes.c_uint32),
-            ("total", ctypes.c_uint64),
-            ("available", ctypes.c_uint64),
-            ("others", ctypes.c_uint64 * 5),
-        )
-
-    status = MemoryStatus(length=ctypes.sizeof(MemoryStatus))
-    if ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):  # type: ignore[attr-defined,unused-ignore]
-        return int(status.available)
-    return None

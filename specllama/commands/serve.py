@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specllama.commands import Subparsers
 
 _KEY_VARIABLE = "SPECLLAMA_API_KEY"
-_MAX_BODY = 8 << 20  # server.bodies.MAX_BODY, which takes the extra to import
+_MAX_BODY = 8 << 20  # server.request_limits.MAX_BODY, which takes the extra to import
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import functools
 import inspect
@@ -10,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from specllama.backend.base_class import BaseLlama
-from specllama.engine.limits import LARGEST_INT, MOST_THREADS
-from specllama.samplers import Samplers
+from specllama.engine.number_limits import LARGEST_INT, MOST_THREADS
+from specllama.samplers import DEFAULTS
 from specllama.warn import warn
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -67,10 +66,9 @@ def with_options(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
     def decorate(method: _Method) -> _Method:
         functools.update_wrapper(method, base)
         signature = inspect.signature(base)
-        samplers = {field.name: field.default for field in dataclasses.fields(Samplers)}
         ours = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-            for name, default in {"num_draft_tokens": None, "verify": None, **samplers}.items()
+            for name, default in {"num_draft_tokens": None, "verify": None, **DEFAULTS}.items()
             if name not in signature.parameters  # of a release that has them as well
         ]
         parameters = [*signature.parameters.values(), *ours]

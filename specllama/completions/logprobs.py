@@ -15,16 +15,13 @@ from specllama.engine.watch import heed_watch
 
 _CHUNK = 32  # prompt positions whose logits are held at once
 
-Entry = tuple[float, dict[int, float]]
-"""A token's log-probability, and those of the most probable tokens by id."""
 
-
-def prompt_logprobs(session: Session, tokens: list[int], num_top: int | None) -> list[Entry | None]:
+def prompt_logprobs(session: Session, tokens: list[int], num_top: int | None) -> list[_core.TokenLogprob | None]:
     """Entries of all prompt tokens; None for the first, which nothing precedes.
 
     Decodes the prompt anew, in small chunks, because the KV cache keeps no logits.
     """
-    entries: list[Entry | None] = [None]
+    entries: list[_core.TokenLogprob | None] = [None]
     for position, logits in scored(session, tokens):
         entries.append(_core.logprobs(logits, tokens[position + 1], num_top or 0))
     return entries
@@ -58,9 +55,9 @@ class LogprobLog:
         self._known: dict[int, str] = {}  # texts of tokens seen before
         self._texts: list[str] = []
         self._starts = [0]  # where each text begins, and the last one ends
-        self._entries: list[Entry | None] = []
+        self._entries: list[_core.TokenLogprob | None] = []
 
-    def add_prompt(self, tokens: list[int], entries: list[Entry | None]) -> None:
+    def add_prompt(self, tokens: list[int], entries: list[_core.TokenLogprob | None]) -> None:
         """The prompt's own tokens, for ``echo``. A leading BOS is left out."""
         skip = 1 if tokens[0] == self._llama.token_bos() else 0
         for token, entry in zip(tokens[skip:], entries[skip:], strict=True):
@@ -76,7 +73,7 @@ class LogprobLog:
     def last(self) -> float | None:
         """The log-probability of the token added last."""
         entry = self._entries[-1]
-        return None if entry is None else entry[0]
+        return None if entry is None else entry.logprob
 
     def all(self, text_offset: int) -> dict[str, Any]:
         """Everything; the first token begins at text_offset."""
@@ -88,24 +85,23 @@ class LogprobLog:
         return {
             "tokens": texts,
             "text_offset": [text_offset + start for start in self._starts[first:end]],
-            "token_logprobs": [None if entry is None else entry[0] for entry in entries],
+            "token_logprobs": [None if entry is None else entry.logprob for entry in entries],
             "top_logprobs": [
                 None if entry is None else self._top(entry, text) for text, entry in zip(texts, entries, strict=True)
             ],
         }
 
-    def _append(self, token: int, entry: Entry | None) -> None:
+    def _append(self, token: int, entry: _core.TokenLogprob | None) -> None:
         text = self._text(token)
         self._texts.append(text)
         self._starts.append(self._starts[-1] + len(text))
         self._entries.append(entry)
 
-    def _top(self, entry: Entry, text: str) -> dict[str, float]:
-        logprob, by_id = entry
+    def _top(self, entry: _core.TokenLogprob, text: str) -> dict[str, float]:
         top: dict[str, float] = {}
-        for token, value in by_id.items():
+        for token, value in entry.top.items():
             top.setdefault(self._text(token), value)  # tokens may share a text: the most probable one stands for it
-        top[text] = logprob
+        top[text] = entry.logprob
         return top
 
     def _text(self, token: int) -> str:

@@ -46,7 +46,8 @@ class CostMemory:
         now = time.monotonic()
         if now < self._rest_until or sys.is_finalizing():  # a stream may be closed when open() is gone already
             return
-        known = dict(zip(("target", "draft"), self._engine.costs, strict=True))
+        costs = self._engine.costs
+        known = {"target": costs.target, "draft": costs.draft}
         for role, key in self._keys.items():
             if changed(self._kept[role], known[role]):
                 self._rest_until = now + _PAUSE

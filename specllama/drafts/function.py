@@ -18,10 +18,12 @@ from .draft import Draft
 class FunctionDraft(Draft):
     """Drafts what a llama_cpp ``LlamaDraftModel`` says: token ids in, the ids that may follow out.
 
-    What it drafts must depend on nothing but the tokens that it is given: its q has one token.
+    What it drafts must depend on nothing but the tokens that it is given: their q has one token. A function that draws
+    its tokens at random returns ``(ids, q)``, where q[i] has the probabilities of the whole vocabulary that token i was
+    drawn with: an array [ids, n_vocab].
     """
 
-    def __init__(self, target: BaseLlama, function: Callable[[npt.NDArray[np.intc]], npt.NDArray[np.intc]]) -> None:
+    def __init__(self, target: BaseLlama, function: Callable[[npt.NDArray[np.intc]], Any]) -> None:
         super().__init__(function)
         self._function = function
         self.unusable = why_no_rollback(target, "target")
@@ -41,7 +43,16 @@ class FunctionDraft(Draft):
 
     def _propose(
         self, history: npt.NDArray[np.int32], num_draft_tokens: int
-    ) -> tuple[list[int], list[_core.Distribution]]:
-        drafted = np.asarray(self._function(history.astype(np.intc)))[:num_draft_tokens]
-        tokens = [int(token) for token in drafted]
-        return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
+    ) -> tuple[list[int], _core.DraftProbabilities]:
+        drafted = self._function(history.astype(np.intc))
+        if not _has_q(drafted):
+            tokens = [int(token) for token in np.asarray(drafted)[:num_draft_tokens]]
+            return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
+        tokens, q = [int(token) for token in drafted[0]], np.asarray(drafted[1], dtype=np.float64)
+        # A draft may stop anywhere, whatever was drawn.
+        return tokens[:num_draft_tokens], q[:num_draft_tokens] if q.shape[:1] == (len(tokens),) else q
+
+
+def _has_q(drafted: Any) -> bool:
+    """Whether this is (ids, q); two ids in a tuple are not."""
+    return isinstance(drafted, tuple) and len(drafted) == 2 and np.ndim(drafted[0]) == 1

@@ -19,8 +19,8 @@ def require_same_vocabulary(target: _internals.LlamaModel, draft: _internals.Lla
     """
     difference = first_vocabulary_difference(target, draft)
     if difference is not None:
-        token, target_text, draft_text = difference
-        raise _mismatch(f"token {token} is {_show(target_text)} in the target and {_show(draft_text)} in the draft")
+        of_target, of_draft = _show(difference.target_text), _show(difference.draft_text)
+        raise _mismatch(f"token {difference.token} is {of_target} in the target and {of_draft} in the draft")
     for name in ("bos", "eos"):
         of_target, of_draft = getattr(target, f"token_{name}")(), getattr(draft, f"token_{name}")()
         if of_target != of_draft:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import collections
-import functools
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import llama_cpp
@@ -49,7 +48,7 @@ class Generation:
         self._sample_seconds = 0.0
         self._fallback_reason = request.fallback_reason()
         self._processors = llama_cpp.LogitsProcessorList(request.logits_processor or ())
-        self._next_round: Callable[[], Iterable[tuple[int, Origin]]] = self._speculate
+        self._own_sampler: LlamaCppSampler | None = None  # for text that is decoded plainly
         self._tally: Tally | None = None
         self._watch = watch_of_call()
         self.begun = False
@@ -168,8 +167,7 @@ class Generation:
         llama.input_ids[: len(tokens)] = tokens
         self._publish(None)
         if self._fallback_reason:
-            own_sampler = LlamaCppSampler(llama, request, self._processors)
-            self._next_round = functools.partial(self._plain_round, own_sampler)
+            self._own_sampler = LlamaCppSampler(llama, request, self._processors)
             if session.draft is not None and request.options.most_draft_tokens > 0:
                 session.warn_once(f"{self._fallback_reason}: decoding plainly, without the draft")
 
@@ -194,7 +192,8 @@ class Generation:
                 self._heed_watch()  # here Python looks at signals, too
             if not self._engine.round_is_open:
                 self._row = -1
-            self._waiting.extend(self._next_round())
+            sampler = self._own_sampler
+            self._waiting.extend(self._speculate() if sampler is None else self._plain_round(sampler))
             self._look_at_engine()
         self._row += 1
         stops = self._stops()
@@ -243,14 +242,15 @@ class Generation:
     def _speculate(self) -> Iterable[tuple[int, Origin]]:
         request = self._request
         left = request.max_tokens - (self._position - self._prompt_size)
-        tokens, num_drafted, num_accepted = self._engine.step(max(1, left))
+        done = self._engine.step(max(1, left))
+        num_drafted, num_accepted = done.num_drafted, done.num_accepted
         if self._engine.drafting_stopped:
             self._session.warn_once(f"{self._engine.drafting_stopped}: decoding plainly from here on")
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
         sources = self._engine.sources()[:num_accepted] if num_accepted else ()
         origins: list[Origin] = [_ORIGINS[source] for source in sources]
         # A round that is open has come as far as its accepted tokens.
-        return itertools.islice(zip(tokens, [*origins, last], strict=False), self._row + 1, None)
+        return itertools.islice(zip(done.tokens, [*origins, last], strict=False), self._row + 1, None)
 
     def _plain_round(self, sampler: LlamaCppSampler) -> Iterable[tuple[int, Origin]]:
         """A round whose token llama.cpp's own sampler chooses."""

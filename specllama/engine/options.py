@@ -10,7 +10,7 @@ import llama_cpp
 
 from specllama.samplers import Samplers
 
-from .limits import MOST_DRAFT_TOKENS
+from .number_limits import MOST_DRAFT_TOKENS
 from .rules import VERIFY
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Options:
             self.verify if verify is None else verify,
             self.max_draft_tokens,
         )
-        return dataclasses.replace(options, samplers=dataclasses.replace(self.samplers, **(samplers or {})))
+        return dataclasses.replace(options, samplers=self.samplers.overridden(samplers or {}))
 
     @property
     def paced(self) -> bool:

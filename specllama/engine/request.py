@@ -9,7 +9,7 @@ from typing import Any
 
 from specllama import _core
 
-from .limits import LARGEST_INT
+from .number_limits import LARGEST_INT
 from .options import Options
 from .rules import RULES, STEPWISE
 

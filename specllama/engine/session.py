@@ -68,8 +68,7 @@ class Session:
     def llama(self) -> BaseLlama:
         """The target."""
         llama = self._llama()
-        if llama is None:
-            raise _core.ClosedError("this Llama is gone: create a new one, and keep it while it generates")
+        assert llama is not None, "whoever works with a session holds its Llama"
         return llama
 
     @property

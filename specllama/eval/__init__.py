@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .accuracy import Accuracy, Comparison, compare
+from .accuracy import Accuracy, Comparison, compare_accuracy
 from .evaluation import Evaluation
 from .human_eval import humaneval
 from .multiplication import multiply
@@ -19,7 +19,10 @@ __all__ = [
     "Limits",
     "Record",
     "Speed",
-    "compare",
+    "compare_accuracy",
     "humaneval",
     "multiply",
 ]
+
+compare = compare_accuracy
+"""Its name before: `specllama.compare` compares something else."""

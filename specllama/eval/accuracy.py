@@ -92,7 +92,7 @@ class Comparison:
         return {**dataclasses.asdict(self), "differ": self.differ, "sentence": self.sentence}
 
 
-def compare(plain: Sequence[bool], speculative: Sequence[bool]) -> Comparison:
+def compare_accuracy(plain: Sequence[bool], speculative: Sequence[bool]) -> Comparison:
     """Compare two ways of answering.
 
     Args:

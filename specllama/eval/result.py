@@ -10,7 +10,7 @@ from typing import Any
 from specllama.prompts import Prompt
 from specllama.stats import Stats
 
-from .accuracy import Comparison, compare
+from .accuracy import Comparison, compare_accuracy
 
 WAYS = ("plain", "speculative")
 """The two ways of answering."""
@@ -124,7 +124,7 @@ class EvalResult:
         if not self.records:
             return None
         plain = [record.plain.grade.correct for record in self.records]
-        return compare(plain, [record.speculative.grade.correct for record in self.records])
+        return compare_accuracy(plain, [record.speculative.grade.correct for record in self.records])
 
     def answers(self, way: str) -> list[GradedAnswer]:
         """The answers of one way, ``plain`` or ``speculative``, in the order of the questions."""

@@ -1,4 +1,8 @@
-"""Reads the header of a GGUF file: what it is, before llama.cpp is trusted with it."""
+"""Reads the header of a GGUF file: what it is, before llama.cpp is trusted with it.
+
+Not by gguf.GGUFReader: it takes 40 times as long, because it makes an array of each of 150,000 tokens, and where a file
+is damaged it raises an IndexError of NumPy instead of saying what is wrong.
+"""
 
 from __future__ import annotations
 

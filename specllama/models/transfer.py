@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Protocol
+
+import filelock
 
 CHUNK = 1 << 22
 
@@ -97,48 +97,16 @@ def require_space(folder: Path, needed: int, purpose: str) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[io.FileIO]:
-    """Hold a lock on the file `path`, and have it for appending; the system frees it even when this process is killed.
-
-    Args:
-        path: made if it is missing.
-        on_wait: called when another process has the lock, before this one waits for it. May raise instead.
-    """
+def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock file `path`; the system frees it even when this process is killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b", buffering=0) as file:
-        if not _try_lock(file):
-            on_wait()
-            _wait_for_lock(file)
-        yield file  # Closing the file frees the lock.
-
-
-if sys.platform == "win32":
-    import msvcrt
-    import time
-
-    _FAR = 1 << 40  # behind all that is written: nobody can read what another process has locked
-
-    def _try_lock(file: io.FileIO) -> bool:
-        file.seek(_FAR)
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-    def _wait_for_lock(file: io.FileIO) -> None:
-        while not _try_lock(file):
-            time.sleep(0.2)
-
-else:
-    import fcntl
-
-    def _try_lock(file: io.FileIO) -> bool:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _wait_for_lock(file: io.FileIO) -> None:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except filelock.Timeout:
+        on_wait()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .extra import SAMPLERS, Samplers, taken_from
+from .extra import DEFAULTS, SAMPLERS, Samplers, taken_from
 
-__all__ = ["SAMPLERS", "Samplers", "taken_from"]
+__all__ = ["DEFAULTS", "SAMPLERS", "Samplers", "taken_from"]

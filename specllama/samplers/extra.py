@@ -4,46 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from specllama import _core
 from specllama.backend.base_class import BaseLlama
-from specllama.engine.limits import LARGEST_INT
+from specllama.engine.number_limits import LARGEST_INT
 from specllama.engine.vocabulary import sequence_breakers_of
+
+_NUMBERS = {sampler.name: sampler for sampler in _core.server_samplers()}
+
+DEFAULTS: Mapping[str, Any] = {
+    **{name: sampler.default for name, sampler in _NUMBERS.items()},
+    "dry_sequence_breakers": ("\n", ":", '"', "*"),
+}
+"""What they are unless they are given: all of them are off."""
+
+SAMPLERS = tuple(DEFAULTS)
+"""Their names, as arguments of the methods that generate."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Samplers:
-    """Names, defaults and meanings are llama-server's. All are off unless asked for."""
+    """llama-server's samplers, under its names and with its meanings: values by name. All are off unless asked for."""
 
-    dry_multiplier: float = 0.0
-    """DRY: a token that would go on with a repetition of n tokens loses dry_multiplier * dry_base ** (n -
-    dry_allowed_length). 0: off."""
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = -1
-    """How many tokens of prompt and text DRY sees; -1: all of them."""
-    dry_sequence_breakers: Sequence[str] = ("\n", ":", '"', "*")
-    """Texts behind which a repetition counts anew."""
-    xtc_probability: float = 0.0
-    """XTC: how often all but the least of the tokens that reach xtc_threshold are taken away. 0: off."""
-    xtc_threshold: float = 0.1
-    top_n_sigma: float = -1.0
-    """Keeps the tokens within so many standard deviations of the largest logit; 0 or less: all."""
-    dynatemp_range: float = 0.0
-    """The temperature lies within so much of ``temperature``, by the entropy of what may come next; 0: fixed."""
-    dynatemp_exponent: float = 1.0
+    values: Mapping[str, Any] = dataclasses.field(default_factory=lambda: DEFAULTS)
 
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            kind = numbers.Integral if isinstance(field.default, int) else numbers.Real
-            if field.name != "dry_sequence_breakers" and not isinstance(value, kind):
-                wanted = "a whole number" if kind is numbers.Integral else "a number"
-                raise TypeError(f"{field.name}={value!r} must be {wanted}, such as its default {field.default}")
-            if kind is numbers.Integral and abs(value) > LARGEST_INT:
-                raise ValueError(f"{field.name}={value} is out of range: it must be from -1 to {LARGEST_INT}")
+    def overridden(self, given: Mapping[str, Any]) -> Samplers:
+        """These values but for those given.
+
+        Raises:
+            TypeError: one that is no number.
+            ValueError: one that is out of range.
+        """
+        for name, value in given.items():
+            if name in _NUMBERS:
+                _check(name, value)
+        return Samplers({**self.values, **given})
 
     def breakers(self, llama: BaseLlama) -> _core.SequenceBreakers | None:
         """The sequence breakers in a Llama's tokens; None if DRY is off.
@@ -52,43 +49,30 @@ class Samplers:
             TypeError: they are no texts.
             ValueError: an empty one, or one that is too long.
         """
-        if not self.dry_multiplier:
+        if not self.values["dry_multiplier"]:
             return None
-        texts = self.dry_sequence_breakers
+        texts = self.values["dry_sequence_breakers"]
         if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
             raise TypeError(f"dry_sequence_breakers={texts!r} must be a list of texts, such as ['\\n', ':']")
         return sequence_breakers_of(llama, tuple(texts))
 
     def native(self, breakers: _core.SequenceBreakers | None) -> dict[str, Any]:
         """Arguments of ``_core.SamplerParams``."""
-        return {
-            "top_n_sigma": self.top_n_sigma,
-            "xtc_probability": self.xtc_probability,
-            "xtc_threshold": self.xtc_threshold,
-            "dynatemp_range": self.dynatemp_range,
-            "dynatemp_exponent": self.dynatemp_exponent,
-            "dry": _core.DryParams(
-                multiplier=self.dry_multiplier,
-                base=self.dry_base,
-                allowed_length=self.dry_allowed_length,
-                penalty_last_n=self.dry_penalty_last_n,
-                breakers=breakers,
-            ),
-        }
+        return {"dry_breakers": breakers, **{name: self.values[name] for name in _NUMBERS}}
 
     def active(self) -> list[str]:
-        """The names of those that do something."""
-        found = {
-            "dry_multiplier": self.dry_multiplier != 0,
-            "xtc_probability": self.xtc_probability != 0,
-            "top_n_sigma": self.top_n_sigma > 0,
-            "dynatemp_range": self.dynatemp_range > 0,
-        }
-        return [name for name, is_active in found.items() if is_active]
+        """The names of those that switch a sampler on."""
+        return [name for name, sampler in _NUMBERS.items() if sampler.switches and self.values[name] > 0]
 
 
-SAMPLERS = tuple(field.name for field in dataclasses.fields(Samplers))
-"""Their names, as arguments of the methods that generate."""
+def _check(name: str, value: Any) -> None:
+    default = DEFAULTS[name]
+    kind = numbers.Integral if isinstance(default, int) else numbers.Real
+    if not isinstance(value, kind):
+        wanted = "a whole number" if kind is numbers.Integral else "a number"
+        raise TypeError(f"{name}={value!r} must be {wanted}, such as its default {default}")
+    if isinstance(value, numbers.Integral) and abs(int(value)) > LARGEST_INT:
+        raise ValueError(f"{name}={value} is out of range: it must be from -1 to {LARGEST_INT}")
 
 
 def taken_from(arguments: dict[str, Any]) -> dict[str, Any]:

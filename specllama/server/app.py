@@ -20,12 +20,12 @@ from specllama.engine.watch import Stopped
 
 from .answers import Answers
 from .auth import KeyRequired
-from .bodies import MAX_BODY, Bodies
 from .documentation import body_of, document
 from .errors import ShuttingDownError, error_body, error_reply
 from .hosts import HostsChecked, checked_host
 from .metrics import Metrics, RequestsCounted
 from .replies import EventStream, JsonReply, stopped_when_client_leaves
+from .request_limits import MAX_BODY, Bodies
 from .requests import ChatRequest, CompletionRequest, DetokenizeRequest, require_room
 from .worker import Worker
 

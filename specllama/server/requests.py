@@ -24,7 +24,7 @@ from pydantic import (
 
 from specllama import Llama
 from specllama.completions.prompt_only import prompt_only
-from specllama.engine.limits import LARGEST_INT
+from specllama.engine.number_limits import LARGEST_INT
 from specllama.engine.options import Verify
 from specllama.grammars.schemas import schemas_are_known, why_not_enforced
 from specllama.samplers.fields import SamplerFields

@@ -1,33 +1,21 @@
-// What drafters are made of: bound so that the tests can compare it with its definition.
-#include <pybind11/numpy.h>
+// The pace, to be driven without models.
+#include "../../pace.hpp"
+
 #include <pybind11/stl.h>
 
 #include <array>
 
-#include "bindings.hpp"
-#include "drafters/grammar.hpp"
-#include "drafters/lookup.hpp"
-#include "drafters/model.hpp"
-#include "pace.hpp"
-#include "suffix_index.hpp"
+#include "../../drafters/grammar.hpp"
+#include "../../drafters/lookup.hpp"
+#include "../../drafters/model.hpp"
+#include "../bindings.hpp"
+#include "../result_struct.hpp"
 
 namespace py = pybind11;
 
 namespace specllama {
 
 namespace {
-
-void append(SuffixIndex & self, const py::array_t<int32_t, py::array::c_style | py::array::forcecast> & tokens) {
-    for (py::ssize_t i = 0; i < tokens.size(); ++i) {
-        self.append(tokens.data()[i]);
-    }
-}
-
-// (index of the token that followed, length, occurrences that went on the same way, and otherwise)
-py::tuple longest(const SuffixIndex & self) {
-    const SuffixIndex::Match match = self.longest();
-    return py::make_tuple(match.next, match.length, match.num_same, match.num_other);
-}
 
 const char * name_of(Pace::Move move) {
     constexpr std::array<const char *, 4> names{"stop", "draw", "take", "pad"};
@@ -41,29 +29,34 @@ std::unique_ptr<Pace> make_pace() {
     return pace;
 }
 
-// (move, count, number of the offer)
-py::tuple decide(Pace & self, const std::vector<std::vector<Expectation>> & offers) {
+Pace::Decision decide(Pace & self, const std::vector<std::vector<Expectation>> & offers) {
     Pace::Offers all;
     for (const std::vector<Expectation> & offer : offers) {
         all.push_back(&offer);
     }
-    const Pace::Decision decision = self.decide(all);
-    return py::make_tuple(name_of(decision.move), decision.count, decision.offer);
+    return self.decide(all);
 }
 
-void bind_pace(py::module_ & module) {
-    py::class_<CostModel>(module, "CostModel")
+}  // namespace
+
+void bind_pace_for_tests(py::module_ & module) {
+    ResultStruct<Pace::Decision>(module, "Decision", "What a round does next.")
+        .field(
+            "move", [](const Pace::Decision & self) { return name_of(self.move); }, "stop, draw, take or pad.")
+        .field("count", &Pace::Decision::count, "How many tokens.")
+        .field("offer", &Pace::Decision::offer, "The number of the offer that is taken.");
+    py::class_<CostModel>(module, "CostModel", "What a batch of n tokens costs.")
         .def(py::init<>())
         .def("observe", &CostModel::observe, py::arg("n"), py::arg("seconds"))
         .def("restore", &CostModel::restore, py::arg("seconds"))
         .def("seconds", &CostModel::seconds, py::arg("n"))
         .def("known", &CostModel::known);
-    py::class_<Expectation>(module, "Expectation")
+    py::class_<Expectation>(module, "Expectation", "What is expected of a token that could be drafted.")
         .def_static("of_model", &model_expectation, py::arg("probability"), py::arg("before"))
         .def_static("of_lookup", &lookup_expectation, py::arg("length"), py::arg("disputed"))
         .def_static("of_grammar", &grammar_expectation, py::arg("alone"))
         .def_static("of_padding", [] { return Expectation{Source::padding, 0, 0}; });
-    py::class_<Pace>(module, "Pace")
+    py::class_<Pace>(module, "Pace", "What decides how much is drafted.")
         .def(py::init(&make_pace))
         .def("begin_generation", &Pace::begin_generation)
         .def(
@@ -85,19 +78,6 @@ void bind_pace(py::module_ & module) {
         .def_property_readonly("draft", &Pace::draft, py::return_value_policy::reference_internal)
         .def_property_readonly("exploring_seconds",
                                [](const Pace & self) { return self.counters().exploring_seconds; });
-}
-
-}  // namespace
-
-void bind_drafting(py::module_ & module) {
-    bind_pace(module);
-    py::class_<SuffixIndex>(module, "SuffixIndex")
-        .def(py::init<>())
-        .def("append", &append, py::arg("tokens"))
-        .def("truncate", &SuffixIndex::truncate, py::arg("count"))
-        .def("longest", &longest)
-        .def("__len__", &SuffixIndex::size)
-        .def_property_readonly("memory", &SuffixIndex::memory);
 }
 
 }  // namespace specllama

@@ -1,15 +1,15 @@
-// What changes ggml itself.
+// ggml's own list of buffer types.
 #include <pybind11/stl.h>
 
+#include "../ggml_plugin/extra_buffer_types.hpp"
 #include "bindings.hpp"
-#include "ggml_plugin/extra_buffer_types.hpp"
 
 namespace py = pybind11;
 
 namespace specllama {
 
-void bind_ggml_plugin(py::module_ & module) {
-    py::class_<ExtraBufferTypes>(module, "ExtraBufferTypes")
+void bind_buffer_types(py::module_ & module) {
+    py::class_<ExtraBufferTypes>(module, "ExtraBufferTypes", "The CPU backend's list of buffer types besides its own.")
         .def(py::init([](std::uintptr_t list, std::uintptr_t offered, std::uintptr_t name, std::uintptr_t device) {
                  return ExtraBufferTypes({list, offered, name, device});
              }),

@@ -1,11 +1,9 @@
 // Decoders and their sequences.
-#include <pybind11/numpy.h>
-#include <pybind11/stl.h>
-
 #include <memory>
 
+#include "../sequence.hpp"
+#include "arrays.hpp"
 #include "bindings.hpp"
-#include "sequence.hpp"
 
 namespace py = pybind11;
 
@@ -13,10 +11,7 @@ namespace specllama {
 
 namespace {
 
-using Tokens = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 using Row = py::array_t<float>;
-
-std::vector<int32_t> to_vector(const Tokens & tokens) { return {tokens.data(), tokens.data() + tokens.size()}; }
 
 const char * name_of(Rollback rollback) {
     switch (rollback) {
@@ -46,10 +41,10 @@ Row logits(Sequence & self, std::size_t i) {
 }
 
 void bind_decoder_class(py::module_ & module) {
-    py::class_<Decoder, std::shared_ptr<Decoder>>(module, "Decoder")
+    py::class_<Decoder, std::shared_ptr<Decoder>>(module, "Decoder", "One llama_context.")
         .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name, std::size_t n_ctx) {
-                 return std::make_shared<Decoder>(std::move(api), reinterpret_cast<llama_context *>(context),
-                                                  std::move(name), n_ctx);
+                 return std::make_shared<Decoder>(std::move(api), at_address<llama_context>(context), std::move(name),
+                                                  n_ctx);
              }),
              py::arg("api"), py::arg("context"), py::arg("name"), py::arg("n_ctx") = 0)
         .def_property_readonly("n_ctx", &Decoder::n_ctx)
@@ -63,15 +58,13 @@ void bind_decoder_class(py::module_ & module) {
 }
 
 void bind_sequence_class(py::module_ & module) {
-    py::class_<Sequence, std::shared_ptr<Sequence>>(module, "Sequence")
+    py::class_<Sequence, std::shared_ptr<Sequence>>(module, "Sequence",
+                                                    "One sequence of a decoder: the tokens that its memory holds.")
         .def(py::init<std::shared_ptr<Decoder>, int32_t>(), py::arg("decoder"), py::arg("id"))
         .def_property_readonly("decoder", py::overload_cast<>(&Sequence::decoder),
                                py::return_value_policy::reference_internal)
         .def_property_readonly("num_tokens", [](const Sequence & self) { return self.tokens().size(); })
-        .def("tokens",
-             [](const Sequence & self) {
-                 return Tokens(static_cast<py::ssize_t>(self.tokens().size()), self.tokens().data());
-             })
+        .def("tokens", [](const Sequence & self) { return to_array(self.tokens()); })
         .def(
             "assume",
             [](Sequence & self, const Tokens & tokens) {
@@ -100,7 +93,7 @@ void bind_sequence_class(py::module_ & module) {
 
 }  // namespace
 
-void bind_decoder(py::module_ & module) {
+void bind_decoders(py::module_ & module) {
     bind_decoder_class(module);
     bind_sequence_class(module);
 }

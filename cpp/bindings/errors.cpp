@@ -1,6 +1,7 @@
 // Exception types.
+#include "../errors.hpp"
+
 #include "bindings.hpp"
-#include "errors.hpp"
 
 namespace py = pybind11;
 

@@ -1,0 +1,36 @@
+// The parts of the Python module, a file each. Only the files of this folder include pybind11.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace specllama {
+
+// No llama.cpp.
+void bind_errors(pybind11::module_ & module);         // exception types
+void bind_samplers(pybind11::module_ & module);       // the sampler chain's parameters
+void bind_distributions(pybind11::module_ & module);  // what the chain makes of logits
+void bind_tables(pybind11::module_ & module);         // which rules and drafters there are
+void bind_counters(pybind11::module_ & module);       // what is counted during a generation
+
+// llama.cpp.
+void bind_libllama(pybind11::module_ & module);      // its functions
+void bind_vocabularies(pybind11::module_ & module);  // what is read from a model's vocabulary
+void bind_grammars(pybind11::module_ & module);      // what may follow a text
+void bind_decoders(pybind11::module_ & module);      // decoders and their sequences
+void bind_scheduler(pybind11::module_ & module);     // many texts at once
+void bind_speculator(pybind11::module_ & module);    // the loop
+
+// ggml.
+void bind_kernels(pybind11::module_ & module);       // the kernels, and the buffer type that llama.cpp is offered
+void bind_buffer_types(pybind11::module_ & module);  // ggml's own list of buffer types
+
+// What only tests use: specllama._core._test.
+void bind_noise_for_tests(pybind11::module_ & module);
+void bind_rules_for_tests(pybind11::module_ & module);
+void bind_constraints_for_tests(pybind11::module_ & module);
+void bind_lookup_for_tests(pybind11::module_ & module);
+void bind_pace_for_tests(pybind11::module_ & module);
+void bind_decoding_for_tests(pybind11::module_ & module);
+void bind_products_for_tests(pybind11::module_ & module);
+
+}  // namespace specllama

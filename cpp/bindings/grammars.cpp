@@ -1,0 +1,41 @@
+// What may follow a text.
+#include <pybind11/stl.h>
+
+#include <memory>
+
+#include "../grammar.hpp"
+#include "arrays.hpp"
+#include "bindings.hpp"
+#include "result_struct.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+namespace {
+
+std::shared_ptr<Grammar> make_grammar(std::shared_ptr<LlamaApi> api, std::uintptr_t vocab,
+                                      std::shared_ptr<FirstBytes> first_bytes, const std::string & gbnf,
+                                      const std::string & root) {
+    return std::make_shared<Grammar>(std::move(api), at_address<const llama_vocab>(vocab), std::move(first_bytes), gbnf,
+                                     root);
+}
+
+std::optional<Constraint::Forced> forced(Grammar & self, const std::vector<int32_t> & recent) {
+    return self.forced(recent.data(), recent.size());
+}
+
+}  // namespace
+
+void bind_grammars(py::module_ & module) {
+    using Forced = Constraint::Forced;
+    ResultStruct<Forced>(module, "Forced", "A token, where only one text may come next.")
+        .field("token", &Forced::token, "One with as much of that text as a token can have.")
+        .field("alone", &Forced::alone, "Whether no other token may come next; else others begin that text.");
+    py::class_<Grammar, Constraint, std::shared_ptr<Grammar>>(module, "Grammar", "A GBNF grammar.")
+        .def(py::init(&make_grammar), py::arg("api"), py::arg("vocab"), py::arg("first_bytes"), py::arg("gbnf"),
+             py::arg("root"), ReleaseGil())
+        .def("forced", &forced, py::arg("recent"), "The token that must come behind these; None if there is a choice.");
+}
+
+}  // namespace specllama

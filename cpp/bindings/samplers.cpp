@@ -1,0 +1,80 @@
+// The sampler chain's parameters, and what Python is told of them.
+#include <pybind11/stl.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "../sampler_params.hpp"
+#include "bindings.hpp"
+#include "result_struct.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+namespace {
+
+[[noreturn]] void refuse_type(const std::string & name, const py::handle & value, bool is_whole) {
+    const std::string given = py::repr(value);
+    throw py::type_error(name + "=" + given + " must be a " + (is_whole ? "whole number" : "number"));
+}
+
+void set(SamplerParams & params, const std::string & key, const py::handle & value) {
+#define SPECLLAMA_SET(type, name, ...)                          \
+    if (key == #name) {                                         \
+        try {                                                   \
+            params.name = value.cast<type>();                   \
+        } catch (const py::cast_error &) {                      \
+            refuse_type(key, value, std::is_same_v<type, int>); \
+        }                                                       \
+        return;                                                 \
+    }
+    SPECLLAMA_SAMPLERS(SPECLLAMA_SET)
+#undef SPECLLAMA_SET
+    throw py::type_error("the sampler chain has no parameter " + key);
+}
+
+SamplerParams make_params(const std::map<int32_t, float> & logit_bias, std::shared_ptr<SequenceBreakers> dry_breakers,
+                          std::vector<int32_t> dry_prompt, const py::kwargs & numbers) {
+    SamplerParams params;
+    for (const auto & [key, value] : numbers) {
+        set(params, key.cast<std::string>(), value);
+    }
+    params.logit_bias.assign(logit_bias.begin(), logit_bias.end());
+    params.dry_breakers = std::move(dry_breakers);
+    params.dry_prompt = std::move(dry_prompt);
+    params.validate();
+    return params;
+}
+
+py::object initial(const SamplerAbout & self) {
+    return self.is_whole ? py::object(py::int_(static_cast<int>(self.initial))) : py::object(py::float_(self.initial));
+}
+
+}  // namespace
+
+void bind_samplers(py::module_ & module) {
+    const py::class_<SequenceBreakers, std::shared_ptr<SequenceBreakers>> breakers(
+        module, "SequenceBreakers", "Texts behind which DRY counts a repetition anew, in a vocabulary's tokens.");
+    py::class_<SamplerParams>(module, "SamplerParams",
+                              "The sampler chain's parameters: numbers by their names in cpp/sampler_params.hpp.")
+        .def(py::init(&make_params), py::kw_only(), py::arg("logit_bias") = std::map<int32_t, float>(),
+             py::arg("dry_breakers") = nullptr, py::arg("dry_prompt") = std::vector<int32_t>());
+    ResultStruct<SamplerAbout>(module, "Sampler",
+                               "A number that llama-server's samplers have, and llama_cpp's have not.")
+        .field(
+            "name", [](const SamplerAbout & self) { return self.name; }, "Its name as an argument of a call.")
+        .field("default", &initial, "What it is unless it is given: an int if it must be a whole number.")
+        .field(
+            "switches", [](const SamplerAbout & self) { return self.switches; },
+            "Whether its sampler is on where it is above 0.")
+        .field(
+            "option", [](const SamplerAbout & self) { return self.option; },
+            "llama.cpp's name of it on a command line.")
+        .field("summary", [](const SamplerAbout & self) { return self.summary; }, "What it does.");
+    module.def("server_samplers", &server_samplers,
+               "The numbers of llama-server's samplers. All of these samplers are off by default.");
+}
+
+}  // namespace specllama

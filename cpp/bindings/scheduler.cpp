@@ -1,0 +1,48 @@
+// Many texts at once.
+#include "../scheduler.hpp"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+
+#include "arrays.hpp"
+#include "bindings.hpp"
+#include "costs.hpp"
+#include "result_struct.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+namespace {
+
+Costs costs(Scheduler & self) { return {self.costs(0).known(), self.costs(1).known()}; }
+
+void restore_costs(Scheduler & self, const Curve & target, const Curve & draft) {
+    self.restore_costs(0, target);
+    self.restore_costs(1, draft);
+}
+
+}  // namespace
+
+void bind_scheduler(py::module_ & module) {
+    using Counters = Scheduler::Counters;
+    ResultStruct<Counters>(module, "SchedulerCounters", "What has been decoded for several texts together.")
+        .field("num_batches", &Counters::num_batches, "Batches of the target.")
+        .field("num_tokens", &Counters::num_tokens, "Tokens in them.")
+        .field("most_texts", &Counters::most_texts, "The most texts in one of them.")
+        .field("decode_seconds", &Counters::decode_seconds, "In decodes, the draft's included.")
+        .field("waiting_seconds", &Counters::waiting_seconds,
+               "In which a decode waited for texts that were at work.");
+    py::class_<Scheduler, std::shared_ptr<Scheduler>>(module, "Scheduler",
+                                                      "Decodes what several loops want in one batch.")
+        .def(py::init<std::shared_ptr<Decoder>, std::shared_ptr<Decoder>>(), py::arg("target"),
+             py::arg("draft") = nullptr)
+        .def_property_readonly("counters", &Scheduler::counters)
+        .def_property_readonly("num_generating", &Scheduler::num_generating)
+        .def_property_readonly("costs", &costs)
+        .def("restore_costs", &restore_costs, py::arg("target"), py::arg("draft"))
+        .def("close", &Scheduler::close, ReleaseGil());
+}
+
+}  // namespace specllama

@@ -1,0 +1,129 @@
+// The loop. Every call that decodes runs without the GIL.
+#include "../speculator.hpp"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+
+#include "arrays.hpp"
+#include "bindings.hpp"
+#include "callbacks.hpp"
+#include "costs.hpp"
+#include "python_calls.hpp"
+#include "result_struct.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+namespace {
+
+// Plain without drafters.
+std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, const std::vector<std::string> & names,
+                                            std::shared_ptr<Sequence> draft, const std::optional<Tokens> & corpus,
+                                            const py::object & function) {
+    const DrafterParts parts{std::move(draft), corpus ? to_vector(*corpus) : std::vector<int32_t>(),
+                             drafting_function(function)};
+    std::vector<std::unique_ptr<Drafter>> drafters;
+    drafters.reserve(names.size());
+    for (const std::string & name : names) {
+        drafters.push_back(make_drafter(name, parts));
+    }
+    return std::make_unique<Speculator>(std::move(target),
+                                        names.empty() ? nullptr : std::make_unique<Drafting>(std::move(drafters)));
+}
+
+void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
+           std::size_t num_draft_tokens, std::uint64_t seed, bool paced, std::size_t max_tokens,
+           const py::object & logits_processor, std::shared_ptr<Constraint> constraint, const py::object & heed,
+           bool keeps_logits) {
+    std::vector<int32_t> tokens = to_vector(prompt);
+    LogitsProcessor processor = python_processor(logits_processor, tokens);
+    Settings settings{sampler,
+                      &rule_by_name(rule),
+                      num_draft_tokens,
+                      paced,
+                      max_tokens,
+                      seed,
+                      std::move(processor),
+                      std::move(constraint),
+                      python_heed(heed),
+                      keeps_logits};
+    if (settings.sampler.has_dry()) {
+        settings.sampler.dry_prompt = tokens;
+    }
+    const py::gil_scoped_release release;
+    self.begin(std::move(tokens), std::move(settings));
+}
+
+Round step(Speculator & self, std::size_t max_tokens) {
+    return without_gil([&] { return self.step(max_tokens); });
+}
+
+py::array_t<float> logits(Speculator & self, std::size_t i) {
+    return py::array_t<float>(static_cast<py::ssize_t>(self.n_vocab()), self.logits(i));
+}
+
+std::vector<const char *> sources(const Speculator & self) {
+    std::vector<const char *> names;
+    for (const Source source : self.sources()) {
+        names.push_back(about(source).name);
+    }
+    return names;
+}
+
+Costs costs(Speculator & self) {
+    Pace * pace = self.pace();
+    return pace == nullptr ? Costs() : Costs{pace->target().known(), pace->draft().known()};
+}
+
+void restore_costs(Speculator & self, const Curve & target, const Curve & draft) {
+    if (Pace * pace = self.pace()) {
+        pace->target().restore(target);
+        pace->draft().restore(draft);
+    }
+}
+
+void bind_results(py::module_ & module) {
+    ResultStruct<Round>(module, "Round", "What one round has emitted.")
+        .field("tokens", &Round::tokens, "Accepted drafts, then one correction, bonus or plain token.")
+        .field("num_drafted", &Round::num_drafted, "How many tokens were drafted.")
+        .field("num_accepted", &Round::num_accepted, "How many of them were accepted.");
+    ResultStruct<Costs>(module, "Costs", "What batches of n tokens take, in seconds by n, as far as it is known.")
+        .field("target", &Costs::target, "The target's.")
+        .field("draft", &Costs::draft, "The draft model's.");
+}
+
+}  // namespace
+
+void bind_speculator(py::module_ & module) {
+    bind_results(module);
+    py::class_<Speculator>(module, "Speculator", "The loop over a target and its drafters.")
+        .def(py::init(&make_speculator), py::arg("target"), py::arg("drafters") = std::vector<std::string>(),
+             py::kw_only(), py::arg("draft") = nullptr, py::arg("corpus") = py::none(),
+             py::arg("function") = py::none())
+        .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
+             py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
+             py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),
+             py::arg("constraint") = nullptr, py::arg("heed") = py::none(), py::arg("keeps_logits") = false)
+        .def("prefill", [](Speculator & self) { return without_gil([&] { return self.prefill(); }); })
+        .def("step", &step, py::arg("max_tokens"))
+        .def_property_readonly("round_is_open", &Speculator::round_is_open)
+        .def("decode_pending", [](Speculator & self) { without_gil([&] { self.decode_pending(); }); })
+        .def("logits", &logits, py::arg("i"))
+        .def("sources", &sources)
+        .def("acceptance_probability", &Speculator::acceptance_probability, py::arg("i"))
+        .def("rewind", &Speculator::rewind, py::arg("count"))
+        .def(
+            "extend", [](Speculator & self, const Tokens & tokens) { self.extend(to_vector(tokens)); },
+            py::arg("tokens"))
+        .def("finish", &Speculator::finish, py::arg("count"), ReleaseGil())
+        .def("history", [](const Speculator & self) { return to_array(self.history()); })
+        .def_property_readonly("costs", &costs)
+        .def("restore_costs", &restore_costs, py::arg("target"), py::arg("draft"))
+        .def_property_readonly("counters", [](const Speculator & self) { return self.counters(); })
+        .def_property_readonly("drafting_stopped", &Speculator::drafting_stopped);
+}
+
+}  // namespace specllama

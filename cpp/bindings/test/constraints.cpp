@@ -1,0 +1,63 @@
+// Constraints and sequence breakers that a test makes up.
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "../../constraint.hpp"
+#include "../../sequence_breakers.hpp"
+#include "../bindings.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+namespace {
+
+// What a function of a test's allows: (recent, ids) -> a bool for each id.
+class CallbackConstraint final : public Constraint {
+public:
+    using Allows = std::function<std::vector<bool>(const std::vector<int32_t> &, const std::vector<int32_t> &)>;
+    explicit CallbackConstraint(Allows allows) : allows_(std::move(allows)) {}
+
+    void forbid(const int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t count) override {
+        std::vector<int32_t> ids;
+        ids.reserve(count);
+        for (std::size_t i = 0; i < count; ++i) {
+            ids.push_back(candidates[i].id);
+        }
+        const std::vector<bool> allowed = allows_({recent, recent + n_recent}, ids);
+        for (std::size_t i = 0; i < count; ++i) {
+            candidates[i].logit = allowed.at(i) ? candidates[i].logit : -std::numeric_limits<float>::infinity();
+        }
+    }
+
+private:
+    Allows allows_;
+};
+
+// Each of them: its first token, and the others.
+std::shared_ptr<SequenceBreakers> make_breakers(const std::vector<std::vector<int32_t>> & sequences) {
+    auto breakers = std::make_shared<SequenceBreakers>();
+    for (const std::vector<int32_t> & sequence : sequences) {
+        if (sequence.empty()) {
+            throw std::invalid_argument("a sequence breaker has no tokens");
+        }
+        breakers->add(sequence.front(), {sequence.begin() + 1, sequence.end()});
+    }
+    return breakers;
+}
+
+}  // namespace
+
+void bind_constraints_for_tests(py::module_ & module) {
+    py::class_<CallbackConstraint, Constraint, std::shared_ptr<CallbackConstraint>>(
+        module, "CallbackConstraint", "What a function allows, given the recent tokens and the candidates.")
+        .def(py::init<CallbackConstraint::Allows>(), py::arg("allows"));
+    module.def("sequence_breakers", &make_breakers, py::arg("sequences"), "DRY's breakers, given by their tokens.");
+}
+
+}  // namespace specllama

@@ -1,0 +1,45 @@
+// Several sequences in one batch.
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <vector>
+
+#include "../../sequence.hpp"
+#include "../arrays.hpp"
+#include "../bindings.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+namespace {
+
+struct Part {
+    std::shared_ptr<Sequence> sequence;
+    std::vector<int32_t> tokens;
+    std::size_t first_output;
+};
+
+void decode_together(const std::vector<Part> & parts) {
+    std::vector<Sequence::Addition> additions;
+    additions.reserve(parts.size());
+    for (const Part & part : parts) {
+        additions.push_back({part.sequence.get(), part.tokens.data(), part.tokens.size(), part.first_output});
+    }
+    const Decoder::Use in_use(parts.at(0).sequence->decoder());
+    Sequence::decode_together(additions.data(), additions.size());
+}
+
+}  // namespace
+
+void bind_decoding_for_tests(py::module_ & module) {
+    py::class_<Part>(module, "Part", "Tokens to be decoded behind those that a sequence holds.")
+        .def(py::init([](std::shared_ptr<Sequence> sequence, const Tokens & tokens, std::size_t first_output) {
+                 return Part{std::move(sequence), to_vector(tokens), first_output};
+             }),
+             py::arg("sequence"), py::arg("tokens"), py::arg("first_output"));
+    module.def("decode_together", &decode_together, py::arg("parts"), ReleaseGil(),
+               "Decodes them in one batch, with logits from each one's first_output on.");
+}
+
+}  // namespace specllama

@@ -1,0 +1,29 @@
+// Random numbers, and what is drawn with them.
+#include "../../random.hpp"
+
+#include "../../distribution.hpp"
+#include "../bindings.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+void bind_noise_for_tests(py::module_ & module) {
+    module.def(
+        "uniform",
+        [](std::uint64_t seed, std::uint64_t stream, std::uint64_t position, std::uint64_t token) {
+            return Noise(seed, static_cast<Stream>(stream), position).uniform(token);
+        },
+        py::arg("seed"), py::arg("stream"), py::arg("position"), py::arg("token"));
+    module.def(
+        "gumbel",
+        [](std::uint64_t seed, std::uint64_t position, std::uint64_t token) {
+            return Noise(seed, Stream::gumbel, position).gumbel(token);
+        },
+        py::arg("seed"), py::arg("position"), py::arg("token"));
+    module.def("overlap", &overlap, py::arg("p"), py::arg("q"));
+    module.def(
+        "sample", [](const Distribution & dist, double u) { return dist.sample(u); }, py::arg("dist"), py::arg("u"));
+}
+
+}  // namespace specllama

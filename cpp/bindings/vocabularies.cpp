@@ -1,0 +1,59 @@
+// What is read from a model's vocabulary.
+#include "../vocabulary.hpp"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+
+#include "../breaker_tokens.hpp"
+#include "../first_bytes.hpp"
+#include "../token_texts.hpp"
+#include "arrays.hpp"
+#include "bindings.hpp"
+#include "result_struct.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+namespace {
+
+std::optional<VocabularyDifference> difference(const LlamaApi & api, std::uintptr_t target, std::uintptr_t draft) {
+    return first_difference(api, at_address<const llama_vocab>(target), at_address<const llama_vocab>(draft));
+}
+
+std::shared_ptr<SequenceBreakers> breakers(const LlamaApi & api, std::uintptr_t vocab,
+                                           const std::vector<std::string> & texts,
+                                           const std::shared_ptr<TokenTexts> & words) {
+    const auto * at = at_address<const llama_vocab>(vocab);
+    return std::make_shared<SequenceBreakers>(breakers_of_texts(api, at, words ? *words : TokenTexts(api, at), texts));
+}
+
+}  // namespace
+
+void bind_vocabularies(py::module_ & module) {
+    using Difference = VocabularyDifference;
+    ResultStruct<Difference>(module, "VocabularyDifference", "The first token whose text differs.")
+        .field("token", &Difference::token, "Its id.")
+        .field(
+            "target_text", [](const Difference & self) { return py::bytes(self.target_text); }, "In the target.")
+        .field("draft_text", [](const Difference & self) { return py::bytes(self.draft_text); }, "In the draft.");
+    module.def("first_vocabulary_difference", &difference, py::arg("api"), py::arg("target_vocab"),
+               py::arg("draft_vocab"),
+               "Among the tokens that both vocabularies have; None if their texts are the same.");
+    py::class_<TokenTexts, std::shared_ptr<TokenTexts>>(module, "TokenTexts", "The text of every token.")
+        .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
+                 return std::make_shared<TokenTexts>(api, at_address<const llama_vocab>(vocab));
+             }),
+             py::arg("api"), py::arg("vocab"), ReleaseGil());
+    py::class_<FirstBytes, std::shared_ptr<FirstBytes>>(module, "FirstBytes", "The tokens by their first byte.")
+        .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
+                 return std::make_shared<FirstBytes>(api, at_address<const llama_vocab>(vocab));
+             }),
+             py::arg("api"), py::arg("vocab"));
+    module.def("breakers_of_texts", &breakers, py::arg("api"), py::arg("vocab"), py::arg("texts"),
+               py::arg("words") = nullptr, ReleaseGil(),
+               "DRY's sequence breakers. words: of the vocabulary, if there.");
+}
+
+}  // namespace specllama
