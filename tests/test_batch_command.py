@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import faults
 import pytest
+from batches import Files, request
 from needed import imported
 
 import specllama
 from specllama import cli
-from specllama.batch.answers import Answers
 from specllama.parallel.outcomes import Outcomes
 
 imported("fastapi")
@@ -28,35 +22,6 @@ if TYPE_CHECKING:
 
 MANY = [{"prompt": "hello " * (i % 5 + 1) + "word " * (i % 7)} for i in range(120)]
 has_signals = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-
-
-def request(name: str, url: str = "/v1/completions", **body: Any) -> dict[str, Any]:
-    return {"custom_id": name, "method": "POST", "url": url, "body": body}
-
-
-class Files:
-    """An input, its output, and the command line for them."""
-
-    def __init__(self, folder: Path, tiny_files: TinyFiles) -> None:
-        self.source, self.target = folder / "prompts.jsonl", folder / "answers.jsonl"
-        pair = ["-m", str(tiny_files.target), "-md", str(tiny_files.good), "-t", "1", "-c", "256"]
-        self.line = ["batch", *pair, "--input", str(self.source), "--output", str(self.target), "--parallel", "4"]
-
-    def write(self, *given: Any) -> None:
-        texts = (it if isinstance(it, str) else json.dumps(it) for it in given)
-        self.source.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
-
-    def answers(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.target.read_bytes().splitlines()]
-
-    def by_index(self) -> dict[int, dict[str, Any]]:
-        """The answers to lines without a name. Each is there once."""
-        found = {answer["index"]: answer for answer in self.answers()}
-        assert len(found) == len(self.answers())
-        return found
-
-    def num_whole(self) -> int:
-        return self.target.read_bytes().count(b"\n") if self.target.exists() else 0
 
 
 @pytest.fixture
@@ -214,114 +179,6 @@ def test_a_memory_that_cannot_be_shared(
     assert sorted(files.by_index()) == [1, 2, 3]
 
 
-# --- going on --------------------------------------------------------------------------------------------------------
-
-
-def test_it_goes_on_where_it_stopped(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["-n", "4", "--seed", "1"]
-    files.write(*MANY[:9])
-    assert cli.main([*files.line, *options]) == 0
-    whole = files.target.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    files.target.write_bytes(b"".join(lines[:4]) + lines[4][:17])
-    files.write(*MANY[:9], "", {"prompt": "one more"})
-    capsys.readouterr()
-    assert cli.main([*files.line, *options]) == 0
-    assert f"all 10 answers are in {files.target}\n" in capsys.readouterr().err
-    assert files.target.read_bytes().startswith(b"".join(lines[:4]))
-    found = files.by_index()
-    assert sorted(found) == [*range(1, 10), 11]
-    before = {(answer := json.loads(line))["index"]: answer for line in lines}
-    assert all(found[number] == before[number] for number in before)
-
-    assert cli.main([*files.line[:2], "no-such-model", *files.line[3:]]) == 0  # none is loaded
-    assert capsys.readouterr().err == f"all 10 lines have their answers in {files.target}\n"
-
-
-@has_signals
-def test_killed_in_the_middle_again_and_again(files: Files, llm: specllama.Llama) -> None:
-    """Every line is answered once, and each answer is that of a run that nobody ended."""
-    files.write(*MANY)
-    options = ["-n", "48", "--temp", "0.8", "--seed", "2", "--quiet"]
-    for share in (1, 2):
-        before = files.num_whole()
-        with faults.started(*files.line, *options) as process:
-            while files.num_whole() < before + 10 * share:
-                assert process.poll() is None, process.communicate()
-                time.sleep(0.002)
-            process.kill()
-        assert process.returncode == -signal.SIGKILL
-        assert before < files.num_whole() < len(MANY)
-    done = faults.run(*files.line, *options)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    found = files.by_index()
-    assert sorted(found) == list(range(1, len(MANY) + 1))
-    for number in range(1, len(MANY) + 1, 11):
-        alone = llm.create_completion(**MANY[number - 1], max_tokens=48, temperature=0.8, seed=2)
-        assert found[number]["text"] == alone["choices"][0]["text"]
-
-
-@has_signals
-@pytest.mark.parametrize(
-    ("sent", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
-)
-def test_ended_by_a_signal(files: Files, sent: int, code: int, word: str) -> None:
-    files.write(*MANY)
-    with faults.started(*files.line, "-n", "64", "--temp", "1") as process:
-        while files.num_whole() < 5:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.002)
-        process.send_signal(sent)
-        out, err = process.communicate(timeout=60)
-    num_done = files.num_whole()
-    assert (process.returncode, out) == (code, "")
-    assert num_done < len(MANY)
-    assert len(files.answers()) == num_done
-    *others, before, last = err.splitlines()
-    assert last == f"specllama: {word}"
-    assert before == f"{num_done} of 120 answers are in {files.target}: the same command goes on with the others"
-    assert any("tokens/s" in other for other in others)
-    assert "Traceback" not in err
-    assert faults.run(*files.line, "-n", "1", "--quiet").returncode == 0
-    assert sorted(files.by_index()) == list(range(1, 121))
-
-
-def test_two_at_once_are_refused(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
-    files.write(*MANY)
-    with Answers(files.target):
-        assert cli.main([*files.line]) == 1
-    assert "another batch is writing to" in capsys.readouterr().err
-    assert files.num_whole() == 0
-
-
-def test_answers_to_another_input(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
-    files.write(*MANY[:3])
-    assert cli.main([*files.line, "-n", "1"]) == 0
-    files.write(*MANY[3:6])
-    capsys.readouterr()
-    assert cli.main([*files.line, "-n", "1"]) == 1
-    assert "3 of 3 answers in the output, the first in its line 1, are to lines that" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
-def test_a_full_disk(files: Files) -> None:
-    files.write(*MANY)
-    done = faults.run(
-        *files.line, "-n", "2", under=faults.full_after(1 << 20), env={**os.environ, "SPECLLAMA_KERNELS": "off"}
-    )
-    assert done.returncode == 0, done.stderr
-    size = files.target.stat().st_size
-    files.target.unlink()
-    done = faults.run(
-        *files.line, "-n", "2", under=faults.full_after(size // 2), env={**os.environ, "SPECLLAMA_KERNELS": "off"}
-    )
-    faults.assert_one_line_error(done, "cannot write to", "answers.jsonl")
-    assert 0 < files.num_whole() < len(MANY)
-    assert len(files.answers()) == files.num_whole()
-    assert faults.run(*files.line, "-n", "2").returncode == 0
-    assert sorted(files.by_index()) == list(range(1, 121))
-
-
 # --- usage -----------------------------------------------------------------------------------------------------------
 
 
@@ -380,33 +237,3 @@ def test_progress_in_a_terminal(
         files.write(*MANY[:count])
         assert cli.main([*files.line, "-n", "1", *options]) == 0
     assert seen == [(2, 0), (5, 2)]
-
-
-@has_signals
-def test_the_memory_does_not_grow_with_the_input(files: Files) -> None:
-    """10,000 lines that have their answers cost what a key costs each."""
-    files.source.write_text(
-        "".join(json.dumps({"prompt": "x" * 2000, "max_tokens": 0, "n": i}) + "\n" for i in range(9000))
-    )
-    script = (
-        "import sys, tracemalloc, pathlib\n"
-        "from specllama.batch.answers import Answers\n"
-        "from specllama.batch.line import lines_of\n"
-        "from specllama.batch.survey import Survey\n"
-        "source, target = map(pathlib.Path, sys.argv[1:])\n"
-        "with Answers(target) as answers:\n"
-        "    for line in lines_of(source):\n"
-        "        answers.add({**line.name, 'text': 'y' * 2000, 'key': line.key})\n"
-        "tracemalloc.start()\n"
-        "with Answers(target) as answers:\n"
-        "    assert Survey.of(source, answers).num_done == 9000\n"
-        "print(tracemalloc.get_traced_memory()[1])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(files.source), str(files.target)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) / 9000 < 500

@@ -227,3 +227,30 @@ def test_the_disk_has_it_now_and_then(target: Path, monkeypatch: pytest.MonkeyPa
         answers.add({"index": 2, "key": "02"})
         assert synced == [target.stat().st_size]
     assert len(synced) == 2
+
+
+def test_the_memory_does_not_grow_with_the_input(source: Path, target: Path) -> None:
+    """9,000 lines that have their answers cost what a key costs each."""
+    source.write_text("".join(json.dumps({"prompt": "x" * 2000, "max_tokens": 0, "n": i}) + "\n" for i in range(9000)))
+    script = (
+        "import sys, tracemalloc, pathlib\n"
+        "from specllama.batch.answers import Answers\n"
+        "from specllama.batch.line import lines_of\n"
+        "from specllama.batch.survey import Survey\n"
+        "source, target = map(pathlib.Path, sys.argv[1:])\n"
+        "with Answers(target) as answers:\n"
+        "    for line in lines_of(source):\n"
+        "        answers.add({**line.name, 'text': 'y' * 2000, 'key': line.key})\n"
+        "tracemalloc.start()\n"
+        "with Answers(target) as answers:\n"
+        "    assert Survey.of(source, answers).num_done == 9000\n"
+        "print(tracemalloc.get_traced_memory()[1])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(source), str(target)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) / 9000 < 500

@@ -73,7 +73,9 @@ def test_every_text_is_the_one_it_is_alone(
 
 
 @pytest.mark.parametrize("name", ["recurrent", "hybrid", "sliding"])
-def test_a_memory_that_cannot_be_shared_is_refused(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], name: str) -> None:
+def test_a_memory_that_cannot_be_shared_is_refused(
+    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts], name: str
+) -> None:
     with pytest.raises(ValueError, match="together"):
         open_texts(getattr(tiny_files, name), None, PLACES)
 

@@ -11,8 +11,8 @@ from specllama import Llama
 from specllama.engine.watch import Watch
 from specllama.parallel.outcome import Outcome
 from specllama.server.answers import Answers
-from specllama.server.bodies import checked
 from specllama.server.errors import error_body, status_of
+from specllama.server.request_limits import checked
 from specllama.server.requests import ChatRequest, CompletionRequest
 
 from .answers import REQUEST_ID

@@ -43,8 +43,8 @@ def checked_max_parallel(value: Any) -> int:
 class Places:
     """Opened when they are first needed, and anew where more are, or another draft.
 
-    A model whose memory is recurrent or a sliding window has one place: the Llama itself. Its memory cannot be shared: a
-    recurrent state cannot be cut, and of a window llama.cpp gives to other texts what one of them may go back to.
+    A model whose memory is recurrent or a sliding window has one place: the Llama itself. Its memory cannot be shared:
+    a recurrent state cannot be cut, and of a window llama.cpp gives to other texts what one of them may go back to.
     """
 
     def __init__(self, session: Session) -> None:
@@ -59,7 +59,7 @@ class Places:
         self._is_closed = False
 
     def open(self, count: int) -> int:
-        """Have room for so many texts at once. Returns how many there may be, which is 1 where the memory cannot be shared.
+        """Have room for so many texts at once. Returns how many there may be: 1 where the memory cannot be shared.
 
         One text at a time takes the Llama itself, unless others are under way.
 
