@@ -14,7 +14,7 @@ from specllama.models.transfer import locked
 REQUEST_ID = "batch_req_"
 """What the ``id`` of an answer in OpenAI's format begins with. The line's key follows."""
 _STARTS = (b'{"index": ', b'{"id": ', b'{"custom_id": ')
-_SECONDS_UNTIL_SYNC = 5.0  # what a power loss may cost
+_SECONDS_UNTIL_SYNC = 5.0  # while answers come; a power loss costs those behind the last sync
 
 
 class Answers:
@@ -43,7 +43,7 @@ class Answers:
         self._synced = time.monotonic()
 
     def add(self, answer: dict[str, Any]) -> None:
-        """Append an answer. All of it is in the file then, and on the disk a few seconds later.
+        """Append an answer. All of it is in the file then; every few seconds the disk is made to have it.
 
         Raises:
             OSError: there is no room for it. The file ends with the answer before.
