@@ -8,27 +8,19 @@ namespace specllama {
 
 namespace {
 
-constexpr double prior_weight = 6.0;
-constexpr double fading = 0.96;        // some 25 outcomes are remembered
-constexpr double kept_of_drawn = 0.1;  // of them for the next text, which can be of another kind
-constexpr double prior_step = 0.1;     // of what a text has shown, into what is expected of the next ones
-constexpr double back_step = 0.02;     // and back for a text that shows nothing: a draft is not given up for good
-constexpr double shape_step = 0.04;    // in log odds, times the surprise
-constexpr double level_step = 0.12;
-constexpr double largest_level = 3.0;
-
 double log_odds(double p) { return std::log(p / (1.0 - p)); }
 
 }  // namespace
 
 void Rate::observe(bool success) {
-    successes_ = fading * successes_ + (success ? 1.0 : 0.0);
-    trials_ = fading * trials_ + 1.0;
+    fade(1.0 - 1.0 / constants_.remembered_outcomes);
+    successes_ += success ? 1.0 : 0.0;
+    trials_ += 1.0;
     observed_ = true;
 }
 
 void Rate::new_text(double kept) {
-    prior_ += observed_ ? prior_step * (mean() - prior_) : back_step * (first_prior_ - prior_);
+    prior_ += observed_ ? constants_.prior_step * (mean() - prior_) : constants_.back_step * (first_prior_ - prior_);
     observed_ = false;
     fade(kept);
 }
@@ -38,14 +30,18 @@ void Rate::fade(double factor) {
     trials_ *= factor;
 }
 
-double Rate::mean() const { return (prior_ * prior_weight + successes_) / (prior_weight + trials_); }
+double Rate::mean() const {
+    return (prior_ * constants_.prior_weight + successes_) / (constants_.prior_weight + trials_);
+}
 
 double Rate::optimistic(double standard_errors) const {
     const double rate = mean();
-    return std::min(1.0, rate + standard_errors * std::sqrt(rate * (1.0 - rate) / (prior_weight + trials_)));
+    const double trials = constants_.prior_weight + trials_;
+    return std::min(1.0, rate + standard_errors * std::sqrt(rate * (1.0 - rate) / trials));
 }
 
-Rates::Rates(const std::vector<double> & priors) : shape_(priors.size()) {
+Rates::Rates(const std::vector<double> & priors, const PaceConstants & constants)
+    : constants_(constants), shape_(priors.size()) {
     std::transform(priors.begin(), priors.end(), shape_.begin(), log_odds);
 }
 
@@ -53,19 +49,20 @@ double Rates::of(std::size_t i) const { return 1.0 / (1.0 + std::exp(-shape_[i] 
 
 void Rates::observe(std::size_t i, bool success) {
     const double surprise = (success ? 1.0 : 0.0) - of(i);
-    shape_[i] += shape_step * surprise;
-    level_ = std::clamp(level_ + level_step * surprise, -largest_level, largest_level);
+    shape_[i] += constants_.shape_step * surprise;
+    level_ = std::clamp(level_ + constants_.level_step * surprise, -constants_.largest_level, constants_.largest_level);
 }
 
-DrafterRates::DrafterRates(const DrafterPriors & priors)
-    : together_(priors.together),
+DrafterRates::DrafterRates(const DrafterPriors & priors, const PaceConstants & constants)
+    : kept_of_drawn_(constants.kept_of_drawn),
+      together_(priors.together),
       copies_(priors.copies),
       start_(priors.next.empty() ? 0 : priors.next.size() - 1),
-      classes_(priors.together ? priors.classes : std::vector<double>()),
-      next_(priors.next),
-      any_(priors.any) {
+      classes_(priors.together ? priors.classes : std::vector<double>(), constants),
+      next_(priors.next, constants),
+      any_(priors.any, constants) {
     for (std::size_t i = 0; !together_ && i < priors.classes.size(); ++i) {
-        apart_.emplace_back(priors.classes[i]);
+        apart_.emplace_back(priors.classes[i], constants);
     }
 }
 
@@ -91,13 +88,13 @@ void DrafterRates::new_text() {
     }
     if (draws()) {
         next_.new_text();
-        any_.new_text(kept_of_drawn);
+        any_.new_text(kept_of_drawn_);
     }
 }
 
-AcceptanceRates::AcceptanceRates(const std::vector<DrafterPriors> & priors) {
+AcceptanceRates::AcceptanceRates(const std::vector<DrafterPriors> & priors, const PaceConstants & constants) {
     for (const DrafterPriors & of_one : priors) {
-        rates_.emplace_back(of_one);
+        rates_.emplace_back(of_one, constants);
     }
 }
 

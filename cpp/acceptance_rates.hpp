@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "pace_constants.hpp"
+
 namespace specllama {
 
 enum class Source;  // drafter_table.hpp
@@ -37,8 +39,7 @@ struct DrafterPriors {
 // no use in many texts is not tried as hopefully in the next one.
 class Rate {
 public:
-    Rate() = default;
-    explicit Rate(double prior) : first_prior_(prior), prior_(prior) {}
+    Rate(double prior, const PaceConstants & constants) : constants_(constants), first_prior_(prior), prior_(prior) {}
     void observe(bool success);
     // Another text: so much of what was observed is kept beside the prior.
     void new_text(double kept);
@@ -49,8 +50,9 @@ public:
     double optimistic(double standard_errors = 1.0) const;
 
 private:
-    double first_prior_ = 0.5;
-    double prior_ = 0.5;
+    PaceConstants constants_;
+    double first_prior_;
+    double prior_;
     double successes_ = 0.0;
     double trials_ = 0.0;
     bool observed_ = false;  // in this text
@@ -60,14 +62,14 @@ private:
 // others for long; what they share follows the text at hand within some tokens.
 class Rates {
 public:
-    explicit Rates(const std::vector<double> & priors);
+    Rates(const std::vector<double> & priors, const PaceConstants & constants);
     double of(std::size_t i) const;
     void observe(std::size_t i, bool success);
     // Another text: what was particular to the last one counts for less.
-    void new_text() { level_ *= kept_; }
+    void new_text() { level_ *= constants_.kept_of_text; }
 
 private:
-    static constexpr double kept_ = 0.3;
+    PaceConstants constants_;
     std::vector<double> shape_;  // log odds at level 0
     double level_ = 0.0;
 };
@@ -75,7 +77,7 @@ private:
 // What is learned of one drafter.
 class DrafterRates {
 public:
-    explicit DrafterRates(const DrafterPriors & priors);
+    DrafterRates(const DrafterPriors & priors, const PaceConstants & constants);
 
     bool copies() const { return copies_; }
     double of(const Expectation & token) const;
@@ -93,6 +95,7 @@ public:
 private:
     bool draws() const { return start_ > 0; }
 
+    double kept_of_drawn_;
     bool together_;
     bool copies_;
     std::size_t start_;
@@ -105,7 +108,7 @@ private:
 class AcceptanceRates {
 public:
     // By Source.
-    explicit AcceptanceRates(const std::vector<DrafterPriors> & priors);
+    explicit AcceptanceRates(const std::vector<DrafterPriors> & priors, const PaceConstants & constants = {});
 
     DrafterRates & of(Source source) { return rates_[static_cast<std::size_t>(source)]; }
     const DrafterRates & of(Source source) const { return rates_[static_cast<std::size_t>(source)]; }

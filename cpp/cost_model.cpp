@@ -28,6 +28,7 @@ void CostModel::observe(std::size_t n, double seconds) {
     if (n == 0 || !usable(seconds) || !learns_) {
         return;
     }
+    asked_.fill(0.0);
     const double log_seconds = std::log(seconds);
     if (num_levels_ < settled_ && n >= sizes_.begin()->first && n <= sizes_.rbegin()->first) {  // else it is a guess
         // Of the first ones the least: whatever else happens on the machine makes a batch slower, never faster.
@@ -74,6 +75,7 @@ void CostModel::forget_worst_guess() {
 
 void CostModel::restore(const std::map<std::size_t, double> & seconds) {
     sizes_.clear();
+    asked_.fill(0.0);
     for (const auto & [n, value] : seconds) {
         if (n > 0 && usable(value)) {
             sizes_[n] = {std::log(value), 0, true};
@@ -87,11 +89,23 @@ CostModel CostModel::shared_by(std::size_t texts) const {
     CostModel result = *this;
     result.texts_ = texts;
     result.learns_ = false;
+    result.asked_.fill(0.0);
     return result;
 }
 
 double CostModel::seconds(std::size_t n) const {
-    return sizes_.empty() ? 0.0 : std::exp(log_shape(texts_ * n) + log_level_) / static_cast<double>(texts_);
+    if (sizes_.empty()) {
+        return 0.0;
+    }
+    if (n < asked_.size() && asked_[n] > 0.0) {
+        return asked_[n];
+    }
+    const double each = std::exp(log_shape(texts_ * n) + log_level_) / static_cast<double>(texts_);
+    if (n < asked_.size()) {
+        asked_[n] = each;
+    }
+    return each;
+}
 }
 
 double CostModel::log_shape(std::size_t n) const {

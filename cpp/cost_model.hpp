@@ -2,6 +2,7 @@
 // Python.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <map>
 
@@ -56,6 +57,8 @@ private:
     bool learns_ = true;
     std::size_t num_observed_ = 0;
     std::size_t num_levels_ = settled_;  // batches seen since it was distrusted
+    // What was asked for since the last observation, by n; 0 if it was not. Whoever decides asks again and again.
+    mutable std::array<double, 80> asked_{};
 };
 
 }  // namespace specllama

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "batch_invariance.hpp"
 #include "errors.hpp"
 #include "sequence.hpp"
 
@@ -194,7 +195,10 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
         sequence_pointers_.data(),
         outputs_.data(),
     };
+    operations_seen = {};
     const int32_t code = api_->llama_decode(context_, batch);
+    saw_ours_ |= operations_seen.ours;
+    saw_foreign_ |= operations_seen.foreign;
     if (code == 0) {
         api_->llama_synchronize(context_);  // a GPU backend returns before it is done
         num_decoded_ += tokens_.size();
@@ -218,7 +222,8 @@ Decoder::Use::Use(Decoder & decoder, const std::function<void()> * heed)
     }
     if (decoder_->in_use_.exchange(true)) {
         throw BusyError("the " + decoder_->name_ +
-                        " Llama is generating in another thread: wait for it, or create one Llama for each thread");
+                        " Llama is generating already, in another thread or around this call (of a logits processor, "
+                        "say): wait for it, or create one Llama for each");
     }
     decoder_->interruption_->ask(heed);
 }

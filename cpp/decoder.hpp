@@ -71,6 +71,12 @@ public:
     // Tokens decoded since the beginning.
     std::size_t num_decoded() const { return num_decoded_; }
 
+    // Whether the logits of a token were the same to the last bit in any batch, so far: false before the first decode.
+    // It takes one text in a memory whose cells stand in the order of their tokens.
+    bool is_batch_invariant() const {
+        return saw_ours_ && !saw_foreign_ && rollback_ == Rollback::seq_rm && sequences_.size() <= 1;
+    }
+
     bool is_open() const { return context_ != nullptr; }
     void require_open() const;
 
@@ -145,6 +151,8 @@ private:
     std::size_t num_decoded_ = 0;
     Scheduler * scheduler_ = nullptr;
     std::recursive_mutex memory_mutex_;
+    bool saw_ours_ = false;  // see OperationsSeen
+    bool saw_foreign_ = false;
     std::atomic<bool> in_use_{false};
     // The llama_context has its address, and may live longer than this object: never freed.
     Interruption * interruption_ = nullptr;

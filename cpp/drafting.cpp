@@ -9,7 +9,8 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t least_probed = 16;  // tokens of an answer: behind fewer a probe would be felt
+constexpr std::size_t least_probed = 16;  // tokens of an answer: after fewer a probe would be felt
+constexpr std::size_t most_unpaced = 16;  // tokens that nobody knows the worth of, where others are paced
 
 // Drops what the constraint, if there is one, does not allow behind history and proposal, and all behind it.
 void drop_forbidden(const DraftRequest & request, const Proposal & proposal, Offer & offer) {
@@ -117,7 +118,9 @@ void Drafting::propose(const DraftRequest & request, Proposal & out) {
     } else if (drawer_ != nullptr) {
         draw_all(request, out);
     } else {
-        take_all(request, out);
+        DraftRequest limited = request;
+        limited.gamma = request.paced ? std::min(request.gamma, most_unpaced) : request.gamma;
+        take_all(limited, out);
     }
 }
 
@@ -210,7 +213,7 @@ void Drafting::mix(const DraftRequest & request, Proposal & out) {
     pace_.begin_round(request.gamma, drawer_ ? drawer_->missing(request.history.size()) : 0, request.may_drop);
     while (out.tokens.size() < request.gamma) {
         const bool is_first = out.tokens.empty();
-        std::vector<Found> found = find(request, out, request.gamma - out.tokens.size());
+        std::vector<Found> found = find(request, out, std::min(request.gamma - out.tokens.size(), pace_.reach()));
         Pace::Offers offers;
         for (const Found & one : found) {
             offers.push_back(&one.offer.expectations);

@@ -8,37 +8,20 @@ namespace specllama {
 
 namespace {
 
-constexpr double fading = 0.9;              // of rounds in the rate: some 10 are remembered
-constexpr double prior_rounds = 8.0;        // of plain decoding, before there are others
-constexpr double catching_up_share = 0.15;  // of its cost is charged to one round: the next ones profit, too
-constexpr double forgetting = 0.99;         // of what is known of the drawer, for each round without it
-constexpr double exploring_share = 0.01;    // of all time
-constexpr double drawn_prior_rounds = 3.0;  // that go by the acceptance alone
-constexpr double drawn_fading = 0.93;       // of rounds that began with a drawn token
-constexpr double realised_share = 0.8;      // of what came in them, beside what was expected
-constexpr double kept = 0.3;                // of what is particular to a text, for the next one
-constexpr std::size_t first_plain_rounds = 2;
-constexpr double measuring_share = 0.006;  // of all time
-constexpr std::size_t least_interval = 8;  // rounds between two that measure plain decoding
-constexpr std::size_t largest_interval = 100;
-constexpr double few_rounds = 4.0;  // too few to say what drafting gains
-constexpr std::size_t first_window = 3;
-constexpr double first_credit = 1.0;  // in plain decodes
-constexpr double largest_credit = 3.0;
-constexpr std::size_t most_padding = 3;
-constexpr double padding_gain = 0.97;  // a larger batch must be so much cheaper
-constexpr double hope = 0.5;  // standard errors of the acceptance: without its prompt a draft is never found to be good
-constexpr std::size_t probing_interval = 8;  // prompts that the draft is spared
-constexpr std::size_t usual_answer = 128;    // tokens; max_tokens is often far more than what comes
+std::size_t whole(double value) { return static_cast<std::size_t>(value); }
+
+// What is kept each time of what is to be remembered for so many times.
+double kept_of(double times) { return 1.0 - 1.0 / times; }
 
 }  // namespace
 
 void Pace::begin_generation() {
-    credit_ = first_credit + std::clamp(credit_, -largest_credit, 0.0);  // what was lost beyond it is still owed
+    credit_ = constants_.first_credit +
+              std::clamp(credit_, -constants_.largest_credit, 0.0);  // what was lost beyond it is still owed
     of_all_ = Yield();
-    of_drawn_.fade(kept);
+    of_drawn_.fade(constants_.kept_of_text);
     rates_.new_text();
-    window_ = first_window;
+    window_ = whole(constants_.first_window);
     counters_ = PaceCounters();
 }
 
@@ -51,17 +34,18 @@ void Pace::share(std::size_t texts, const CostModel & target, const CostModel * 
 }
 
 bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens) {
-    const bool pays = target_.empty() || draft_.empty() ||
-                      static_cast<double>(std::min(max_tokens, usual_answer)) *
-                              (target_.seconds(1) - 1.0 / drawn_yield(drawn().any().optimistic(hope), 1, most).rate()) >
-                          catching_up_seconds(missing) - draft_.seconds(1);
+    const bool pays =
+        target_.empty() || draft_.empty() ||
+        std::min(static_cast<double>(max_tokens), constants_.usual_answer) *
+                (target_.seconds(1) - 1.0 / drawn_yield(drawn().any().optimistic(constants_.hope), 1, most).rate()) >
+            catching_up_seconds(missing) - draft_.seconds(1);
     counters_.num_draft_prompts_skipped = pays ? 0 : 1;
     return pays;
 }
 
 bool Pace::probes() {
     const bool now = since_drawn_ == 0;
-    since_drawn_ = (since_drawn_ + 1) % probing_interval;
+    since_drawn_ = (since_drawn_ + 1) % whole(constants_.probing_interval);
     if (now) {
         draft_.distrust_level();
     }
@@ -71,19 +55,21 @@ bool Pace::probes() {
 void Pace::begin_round(std::size_t most, std::size_t missing, bool may_drop) {
     // What plain decoding costs is measured first, and again now and then: everything is compared with it.
     // With several texts batches of all sizes come by themselves.
-    const bool measuring = texts_ > 1 ? target_.empty()
-                                      : target_.count(1) < first_plain_rounds || since_plain_ >= plain_interval();
+    const bool measuring =
+        texts_ > 1 ? target_.empty()
+                   : target_.count(1) < whole(constants_.first_plain_rounds) || since_plain_ >= plain_interval();
     idle_ = measuring ? Idle::measuring : missing == 0 ? Idle::no_match : Idle::not_worth_it;
     most_ = measuring ? 0 : most;
     missing_ = missing_at_first_ = missing;
     may_drop_ = may_drop;
-    exploring_ = begins_drawn_ = has_drawn_ = false;
+    exploring_ = begins_drawn_ = false;
+    num_drawn_ = 0;
     survival_ = 1.0;
     tokens_.clear();
     if (most_ > 0 && missing_ > 0 && !drawing_pays()) {
         missing_ = 0;
-        rates_.of(*drawer_).forget(forgetting);
-        of_drawn_.fade(forgetting);
+        rates_.of(*drawer_).forget(kept_of(constants_.forgetting_rounds));
+        of_drawn_.fade(kept_of(constants_.forgetting_rounds));
     }
 }
 
@@ -116,7 +102,7 @@ Yield Pace::drawn_yield(double acceptance, std::size_t missing, std::size_t most
     Yield best;
     double survival = 1.0;
     double tokens = 1.0;
-    for (std::size_t k = 1; k <= most; ++k) {
+    for (std::size_t k = 1; k <= std::min(most, whole(constants_.most_drawn)); ++k) {
         survival *= acceptance;
         tokens += survival;
         const double draft_seconds = first_draft_seconds(missing) + static_cast<double>(k - 1) * draft_.seconds(1);
@@ -130,7 +116,7 @@ Yield Pace::drawn_yield(double acceptance, std::size_t missing, std::size_t most
 // to stop behind an unsure token.
 Yield Pace::usual_drawn_yield() const {
     Yield usual = drawn_yield(drawn().any().mean(), 1, most_);
-    usual.fade(drawn_prior_rounds);
+    usual.fade(constants_.drawn_prior_rounds);
     usual.add(of_drawn_);
     usual.fade(1.0 / usual.rounds);
     usual.seconds += first_draft_seconds(missing_) - draft_.seconds(1);
@@ -139,7 +125,7 @@ Yield Pace::usual_drawn_yield() const {
 
 double Pace::first_draft_seconds(std::size_t missing) const {
     const double one = draft_.seconds(1);
-    return one + catching_up_share * std::max(0.0, catching_up_seconds(missing) - one);
+    return one + constants_.catching_up_share * std::max(0.0, catching_up_seconds(missing) - one);
 }
 
 // What the draft needs to decode so many tokens.
@@ -152,7 +138,8 @@ double Pace::catching_up_seconds(std::size_t missing) const {
 // Tokens per second of the last rounds.
 double Pace::earned() const {
     const double plain = 1.0 / target_.seconds(1);
-    return std::max(plain, (of_all_.tokens + prior_rounds) / (of_all_.seconds + prior_rounds / plain));
+    return std::max(plain,
+                    (of_all_.tokens + constants_.prior_rounds) / (of_all_.seconds + constants_.prior_rounds / plain));
 }
 
 // What time is worth: as much as the last rounds earned, but no more than the next ones may well earn. A copy that has
@@ -165,12 +152,12 @@ double Pace::rate() const {
 // How many rounds may draft before plain decoding is measured again: so many that it costs a small share of the time,
 // which is nearly nothing where the gain is small, and where it matters most.
 std::size_t Pace::plain_interval() const {
-    if (of_all_.rounds < few_rounds) {
-        return largest_interval;
+    if (of_all_.rounds < constants_.few_rounds) {
+        return whole(constants_.largest_interval);
     }
     const double lost = target_.seconds(1) - 1.0 / earned();
-    const double rounds = lost * of_all_.rounds / (measuring_share * of_all_.seconds);
-    return std::clamp(static_cast<std::size_t>(rounds), least_interval, largest_interval);
+    const double rounds = lost * of_all_.rounds / (constants_.measuring_share * of_all_.seconds);
+    return whole(std::clamp(rounds, constants_.least_interval, constants_.largest_interval));
 }
 
 std::size_t Pace::before() const {
@@ -210,27 +197,45 @@ Pace::Decision Pace::decide(const Offers & offers) {
 // The beginning of an offer whose net gain, in tokens, is above `best_net`, which becomes the best one's; to stop if
 // there is none.
 Pace::Decision Pace::best_take(const Offers & offers, double rho, double & best_net) const {
-    const std::size_t done = tokens_.size();
-    const double stop = target_.seconds(done + 1);
     Decision best;
     for (std::size_t number = 0; number < offers.size(); ++number) {
-        const std::vector<Expectation> & offer = *offers[number];
-        double survival = survival_;
-        double gain = 0.0;
-        for (std::size_t k = 1; k <= std::min({offer.size(), most_ - done, window_}); ++k) {
-            survival *= rates_.of(offer[k - 1]);
-            gain += survival;
-            const double alone = gain - rho * (target_.seconds(done + k + 1) - stop);
-            const std::size_t missing = missing_ > 0 ? missing_ + k : 0;
-            const std::size_t start = drawer_ ? drawn().start() : 0;
-            const double continued = gain + drawn_run(survival, -stop, done + k, missing, start, rho);
-            if (std::max(alone, continued) > best_net) {
-                best = {Move::take, k, number};
-                best_net = std::max(alone, continued);
-            }
+        const std::vector<Part> parts = parts_of(*offers[number], rho);
+        if (parts.empty()) {
+            continue;
+        }
+        // A copy goes on in the next round if all of it is right. So what the next one will bring is lost with a part
+        // that is too long to be all right.
+        const auto by_net = [](const Part & a, const Part & b) { return a.net < b.net; };
+        const double next = std::max(0.0, std::max_element(parts.begin(), parts.end(), by_net)->net);
+        const double share = rates_.of(offers[number]->front().source).copies() ? constants_.continuing_share : 0.0;
+        const auto with_next = [&](const Part & part) { return part.net + share * part.survival * next; };
+        const auto part = std::max_element(parts.begin(), parts.end(),
+                                           [&](const Part & a, const Part & b) { return with_next(a) < with_next(b); });
+        if (part->net > best_net) {
+            best = {Move::take, static_cast<std::size_t>(part - parts.begin()) + 1, number};
+            best_net = part->net;
         }
     }
     return best;
+}
+
+// What the first token of an offer is worth, the first two, and so on, as many as may be taken.
+std::vector<Pace::Part> Pace::parts_of(const std::vector<Expectation> & offer, double rho) const {
+    const std::size_t done = tokens_.size();
+    const double stop = target_.seconds(done + 1);
+    const std::size_t start = drawer_ ? drawn().start() : 0;
+    std::vector<Part> parts;
+    double survival = survival_;
+    double gain = 0.0;
+    for (std::size_t k = 1; k <= std::min({offer.size(), most_ - done, window_}); ++k) {
+        survival *= rates_.of(offer[k - 1]);
+        gain += survival;
+        const double alone = gain - rho * (target_.seconds(done + k + 1) - stop);
+        const std::size_t missing = missing_ > 0 ? missing_ + k : 0;
+        const double continued = gain + drawn_run(survival, -stop, done + k, missing, start, rho);
+        parts.push_back({std::max(alone, continued), survival});
+    }
+    return parts;
 }
 
 // The best net gain, in tokens, of drawing one token or more, behind `drafted` tokens that survive
@@ -244,7 +249,7 @@ double Pace::drawn_run(double survival, double time_so_far, std::size_t drafted,
     }
     double gain = 0.0;
     double draft_time = 0.0;
-    for (std::size_t k = 1; drafted + k <= most_; ++k) {
+    for (std::size_t k = 1; drafted + k <= most_ && num_drawn_ + k <= whole(constants_.most_drawn); ++k) {
         const double usual = exploring_ ? drawn().any().optimistic() : drawn().any().mean();
         survival *= k == 1 && !exploring_ ? drawn().next(before) : usual;
         gain += survival;
@@ -259,11 +264,11 @@ double Pace::drawn_run(double survival, double time_so_far, std::size_t drafted,
 std::size_t Pace::padding() const {
     const std::size_t size = tokens_.size() + 1;
     std::size_t best = 0;
-    double least = padding_gain * target_.seconds(size);
+    double least = (1.0 - constants_.padding_gain) * target_.seconds(size);
     if (tokens_.empty() || target_.count(size) == 0) {
         return 0;
     }
-    for (std::size_t more = 1; more <= std::min(most_padding, most_ - tokens_.size()); ++more) {
+    for (std::size_t more = 1; more <= std::min(whole(constants_.most_padding), most_ - tokens_.size()); ++more) {
         if (target_.count(size + more) > 0 && target_.seconds(size + more) < least) {
             best = more;
             least = target_.seconds(size + more);
@@ -306,7 +311,7 @@ void Pace::judge_dropped(bool right) { rates_.observe(dropped_, right); }
 
 void Pace::drafted(const Expectation & token) {
     begins_drawn_ = begins_drawn_ || (tokens_.empty() && is_drawn(token));
-    has_drawn_ = has_drawn_ || is_drawn(token);
+    num_drawn_ += is_drawn(token) ? 1 : 0;
     tokens_.push_back(token);
     survival_ *= rates_.of(token);
     if (missing_ > 0) {
@@ -331,15 +336,15 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     const double usual_seconds = target_.empty() ? verify_seconds : target_.seconds(tokens_.size() + 1);
     counters_.predicted_tokens += expected;
     counters_.predicted_seconds += draft_seconds + usual_seconds;
-    of_all_.fade(fading);
+    of_all_.fade(kept_of(constants_.remembered_rounds));
     of_all_.add({1.0, expected, verify_seconds + draft_seconds});
     if (begins_drawn_) {
         since_drawn_ = 1;
         const double late = catching_up_seconds(missing_at_first_) - draft_.seconds(missing_at_first_ > 1 ? 2 : 1);
-        of_drawn_.fade(drawn_fading);
+        of_drawn_.fade(kept_of(constants_.remembered_drawn_rounds));
         // What was expected is less noisy, what came cannot be wrong.
         const double came = 1.0 + static_cast<double>(num_accepted);
-        const double tokens = expected + realised_share * (came - expected);
+        const double tokens = expected + constants_.realised_share * (came - expected);
         of_drawn_.add({1.0, tokens, usual_seconds + std::max(0.0, draft_seconds - std::max(0.0, late))});
     }
 
@@ -354,8 +359,8 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     }
     counters_.plain_seconds = target_.seconds(1);
     const double in_plain = (verify_seconds + draft_seconds) / counters_.plain_seconds;
-    const double lost = exploring_ && has_drawn_ ? in_plain - static_cast<double>(num_accepted + 1) : 0.0;
-    credit_ = std::min(credit_ + exploring_share * in_plain - lost, largest_credit);
+    const double lost = exploring_ && num_drawn_ > 0 ? in_plain - static_cast<double>(num_accepted + 1) : 0.0;
+    credit_ = std::min(credit_ + constants_.exploring_share * in_plain - lost, constants_.largest_credit);
     counters_.exploring_seconds += std::max(0.0, lost) * counters_.plain_seconds;
 }
 
@@ -384,7 +389,7 @@ void Pace::adapt_window(std::size_t num_accepted) {
     if (num_accepted >= end) {
         window_ = std::max(window_, 2 * right + 1);
     } else {
-        window_ = std::clamp<std::size_t>(2 * right, first_window, window_);
+        window_ = std::clamp(2 * right, std::min(window_, whole(constants_.first_window)), window_);
     }
 }
 

@@ -10,6 +10,7 @@
 // (DraftRequest::may_drop), those at the end that are not worth their place in the target's batch are dropped again.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "acceptance_rates.hpp"
 #include "cost_model.hpp"
 #include "counters.hpp"
+#include "pace_constants.hpp"
 #include "yield.hpp"
 
 namespace specllama {
@@ -35,7 +37,8 @@ public:
     using Offers = std::vector<const std::vector<Expectation> *>;
 
     // priors: of all drafters, by Source.
-    explicit Pace(const std::vector<DrafterPriors> & priors) : rates_(priors) {}
+    explicit Pace(const std::vector<DrafterPriors> & priors, const PaceConstants & constants = {})
+        : constants_(constants), rates_(priors, constants), window_(static_cast<std::size_t>(constants.first_window)) {}
 
     void begin_generation();
 
@@ -60,6 +63,9 @@ public:
     // most: at most so many drafted tokens. missing: tokens that the drawer has to decode before its next one (1 if it
     // is in step); 0 without a drawer. may_drop: see drop().
     void begin_round(std::size_t most, std::size_t missing, bool may_drop = false);
+
+    // How many tokens of an offer are looked at: a longer one is more work, and no more is taken.
+    std::size_t reach() const { return std::max<std::size_t>(window_, 16); }
 
     // What to do next in this round. `offers`: what could be drafted from here on, at most `most` tokens each.
     Decision decide(const Offers & offers);
@@ -97,6 +103,13 @@ private:
     double rate() const;
     double earned() const;
     std::size_t plain_interval() const;
+    // The beginning of an offer.
+    struct Part {
+        double net;       // gain, in tokens
+        double survival;  // the probability that all of it, and of what was drafted before, is accepted
+    };
+
+    std::vector<Part> parts_of(const std::vector<Expectation> & offer, double rho) const;
     Decision best_take(const Offers & offers, double rho, double & best_net) const;
     double drawn_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing, std::size_t before,
                      double rho) const;
@@ -111,6 +124,7 @@ private:
     std::size_t padding() const;
     void adapt_window(std::size_t num_accepted);
 
+    PaceConstants constants_;
     CostModel target_;
     CostModel draft_;
     std::size_t draft_batch_ = 512;
@@ -125,7 +139,7 @@ private:
     bool may_drop_ = false;
     bool exploring_ = false;       // the drawer may draft although it may not pay
     bool begins_drawn_ = false;    // the first token was drawn, dropped or not
-    bool has_drawn_ = false;       // any was
+    std::size_t num_drawn_ = 0;    // tokens, dropped or not
     Idle idle_ = Idle::measuring;  // if nothing is drafted
     double survival_ = 1.0;        // the probability that all drafted so far are accepted
     std::vector<Expectation> tokens_;
@@ -138,7 +152,7 @@ private:
     PaceCounters counters_;
     std::size_t since_plain_ = 0;  // rounds
     std::size_t since_drawn_ = 0;  // prompts that the draft was spared, since it was used or measured
-    std::size_t window_ = 3;       // the most tokens that one decision takes from an offer
+    std::size_t window_;           // the most tokens that one decision takes from an offer
 };
 
 }  // namespace specllama

@@ -16,21 +16,26 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import inspect
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
+import recorded
 
 import specllama
 from specllama._core import _test
 from specllama.answer import answer
 from specllama.backend.cpu import default_threads
+from specllama.bench.machine import describe_machine
 from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
 
-MOST = 16  # what "auto" drafts at most
+# What "auto" drafts at most.
+MOST: int = inspect.signature(specllama.Llama.__init__).parameters["max_draft_tokens"].default
 FIXED = {f"model {n}": ("model", n) for n in range(1, 9)} | {f"lookup {n}": ("lookup", n) for n in (3, 7, 11, 15)}
 
 Cost = Callable[[int], float]
@@ -64,10 +69,14 @@ class Trace:
         return cls(prompt.category, text, model, lookups)
 
 
-def texts(target: str, draft: str, prompts: list[Prompt], max_tokens: int) -> tuple[list[Trace], Cost, Cost]:
-    """Each prompt's greedy text as a trace, and what batches cost target and draft, in seconds."""
+def texts(
+    target: str, draft: str, prompts: list[Prompt], max_tokens: int, kernels: str
+) -> tuple[list[Trace], Cost, Cost, dict[str, Any]]:
+    """Each prompt's greedy text as a trace, what batches cost target and draft, in seconds, and the machine."""
     n = default_threads()
-    llm = specllama.Llama(target, draft_model=draft, n_ctx=4096, n_threads=n, n_threads_batch=n, verbose=False)
+    options = {"n_ctx": 4096, "n_threads": n, "n_threads_batch": n, "kernels": kernels, "verbose": False}
+    llm = specllama.Llama(target, draft_model=draft, **options)
+    machine = describe_machine(llm)
     curves = specllama.tune.run(llm).curves
     found = []
     for prompt in prompts:
@@ -84,7 +93,7 @@ def texts(target: str, draft: str, prompts: list[Prompt], max_tokens: int) -> tu
         likely = np.argmax(model.scores[first : first + len(text)], axis=1)
         traces.append(Trace.of(prompt, tokens, text, [int(token) for token in likely]))
     model.close()
-    return traces, curves["target"].at, curves["draft"].at
+    return traces, curves["target"].at, curves["draft"].at, machine
 
 
 def ceiling(trace: Trace, target: Cost, draft: Cost) -> float:
@@ -120,12 +129,12 @@ def fixed(trace: Trace, target: Cost, draft: Cost, drafter: str, most: int) -> f
     return len(trace.text) * target(1) / seconds
 
 
-def table(traces: list[Trace], target: Cost, draft: Cost) -> list[str]:
-    """A row for each category and one for all, as Markdown."""
+def summary(traces: list[Trace], target: Cost, draft: Cost) -> list[dict[str, Any]]:
+    """What there is to gain in each category, and in all."""
     kinds = collections.defaultdict(list)
     for trace in traces:
         kinds[trace.category].append(trace)
-    rows = ["| | texts | ceiling | best fixed | speedup |", "|---|---:|---:|---|---:|"]
+    rows = []
     for kind, members in [*kinds.items(), ("all", traces)]:
         most = statistics.mean(ceiling(trace, target, draft) for trace in members)
         mean = {
@@ -133,7 +142,7 @@ def table(traces: list[Trace], target: Cost, draft: Cost) -> list[str]:
             for name, setting in FIXED.items()
         } | {"plain": 1.0}
         name = max(mean, key=lambda one: mean[one])
-        rows.append(f"| {kind} | {len(members)} | {most:.2f} | {name} | {mean[name]:.2f} |")
+        rows.append({"category": kind, "texts": len(members), "ceiling": most, "fixed": name, "speedup": mean[name]})
     return rows
 
 
@@ -145,12 +154,21 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, action="append", default=[], help="as for specllama bench")
     parser.add_argument("--limit", type=int, default=1, help="prompts of each category, default 1")
     parser.add_argument("-n", "--max-tokens", type=int, default=128)
+    parser.add_argument("--kernels", default="auto")
+    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     prompts = [prompt for path in given.prompts for prompt in read_prompts(path)[0]] or builtin_prompts()
-    traces, target, draft = texts(given.target, given.draft, limited(prompts, given.limit), given.max_tokens)
+    chosen = limited(prompts, given.limit)
+    traces, target, draft, machine = texts(given.target, given.draft, chosen, given.max_tokens, given.kernels)
     shown = ", ".join(f"T({n}) {target(n) / target(1):.2f}" for n in (2, 3, 4, 5, 6, 8, 12, 16))
     print(f"T(1) {target(1) * 1e3:.0f} ms; in units of it {shown}; a token of the draft {draft(1) / target(1):.2f}")
-    print(*table(traces, target, draft), sep="\n")
+    rows = summary(traces, target, draft)
+    print("| | texts | ceiling | best fixed | speedup |", "|---|---:|---:|---|---:|", sep="\n")
+    for row in rows:
+        print("| {category} | {texts} | {ceiling:.2f} | {fixed} | {speedup:.2f} |".format(**row))
+    if given.record:
+        costs = {"target": {n: target(n) for n in range(1, MOST + 2)}, "draft": {1: draft(1)}}
+        recorded.keep(given.record, {"machine": machine, "costs": costs, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -12,8 +12,11 @@ import json
 import statistics
 from typing import Any
 
+import recorded
+
 import specllama
 from specllama.backend.cpu import default_threads
+from specllama.bench.machine import describe_machine
 
 MODES = (0, "auto", 4)  # 0 is plain decoding
 TEXT: dict[str, Any] = {"type": "string"}
@@ -91,6 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target")
     parser.add_argument("draft")
+    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     n = default_threads()
     llm = specllama.Llama(
@@ -114,6 +118,12 @@ def main() -> None:
     print("|---|---|---:|---:|---:|---:|---:|---:|")
     for (guided, mode), found_sums in sums.items():
         print(f"| {'with the schema' if guided else 'without'} | {mode} | {found_sums.row()}")
+    if given.record:
+        rows = [
+            {"guided": guided, "num_draft_tokens": mode, **dataclasses.asdict(found_sums)}
+            for (guided, mode), found_sums in sums.items()
+        ]
+        recorded.keep(given.record, {"machine": describe_machine(llm), "rows": rows})
     llm.close()
 
 

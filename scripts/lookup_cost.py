@@ -11,14 +11,17 @@ The columns are:
 
 from __future__ import annotations
 
+import argparse
 import functools
 import time
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+import recorded
 
 from specllama._core import _test
+from specllama.backend.cpu import cpu_name
 
 Tokens = npt.NDArray[np.int32]
 
@@ -95,6 +98,10 @@ def looking_up(indexes: list[_test.SuffixIndex], pieces: list[Tokens], prepare: 
 
 def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+    given = parser.parse_args()
+    rows = []
     other = np.zeros(LARGEST_CACHE, dtype=np.uint8)
     print("| text | tokens | append, µs | append and look up, µs | not in the cache, µs | bytes a token |")
     print("|---|---:|---:|---:|---:|---:|")
@@ -107,8 +114,12 @@ def main() -> None:
             warm = looking_up([index] * STEPS, pieces, lambda: None)
             many = [built(text[: count + i]) for i in range(INDEXES)]
             cold = looking_up(many, pieces[:INDEXES], functools.partial(np.add, other, 1, out=other))
-            times = " | ".join(f"{value * 1e6:.2f}" for value in (appending(text[:count]), warm, cold))
+            micros = [1e6 * value for value in (appending(text[:count]), warm, cold)]
+            times = " | ".join(f"{value:.2f}" for value in micros)
             print(f"| {kind} | {count:,} | {times} | {size / count:.1f} |")
+            rows.append({"text": kind, "tokens": count, "us": micros, "bytes": size / count})
+    if given.record:
+        recorded.keep(given.record, {"machine": {"cpu": cpu_name()}, "rows": rows})
 
 
 if __name__ == "__main__":

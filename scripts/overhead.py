@@ -8,6 +8,7 @@ What a call costs once (a few hundred microseconds) is in it, so that short text
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import sys
 import tempfile
@@ -16,7 +17,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import recorded
+
 import specllama
+from specllama.bench.machine import describe_machine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import tiny_models as tiny
@@ -50,6 +54,10 @@ def outside(llm: specllama.Llama, length: int, options: dict[str, Any]) -> float
 
 def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+    given = parser.parse_args()
+    rows = []
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         words = tiny.word_vocabulary()
@@ -60,9 +68,14 @@ def main() -> None:
         for gamma, stream, (name, way) in itertools.product((0, 4), (False, True), WAYS.items()):
             options = {"num_draft_tokens": gamma, "stream": stream, **way}
             least = [min(outside(llm, n, options) for _ in range(1 + RUNS // n)) for n in LENGTHS]
+            rows.append(
+                {"drafted": gamma, "stream": stream, "with": name, "us": dict(zip(LENGTHS, least, strict=True))}
+            )
             print(
                 f"| {gamma} | {stream} | {name} | " + " | ".join(f"{value:.0f}" for value in least) + " |", flush=True
             )
+        if given.record:
+            recorded.keep(given.record, {"machine": describe_machine(llm), "rows": rows})
         llm.close()
 
 

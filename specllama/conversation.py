@@ -141,7 +141,7 @@ class Conversation:
         if len(prompt) >= self.llm.n_ctx():
             raise ContextFullError(
                 f"the context is full: with this message the conversation has {len(prompt)} tokens, and n_ctx is "
-                f"{self.llm.n_ctx()}; forget the oldest turns, begin anew, or create the Llama with a larger n_ctx"
+                f"{self.llm.n_ctx()}; forget the oldest turns, begin anew, or create the Llama with a larger n_ctx (-c)"
             )
         return self._answer(messages, call, prompt, ours)
 

@@ -160,7 +160,7 @@ def _checked_sizes(llm: BaseLlama, name: str, sizes: Iterable[int], repeats: int
     if n_past + largest > llm.n_ctx():
         raise ValueError(
             f"{n_past} + {largest} tokens (n_past and the largest batch) do not fit into n_ctx={llm.n_ctx()} of the "
-            f"{name}: measure with a smaller n_past, or create the Llama with a larger n_ctx"
+            f"{name}: measure with a smaller n_past, or create the Llama with a larger n_ctx (-c)"
         )
     return checked
 

@@ -25,7 +25,7 @@ from .engine.request import Request
 from .engine.seeds import seed_for_generate
 from .engine.session import Session
 from .engine.snapshots import RoomForSnapshots
-from .grammars.schemas import warn_of_schema
+from .grammars.schemas import enforced, schemas_followed, warn_of_schema
 from .models import catalog
 from .models.loading import explained
 from .models.opening import check_opening
@@ -57,7 +57,8 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
             summarised. With a draft model it is looked up by ``num_draft_tokens="auto"`` only.
         num_draft_tokens: gamma, how many tokens a round drafts. ``"auto"``: as many as measured times and acceptance
             say that pay, by the model, by lookup in the text, or by both. 0 is plain decoding.
-        max_draft_tokens: the most that ``"auto"`` drafts in a round.
+        max_draft_tokens: the most that ``"auto"`` drafts in a round. Only copies get that long: of a draft model it
+            takes 16 tokens at most, and of a function, too.
         verify: the acceptance rule. ``"rejection"`` (Leviathan et al. 2022; Chen et al. 2023), ``"block"`` (Sun et
             al. 2025), ``"coupled"`` (Daliri et al. 2024: a seed means one text whatever the draft), or ``"auto"``:
             coupled if a seed was given, else block. Each leaves the target's distribution as it is.
@@ -82,7 +83,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
         draft_kwargs: dict[str, Any] | None = None,
         lookup_corpus: str | Sequence[int] | None = None,
         num_draft_tokens: NumDraftTokens = "auto",
-        max_draft_tokens: int = 16,
+        max_draft_tokens: int = 64,
         verify: str = "auto",
         seed: int | None = None,
         kernels: str | None = None,
@@ -189,6 +190,14 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
         """Whose kernels multiply the target's weights: ``AVX2, 950 MiB of weights``, say, or ``off`` and why."""
         return str(use_of(self))
 
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether the target's logits are the same to the last bit in batches of every size, as far as was decoded.
+
+        Then the text with a draft is that without one, bit for bit. False before the first token was decoded.
+        """
+        return self.session.target.decoder.batch_invariant
+
     # Seeds
 
     def set_seed(self, seed: int) -> None:
@@ -243,7 +252,10 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
     ) -> Any:
         """See the base class."""
         warn_of_schema(kwargs)
-        return call_with_options(self.session, super().create_chat_completion, num_draft_tokens, verify, args, kwargs)
+        with schemas_followed(kwargs):
+            return call_with_options(
+                self.session, super().create_chat_completion, num_draft_tokens, verify, args, kwargs
+            )
 
     def generate_tokens(
         self,
@@ -276,6 +288,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         arguments = bound(BaseLlama._create_completion, args, kwargs)
+        arguments["grammar"] = enforced(arguments["grammar"])
         return Completion(self.session, options_of_call(self.session), arguments).run()
 
     # State

@@ -26,7 +26,7 @@ class ModelOptions(llm.Options):
 
     target: str | None = Field(None, description="the model: a GGUF file, or a name from `specllama pull --list`")
     draft: str | None = Field(None, description="its draft: the same, or lookup")
-    max_draft_tokens: int | None = Field(None, description="the most tokens that auto drafts in a round, default 16")
+    max_draft_tokens: int | None = Field(None, description="the most tokens that auto drafts in a round, default 64")
     n_ctx: int | None = Field(None, description="size of the context, default 4096; 0: the model's own")
     n_threads: int | None = Field(None, description="threads, for prompts and generation alike")
     n_gpu_layers: int | None = Field(None, description="layers on the GPU; -1: all")

@@ -106,6 +106,9 @@ class Stats:
     cannot change the text: in greedy and in ``coupled`` decoding. ``num_draft_tokens`` does not count them."""
     kernels: str = ""
     """Whose kernels multiply the target's weights: ``AVX2, 950 MiB of weights``, say, or ``off`` and why."""
+    batch_invariant: bool = False
+    """Whether the target's logits are the same to the last bit in batches of every size. Then the text of greedy and of
+    ``coupled`` decoding is the same, bit for bit, with any draft or none."""
     backend_notes: tuple[str, ...] = ()
     """What was changed about llama.cpp's CPU backend for this process, such as AMX being turned off."""
 
@@ -145,7 +148,8 @@ class Stats:
         if self.fallback_reason:
             lines.append(f"decoded plainly: {self.fallback_reason}")
         if self.kernels:
-            lines.append(f"kernels {self.kernels}")
+            bits = ", the same bits in every batch" if self.batch_invariant else ""
+            lines.append(f"kernels {self.kernels}{bits}")
         lines += self.backend_notes
         return "\n".join(lines)
 
@@ -191,6 +195,7 @@ class Tally:
     idle_rounds: Counter[str] = dataclasses.field(default_factory=Counter)
     plain_seconds: float = 0.0
     kernels: str = ""
+    batch_invariant: bool = False
     backend_notes: tuple[str, ...] = ()
 
     @classmethod
@@ -231,6 +236,7 @@ class Tally:
             idle_rounds=self.idle_rounds + other.idle_rounds,
             plain_seconds=other.plain_seconds or self.plain_seconds,
             kernels=other.kernels or self.kernels,
+            batch_invariant=other.batch_invariant,
             backend_notes=other.backend_notes or self.backend_notes,
         )
 
@@ -256,6 +262,7 @@ class Tally:
             rollback=self.rollback,
             fallback_reason=self.fallback_reason,
             kernels=self.kernels,
+            batch_invariant=self.batch_invariant,
             backend_notes=self.backend_notes,
         )
 

@@ -1,17 +1,20 @@
-"""Quantized rows, made by ggml's own quantizer."""
+"""Quantized rows and models, made by ggml's own quantizer."""
 
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import gguf
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
 import structs
+import tiny_models
 from llama_cpp import llama_cpp as bindings
 
 from specllama import _core
+from specllama.models.quantize import quantize
 
 TYPES = sorted(_core.quantized_types())
 
@@ -35,3 +38,13 @@ def dequantized_by_ggml(weights: npt.NDArray[np.uint8], kind: str) -> npt.NDArra
     rows = gguf.quants.dequantize(weights, gguf.GGMLQuantizationType[kind])
     assert llama_cpp.__version__  # the quantizer above is of this release, the dequantizer of the gguf package
     return np.asarray(rows, dtype=np.float32)
+
+
+def quantized_model(folder: Path, kind: str) -> Path:
+    """A tiny model whose rows are whole blocks of every type, with heads of 64 numbers; made if it is not there."""
+    path, made = folder / "wide.gguf", folder / f"wide-{kind}.gguf"
+    if not path.exists():
+        vocabulary = tiny_models.word_vocabulary()
+        weights = tiny_models.llama_weights(vocabulary, 5, n_embd=256, n_ff=512)
+        tiny_models.write_llama(path, vocabulary, weights)
+    return made if made.exists() else quantize(path, kind, output=made)

@@ -7,7 +7,9 @@ drafted tokens would have taken for the same text.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,7 @@ from specllama._core import _test
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
 Curve = Callable[[float], float]
 """Seconds for a batch of n tokens."""
 
@@ -50,14 +53,18 @@ class Text:
     Attributes:
         model: whether the model's token is right there.
         confidence: the probability that the model gives its token.
-        match: how many tokens agree before the one that is looked up; 0 where there is none.
-        lookup: whether that one is right.
+        match: how many tokens agree before those that are looked up; 0 where there are none.
+        right: how many of them are right.
+        disputed: whether other matches as long went on in another way.
+        prompt: tokens of the prompt that the draft has not decoded.
     """
 
     model: Flags
     confidence: Array
-    match: npt.NDArray[np.int64]
-    lookup: Flags
+    match: Integers
+    right: Integers
+    disputed: Flags
+    prompt: int = 0
 
 
 def _bursty(n: int, rng: np.random.Generator) -> Array:
@@ -77,11 +84,11 @@ PROCESSES: dict[str, Callable[[int, np.random.Generator], Array]] = {
 """The probability that the model's token is right, at each of n positions."""
 
 
-def _nothing(n: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], Flags]:
+def _nothing(n: int, rng: np.random.Generator) -> tuple[Integers, Flags]:
     return np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
 
 
-def _copies(n: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], Flags]:
+def _copies(n: int, rng: np.random.Generator) -> tuple[Integers, Flags]:
     """Stretches of the text occurred before."""
     match, lookup = _nothing(n, rng)
     at = 0
@@ -96,13 +103,13 @@ def _copies(n: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], Fl
     return match, lookup
 
 
-def _misleading(n: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], Flags]:
+def _misleading(n: int, rng: np.random.Generator) -> tuple[Integers, Flags]:
     """A few tokens occurred before at every other place, and were followed by something else nine times out of ten."""
     return np.where(rng.random(n) < 0.5, rng.integers(2, 6, n), 0), rng.random(n) < 0.1
 
 
 LOOKUPS = {"nothing": _nothing, "copies": _copies, "misleading": _misleading}
-"""What there is to look up: `Text.match` and `Text.lookup` of n positions."""
+"""What there is to look up: `Text.match`, and whether the one token behind it is right, of n positions."""
 
 
 def make_text(process: str, length: int, seed: int, lookup: str = "nothing") -> Text:
@@ -119,7 +126,16 @@ def make_text(process: str, length: int, seed: int, lookup: str = "nothing") -> 
     acceptance = PROCESSES[process](n, rng)
     right = rng.random(n) < acceptance
     confidence = np.clip((0.95 if "sure" in process else acceptance) + rng.normal(0.0, 0.1, n), 0.02, 0.999)
-    return Text(right, confidence, *LOOKUPS[lookup](n, rng))
+    match, flags = LOOKUPS[lookup](n, rng)
+    return Text(right, confidence, match, _runs(flags), np.zeros(n, dtype=np.bool_))
+
+
+def _runs(flags: Flags) -> Integers:
+    """How many flags are set from each position on."""
+    runs = np.zeros(len(flags) + 1, dtype=np.int64)
+    for i in reversed(range(len(flags))):
+        runs[i] = runs[i + 1] + 1 if flags[i] else 0
+    return runs[:-1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,13 +154,20 @@ class Machine:
     noise: float = 0.04
     slowdown: Callable[[int], float] = lambda position: 1.0
 
-    def known(self) -> _test.Pace:
-        """A pace that knows both curves, but for how fast the machine is today."""
-        pace = _test.Pace()
+    def known(self, constants: Mapping[str, float] = MappingProxyType({})) -> _test.Pace:
+        """A pace that knows both curves, but for how fast the machine is today.
+
+        Args:
+            constants: of the pace, where they are not the usual ones.
+        """
+        pace = _test.Pace(dict(constants))
         pace.target.restore({n: 1.3 * self.target(n) for n in range(1, MOST + 2)})
         if self.draft:
             pace.draft.restore({n: 0.7 * self.draft(n) for n in [*range(1, MOST + 2), 32, 200]})
         return pace
+
+
+_looked_up = functools.cache(_test.Expectation.of_lookup)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,11 +187,15 @@ def throughput(rounds: list[Round]) -> float:
 class Simulation:
     """Generates one text on a machine, once."""
 
-    def __init__(self, text: Text, machine: Machine, length: int, seed: int = 0, may_drop: bool = False) -> None:
+    def __init__(
+        self, text: Text, machine: Machine, length: int, seed: int = 0, may_drop: bool = False, most: int = MOST
+    ) -> None:
         self._text = text
         self._machine = machine
         self._length = length
         self._may_drop = may_drop
+        self._most_ever = most
+        self.prompt_seconds = 0.0  # of the draft
         self._rng = np.random.default_rng([seed, 77])
         self._position = 0
         self._cached = -1  # the first position that the draft has not decoded: that of the prompt's last token
@@ -188,14 +215,17 @@ class Simulation:
             count = min(gamma, self._most) if looks_up or "model" in drafter else 0
             for i in range(0 if looks_up else count):
                 self._decode_draft(i)
-            truth = self._text.lookup if looks_up else self._text.model
-            right = truth[self._position : self._position + count].tolist()
+            right = self._text.model[self._position : self._position + count].tolist()
+            if looks_up:
+                right = [i < self._text.right[self._position] for i in range(count)]
             rounds.append(self._verified(["lookup" if looks_up else "model"] * count, right)[0])
         return rounds
 
     def paced(self, pace: _test.Pace) -> list[Round]:
         """Every round drafts what the pace says."""
         pace.begin_generation()
+        if self._machine.draft and self._text.prompt > 0:
+            self._decode_prompt(pace)
         rounds = []
         while self._position < self._length:
             start = self._position
@@ -209,13 +239,31 @@ class Simulation:
                 pace.judge_dropped(dropped[0])
             if offered and sources[:1] != ["lookup"]:
                 judged = min(done.num_tokens, len(offered))
-                wrong = np.flatnonzero(~self._text.lookup[start : start + judged])
-                pace.judge_unused(offered, int(wrong[0]) if len(wrong) else judged, judged)
+                pace.judge_unused(offered, min(judged, int(self._text.right[start])), judged)
         return rounds
+
+    def _decode_prompt(self, pace: _test.Pace) -> None:
+        """As far as it pays. Not timed with the rounds."""
+        assert self._machine.draft is not None
+        missing = self._text.prompt
+        pays = pace.prompt_pays(missing, self._most_ever, self._length)
+        if not pays and pace.probes():
+            for _ in range(2):
+                seconds = self._measured(self._machine.draft, 1)
+                pace.draft.observe(1, seconds)
+                self.prompt_seconds += seconds
+            missing -= 2
+            pays = pace.prompt_pays(missing, self._most_ever, self._length)
+        if pays:
+            seconds = self._measured(self._machine.draft, missing)
+            pace.draft.observe(missing, seconds)
+            self.prompt_seconds += seconds
+            missing = 0
+        self._cached = -1 - missing
 
     @property
     def _most(self) -> int:
-        return min(MOST, self._length - self._position - 1)
+        return min(self._most_ever, self._length - self._position - 1)
 
     def _propose(self, pace: _test.Pace) -> tuple[list[str], list[bool], list[_test.Expectation]]:
         sources: list[str] = []
@@ -237,16 +285,17 @@ class Simulation:
                 continue
             for i in range(count):
                 pace.drafted(found[i] if move == "take" else _test.Expectation.of_padding())
-                right.append(move == "take" and bool(self._text.lookup[at + i]))
+                right.append(move == "take" and i < self._text.right[at])
                 sources.append("lookup" if move == "take" else move)
             if move == "pad":
                 break
         return sources, right, offered
 
     def _looked_up(self, drafted: int) -> list[_test.Expectation]:
-        length = int(self._text.match[self._position + drafted])
+        at = self._position + drafted
+        length, disputed = int(self._text.match[at]), bool(self._text.disputed[at])
         count = self._most - drafted if length > 0 else 0
-        return [_test.Expectation.of_lookup(length + i, False) for i in range(count)]
+        return [_looked_up(length + i, disputed) for i in range(count)]
 
     def _missing(self, drafted: int) -> int:
         return self._position + drafted - self._cached

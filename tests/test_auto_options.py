@@ -90,6 +90,14 @@ def test_max_draft_tokens_can_be_changed(make_llama: MakeLlama, tiny_files: Tiny
     copy.close()
 
 
+def test_a_function_drafts_sixteen_tokens_at_most(make_llama: MakeLlama) -> None:
+    """Nobody paces it, and 64 are for copies."""
+    expected = text_of(make_llama())
+    llm = make_llama(draft=lambda history: np.full(40, history[-1]), num_draft_tokens="auto", max_draft_tokens=64)
+    assert text_of(llm) == expected
+    assert len(llm.stats.num_draft_tokens_per_pos) == 16
+
+
 def test_max_draft_tokens_that_cannot_be_assigned(make_llama: MakeLlama) -> None:
     llm = make_llama(max_draft_tokens=4)
     for value, error in ((0, ValueError), (513, ValueError), (None, TypeError), ("auto", TypeError)):

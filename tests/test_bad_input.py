@@ -398,3 +398,25 @@ def test_unknown_arguments(make_llama: MakeLlama, tiny_files: TinyFiles) -> None
 def test_a_mistyped_constructor_argument_is_named(make_llama: MakeLlama) -> None:
     with pytest.warns(UserWarning, match="no argument draft_modle.*did you mean draft_model"):
         assert_still_works(make_llama(draft_modle="draft.gguf"))
+
+
+def test_a_draft_argument_without_a_name(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    with pytest.raises(TypeError, match=r"draft_kwargs=\{5: 6\} must be a dict of the draft's constructor arguments"):
+        make_llama(draft=tiny_files.good, draft_kwargs={5: 6})
+
+
+def test_a_bias_of_no_token(make_llama: MakeLlama) -> None:
+    with pytest.raises(ValueError, match="logit_bias: token 99999 is out of range: the vocabulary has the tokens 0 to"):
+        make_llama().create_completion("the", logit_bias={99999: 1.0})
+
+
+def test_a_llama_that_its_own_processor_calls(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.good)
+
+    def process(ids: Any, scores: Any) -> Any:
+        llm.create_completion("a", max_tokens=1)
+        return scores
+
+    with pytest.raises(specllama.BusyError, match=r"generating already.*a logits processor.*create one Llama for each"):
+        llm.create_completion("the", logits_processor=llama_cpp.LogitsProcessorList([process]))
+    assert_still_works(llm)

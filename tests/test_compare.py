@@ -126,6 +126,23 @@ def test_a_narrow_terminal_is_no_place_for_two_columns(tiny_files: TinyFiles, ma
     assert "speculative decoding" in file.getvalue()
 
 
+@pytest.mark.parametrize("width", [40, 59, 60, 80])
+def test_numbers_are_whole_in_a_narrow_window(tiny_files: TinyFiles, make_llama: MakeLlama, width: int) -> None:
+    llm = make_llama(tiny_files.target, tiny_files.good)
+    file = io.StringIO()
+    out = Console(file=file, force_terminal=True, width=width, height=30, color_system=None)
+    comparison = command.show(out, llm, render_text(llm, PROMPT), max_tokens=200, temperature=0.0)
+    start = len(file.getvalue())
+    command.report(out, comparison)
+    drawn, report = file.getvalue()[:start], file.getvalue()[start:]
+    speculative = comparison.speculative
+    for number in (f"{speculative.tokens_per_second:.2f}", f"{speculative.seconds:.2f}", f"{comparison.speedup:.2f}x"):
+        assert number in report
+    assert "accepted" in report and "…" not in report
+    assert (f"{speculative.tokens_per_second:.2f} t/s, {comparison.speedup:.2f}x" in drawn) == (width == 80)
+    assert "tokens, …" not in drawn and "t/s…" not in drawn
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_escape_sequences_do_not_reach_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     said = "\x1b[2J[bold]\r\x07 long" + " word" * 30

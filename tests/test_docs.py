@@ -87,7 +87,7 @@ def test_the_commands_of_a_page_exist(block: pages.Block) -> None:
             assert {word for word in words if "=" not in word} <= set(targets)
         elif name == "pip":
             _check_extras(" ".join(words))
-        elif name == "python":
+        elif name in ("python", "bash"):
             assert (pages.ROOT / words[0]).is_file(), f"{block}: {words[0]}"
         else:
             assert name in FOREIGN, f"{block}: {name}"

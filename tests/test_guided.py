@@ -263,6 +263,7 @@ def test_characters_of_several_tokens(make_llama: MakeLlama, tiny_files: TinyFil
         assert llm.stats.num_accepted_tokens > 0
 
 
+@pytest.mark.usefixtures("without_llguidance")
 @pytest.mark.parametrize("verify", ["rejection", "block", "coupled"])
 def test_json_schema(make_llama: MakeLlama, tiny_files: TinyFiles, verify: str) -> None:
     llm = make_llama(draft=tiny_files.good, verify=verify)
@@ -283,7 +284,7 @@ def test_json_schema(make_llama: MakeLlama, tiny_files: TinyFiles, verify: str) 
         assert llm.stats.fallback_reason is None
 
 
-def test_chat_completions_are_those_of_the_base_class(pair: Pair) -> None:
+def test_chat_completions_are_those_of_the_base_class(pair: Pair, without_llguidance: None) -> None:
     messages = [{"role": "user", "content": "the cat sat"}]
     tool = {"type": "function", "function": {"name": "sit", "description": "sit", "parameters": SCHEMA}}
     for settings in (

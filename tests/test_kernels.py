@@ -49,7 +49,7 @@ def test_products_are_near_those_in_double_precision(kind: str, name: str) -> No
         found = _test.multiply_quantized(weights, kind, x, name)
         assert found.shape == (columns, rows)
         if rows * columns > 100:
-            assert error_of(found, _test.dequantize_rows(weights, kind), x) < 0.02
+            assert error_of(found, _test.dequantize_rows(weights, kind), x) < 0.01
 
 
 @pytest.mark.parametrize("name", FAST)

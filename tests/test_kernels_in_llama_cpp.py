@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gguf
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
 import pytest
-import tiny_models
+from quantized import quantized_model
 
 import specllama
 from specllama import _core, cli
-from specllama.backend import kernels
+from specllama.backend import kernel_use, kernels
 from specllama.backend.prepare import Backend, prepare_backend
 from specllama.bench.machine import describe_machine
 from specllama.bench.output import machine_text
 from specllama.costs.key import cost_key
-from specllama.models.quantize import quantize
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -54,22 +56,8 @@ def test_they_are_on_where_they_should_be() -> None:
 
 
 @pytest.fixture(scope="session")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model whose rows are whole blocks of every type."""
-    path = tmp_path_factory.mktemp("wide") / "wide.gguf"
-    vocabulary = tiny_models.word_vocabulary()
-    weights = tiny_models.llama_weights(vocabulary, 5, n_embd=256, n_ff=512)
-    tiny_models.write_llama(path, vocabulary, weights)
-    return path
-
-
-@pytest.fixture(scope="session")
-def quantized(wide: Path) -> Callable[[str], Path]:
-    def make(kind: str) -> Path:
-        path = wide.with_name(f"wide-{kind}.gguf")
-        return path if path.exists() else quantize(wide, kind, output=path)
-
-    return make
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    return functools.partial(quantized_model, tmp_path_factory.mktemp("wide"))
 
 
 def opened(path: Path, **options: Any) -> specllama.Llama:
@@ -102,8 +90,8 @@ def logits_of(llm: specllama.Llama, sizes: tuple[int, ...]) -> npt.NDArray[np.fl
 def test_the_model_is_the_same_but_for_rounding(quantized: Callable[[str], Path], kind: str) -> None:
     path = quantized(kind)
     with_ours, without = opened(path), opened(path, kernels="off")
-    assert kernels.use_of(with_ours).num_bytes > 0
-    assert kernels.use_of(without).num_bytes == 0
+    assert kernel_use.use_of(with_ours).num_bytes > 0
+    assert kernel_use.use_of(without).num_bytes == 0
     ours, theirs = logits_of(with_ours, (5,)), logits_of(without, (5,))
     spread = theirs.std()
     assert spread > 0.5
@@ -131,12 +119,12 @@ def test_mapped_and_read_files_give_the_same_text(quantized: Callable[[str], Pat
 def test_a_draft_has_them_as_its_target_does(quantized: Callable[[str], Path]) -> None:
     path = quantized("Q4_0")
     llm = opened(path, draft_model=str(path))
-    assert kernels.use_of(llm.draft_model).instruction_set == OFFERED
+    assert kernel_use.use_of(llm.draft_model).instruction_set == OFFERED
     llm = opened(path, draft_model=str(path), kernels="off")
-    assert not kernels.use_of(llm.draft_model).instruction_set
+    assert not kernel_use.use_of(llm.draft_model).instruction_set
     llm = opened(path, draft_model=str(path), draft_kwargs={"kernels": "off"})
-    assert kernels.use_of(llm).instruction_set == OFFERED
-    assert str(kernels.use_of(llm.draft_model)) == "off: the model was opened with kernels='off'"
+    assert kernel_use.use_of(llm).instruction_set == OFFERED
+    assert str(kernel_use.use_of(llm.draft_model)) == "off: the model was opened with kernels='off'"
 
 
 @needs_kernels
@@ -154,11 +142,27 @@ def test_what_they_multiply_is_said(quantized: Callable[[str], Path], tiny_files
 
 
 @needs_kernels
+def test_products_are_as_exact_as_those_of_llama_cpp() -> None:
+    """Both round activations to 8 bits, and differ in the order of sums and in the precision of a block's scale."""
+    script = Path(__file__).parents[1] / "scripts" / "accuracy.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == sorted(_core.quantized_types())
+    for line in lines:
+        found = re.fullmatch(r"\w+: llama\.cpp ([\d.]+)% ([\d.]+)%; .*ours ([\d.]+)% ([\d.]+)%", line)
+        assert found, line
+        alone, together, our_alone, our_together = map(float, found.groups())
+        assert 0.1 < our_alone <= 1.005 * alone, line
+        assert 0.1 < our_together <= 1.005 * together, line
+
+
+@needs_kernels
 def test_memory_is_the_weights_and_little_more(quantized: Callable[[str], Path]) -> None:
     for kind in TYPES:
         llm = opened(quantized(kind))
-        held = kernels.use_of(llm).num_bytes
-        assert held <= 1.04 * os.path.getsize(llm.model_path)
+        matrices = (tensor for tensor in gguf.GGUFReader(llm.model_path).tensors if len(tensor.shape) > 1)
+        weights = sum(int(tensor.n_bytes) for tensor in matrices if tensor.name != "token_embd.weight")
+        assert weights <= kernel_use.use_of(llm).num_bytes <= 1.04 * weights
 
 
 @needs_kernels
@@ -179,7 +183,7 @@ def test_a_llama_of_llama_cpp_is_left_alone(quantized: Callable[[str], Path]) ->
     before = _core.KernelBufferType.bytes_loaded()
     plain = llama_cpp.Llama(str(quantized("Q4_0")), n_ctx=64, verbose=False)
     assert _core.KernelBufferType.bytes_loaded() == before
-    assert kernels.use_of(plain).why_not == "it was opened by llama_cpp"
+    assert kernel_use.use_of(plain).why_not == "it was opened by llama_cpp"
 
 
 @needs_kernels

@@ -144,6 +144,27 @@ def test_a_copy_that_has_ended_does_not_forbid_the_model() -> None:
     assert set(driver.draw(confidence=0.6)) == {"model"}
 
 
+def test_copies_may_be_longer_than_drafts() -> None:
+    """Sixteen drawn tokens that are all right are rare, whatever the model thinks of them."""
+    free = curve(0.0001, {1: 1.0, 100: 1.0})
+    driver = Driver(TARGETS["flat"], free)
+    assert driver.draw(confidence=0.999, most=64) == ["model"] * 16
+    driver.end(16)
+    driver = Driver(TARGETS["flat"])
+    lengths = []
+    for _ in range(6):
+        lengths.append(len(driver.draw(looked_up(40, count=64), most=64)))
+        driver.end(lengths[-1])
+    assert lengths[-1] == 64
+
+
+def test_a_doubtful_copy_is_taken_in_parts() -> None:
+    """What comes behind a part that is all right can be copied in the next round, so a failure loses more than time."""
+    target = curve(0.05, {1: 1.0, 101: 41.0})
+    taken = [first_decision(Driver(target, continuing_share=share, first_window=16.0)) for share in (0.0, 1.0)]
+    assert taken[1] < taken[0]
+
+
 def first_decision(driver: Driver) -> int:
     """How many tokens the first decision of a round takes from a lookup that promises a lot. Drafts them."""
     driver.pace.begin_round(MOST, 0)

@@ -145,6 +145,8 @@ def test_full_disk(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantize, "_HEADER_ROOM", 1 << 60)
     with pytest.raises(OSError, match=r"making tiny-f16\.gguf needs"):
         quantize.quantize(model, "F16")
+    with pytest.raises(OSError, match=r"make room, or name a file on another disk with --output$"):
+        quantize.quantize(model, "F16", output=model.with_name("other.gguf"))
 
 
 # --- the header reader ----------------------------------------------------------------------------------------------

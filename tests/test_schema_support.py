@@ -13,6 +13,7 @@ imported("fastapi")
 jsonschema = imported("jsonschema")
 
 from served import Served, serving  # needs the extra
+from test_schemas import TOO_LARGE
 
 from specllama.grammars.schemas import why_not_enforced
 
@@ -90,6 +91,7 @@ def formats(schema: Any, **more: Any) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.usefixtures("without_llguidance")
 @pytest.mark.parametrize("name", ENFORCED)
 def test_what_is_enforced_is_not_refused(served: Served, name: str) -> None:
     for request in formats(ENFORCED[name]):
@@ -101,6 +103,7 @@ def test_what_is_enforced_is_not_refused(served: Served, name: str) -> None:
             jsonschema.validate(json.loads(choice["message"]["content"]), ENFORCED[name])
 
 
+@pytest.mark.usefixtures("without_llguidance")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_enforced_is_refused_by_name(served: Served, name: str) -> None:
     schema, part = REFUSED[name]
@@ -113,6 +116,7 @@ def test_what_cannot_be_enforced_is_refused_by_name(served: Served, name: str) -
     assert served.app.state.worker.outcomes.total() == 0
 
 
+@pytest.mark.usefixtures("without_llguidance")
 @pytest.mark.parametrize("name", ["not", "bounds", "a pattern without ends"])
 def test_without_strictness_it_is_a_warning(served: Served, name: str) -> None:
     schema, part = REFUSED[name]
@@ -122,6 +126,56 @@ def test_without_strictness_it_is_a_warning(served: Served, name: str) -> None:
         (warning,) = reply.json()["warnings"]
         assert "cannot be enforced: " in warning and part in warning
     assert served.post("/v1/chat/completions", messages=MESSAGES, max_tokens=4, **formats(schema)[0]).status_code == 400
+
+
+REFUSED_WITH_IT = {
+    "not": "not",
+    "a type that does not exist": "Invalid type: text",
+    "a reference to nothing": "/$defs/b",
+    "lists without repetitions": "uniqueItems",
+    "alternatives that overlap": "oneOf",
+    "an anyOf with more": "required property 'a' is unsatisfiable",
+    "a required one that is none": "required property 'b' is unsatisfiable",
+}
+"""What llguidance cannot enforce either, and what it names."""
+
+
+@pytest.mark.parametrize("name", [*ENFORCED, *(name for name in REFUSED if name not in REFUSED_WITH_IT)])
+def test_llguidance_enforces_more(served: Served, name: str) -> None:
+    imported("llguidance")
+    schema = ENFORCED[name] if name in ENFORCED else REFUSED[name][0]
+    for request in formats(schema):
+        reply = served.post("/v1/chat/completions", messages=MESSAGES, max_tokens=150, seed=1, **request)
+        assert reply.status_code == 200, reply.text
+        assert "warnings" not in reply.json()
+        choice = reply.json()["choices"][0]
+        if choice["finish_reason"] == "stop":
+            jsonschema.validate(json.loads(choice["message"]["content"]), schema)
+
+
+@pytest.mark.parametrize("name", REFUSED_WITH_IT)
+def test_what_llguidance_cannot_enforce_is_refused_by_name(served: Served, name: str) -> None:
+    imported("llguidance")
+    schema = REFUSED[name][0]
+    for request in formats(schema):
+        reply = served.post("/v1/chat/completions", messages=MESSAGES, max_tokens=4, **request)
+        message = reply.json()["error"]["message"]
+        assert reply.status_code == 400
+        assert "cannot be enforced: " in message and '"strict": false' in message
+        assert REFUSED_WITH_IT[name] in message.partition("llguidance says: ")[2]
+        assert len(message) < 1000
+    for request in formats(schema, strict=False):
+        reply = served.post("/v1/chat/completions", messages=MESSAGES, max_tokens=4, **request)
+        assert reply.status_code == 200, reply.text
+        assert "cannot be enforced: " in reply.json()["warnings"][0]
+
+
+@pytest.mark.parametrize("name", ["maxItems", "minItems", "definitions of definitions"])
+def test_what_would_take_all_memory_is_refused_in_any_case(served: Served, name: str) -> None:
+    for request in [*formats(TOO_LARGE[name]), *formats(TOO_LARGE[name], strict=False)]:
+        reply = served.post("/v1/chat/completions", messages=MESSAGES, max_tokens=4, **request)
+        assert reply.status_code == 400
+        assert "makes a grammar of more than" in reply.json()["error"]["message"]
 
 
 def test_a_tool_that_is_not_called_is_not_looked_at(served: Served) -> None:

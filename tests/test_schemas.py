@@ -16,6 +16,7 @@ from specllama.grammars.schemas import warn_of_schema
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
+pytestmark = pytest.mark.usefixtures("without_llguidance")  # with it: tests/test_schema_matcher.py
 MESSAGES: Any = [{"role": "user", "content": "the cat"}]
 GOOD = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 3}}, "required": ["name"]}
 BAD = {
@@ -133,6 +134,15 @@ def test_a_schema_that_is_nested_too_deeply(make_llama: MakeLlama) -> None:
     for _ in range(5000):
         schema = {"type": "object", "properties": {"a": schema}}
     with pytest.raises(ValueError, match="the schema of response_format is nested too deeply"):
+        make_llama().create_chat_completion(
+            MESSAGES, response_format={"type": "json_object", "schema": schema}, max_tokens=2
+        )
+
+
+def test_a_schema_with_too_many_optional_properties(make_llama: MakeLlama) -> None:
+    names = [f"p{i}" for i in range(1200)]
+    schema = {"type": "object", "properties": {name: {"type": "null"} for name in names}, "required": names[:100]}
+    with pytest.raises(ValueError, match=r"has an object with 1100 optional properties.*recursion limit of.*required"):
         make_llama().create_chat_completion(
             MESSAGES, response_format={"type": "json_object", "schema": schema}, max_tokens=2
         )

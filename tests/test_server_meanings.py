@@ -67,6 +67,16 @@ def test_no_tokens_are_none(served: Served, path: str) -> None:
     assert ask(served, path, max_tokens=3).json()["usage"]["completion_tokens"] == 3
 
 
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("max_tokens", [0, 2])
+def test_a_stream_says_what_it_used(served: Served, path: str, max_tokens: int) -> None:
+    expected = ask(served, path, max_tokens=max_tokens).json()["usage"]
+    options = {"temperature": 0.0, "max_tokens": max_tokens, "stream_options": {"include_usage": True}}
+    what = {"prompt": PROMPT} if path == PATHS[0] else {"messages": MESSAGES}
+    assert served.events(path, **what, **options)[-1]["usage"] == expected
+    assert expected["prompt_tokens"] > 2
+
+
 def test_no_tokens_of_a_chat_by_the_newer_name(served: Served) -> None:
     reply = ask(served, PATHS[1], max_tokens=5, max_completion_tokens=0).json()
     assert reply["usage"]["completion_tokens"] == 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +20,7 @@ playwright = imported("playwright.sync_api")
 
 from served import Served, serving  # needs the extra
 
+import specllama.server
 from specllama.engine.generation import Generation
 
 if TYPE_CHECKING:
@@ -143,7 +147,7 @@ def test_escape_stops_an_answer(page: Any, served: Served, gate: threading.Event
     begin_long_answer(page)
     page.keyboard.press("Escape")
     wait_until_answered(page)
-    assert page.locator("article p").inner_text() == "stopped"
+    assert page.locator("article > p").inner_text() == "stopped"
     served.wait_until_idle()
     assert served.app.state.worker.outcomes["stopped"] == 1
 
@@ -188,7 +192,7 @@ def test_plain_decoding_beside_it_in_the_dark(page: Any) -> None:
     page.fill("#message", "the cat")
     page.press("#message", "Enter")
     wait_until_answered(page)
-    assert "the same text" in page.locator("article p").inner_text()
+    assert "the same text" in page.locator("article > p").inner_text()
     assert float(page.inner_text("#plain")) > 0
     photograph(page, "dark")
 
@@ -244,3 +248,150 @@ def test_a_narrow_window(page: Any) -> None:
     page.set_viewport_size({"width": 400, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     photograph(page, "narrow")
+
+
+MARKDOWN = """# A title
+
+Some *soft* and **loud** text with `code()` in it,
+and [a link](https://example.com/x).
+
+```python
+def f(a):
+    return "<b>" * a
+```
+
+- one
+- two
+
+| a | b |
+|---|--:|
+| 1 | 2 |
+"""
+
+HOSTILE = """<img src=x onerror="window.hit = 1"> <script>window.hit = 2</script>
+
+<iframe srcdoc="<script>parent.hit = 3</script>"></iframe>
+
+[one](javascript:window.hit=4) [two](JaVaScRiPt&#58;window.hit=5) [three](data:text/html,<script>window.hit=6</script>)
+
+![picture](http://127.0.0.2:9/leak?x) [four](https://example.com/"onmouseover="window.hit=7)
+
+```"><script>window.hit=8</script>
+</code></pre><svg onload="window.hit=9">
+```
+
+<style>body { display: none }</style>
+"""
+
+
+def answer_with(page: Any, text: str, size: int = 7) -> None:
+    """Have the page show this text, in pieces of which every other one was drafted."""
+    pieces = [text[i : i + size] for i in range(0, len(text), size)]
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"delta": {"content": piece}}], "tokens": [{"id": 1, "origin": ("draft", "bonus")[i % 2]}]}
+        for i, piece in enumerate(pieces)
+    ]
+    chunks.append({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+    events = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=events, content_type="text/event-stream"))
+    page.fill("#message", "go")
+    page.press("#message", "Enter")
+    wait_until_answered(page)
+
+
+def test_markdown_is_rendered(page: Any) -> None:
+    answer_with(page, MARKDOWN)
+    body = page.locator("article .markdown")
+    assert body.locator("h1").inner_text() == "A title"
+    assert body.locator("em").inner_text() == "soft" and body.locator("strong").inner_text() == "loud"
+    assert body.locator("li").all_inner_texts() == ["one", "two"]
+    assert body.locator("p a").get_attribute("href") == "https://example.com/x"
+    assert set(body.locator("p a").get_attribute("rel").split()) == {"noopener", "noreferrer", "nofollow"}
+    aligned = body.locator("td").evaluate_all("cells => cells.map(cell => getComputedStyle(cell).textAlign)")
+    assert aligned == ["left", "right"]
+    code = body.locator("pre code")
+    assert code.inner_text() == 'def f(a):\n    return "<b>" * a\n'
+    assert "mono" in code.evaluate("element => getComputedStyle(element).fontFamily")
+    photograph(page, "markdown")
+
+
+def test_code_is_copied(page: Any) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    answer_with(page, MARKDOWN)
+    page.get_by_role("button", name="Copy").click()
+    page.get_by_text("Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == 'def f(a):\n    return "<b>" * a\n'
+    page.evaluate("navigator.clipboard.writeText('')")
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")  # as over plain HTTP
+    page.get_by_role("button", name="Copy").click()
+    page.get_by_text("Copied").wait_for()
+    assert page.evaluate("getSelection().toString()").startswith("def f(a):")
+
+
+def test_every_piece_has_its_colour_in_markdown_too(page: Any) -> None:
+    text = "aaaa bbbb\n\n- cccc dddd\n\n```\neeee\n```\n\n|ffff|gggg|\n|--|--|\n|hhhh|iiii|\n"
+    answer_with(page, text, size=5)
+    found = page.locator("article .markdown [data-origin]").evaluate_all(
+        "spans => spans.map(span => [span.textContent, span.dataset.origin])"
+    )
+    origins = [("draft", "bonus")[i // 5 % 2] for i in range(len(text))]
+    shown, at = [], 0
+    for part, origin in found:
+        at = text.index(part, at)
+        assert {origin} == set(origins[at : at + len(part)])
+        at += len(part)
+        shown.append(part)
+    assert "".join(shown).split() == ["aaaa", "bbbbcccc", "ddddeeee", "ffffgggghhhhiiii"]
+
+
+def test_markup_in_an_answer_is_text(page: Any) -> None:
+    answer_with(page, HOSTILE)
+    body = page.locator("article .markdown")
+    assert body.locator("img, script, iframe, svg, style, [onerror], [onload], [onmouseover], [style]").count() == 0
+    links = body.locator("a").evaluate_all("links => links.map(link => link.protocol)")
+    assert set(links) <= {"https:", "http:"}
+    assert "<script>window.hit = 2</script>" in body.inner_text() and "<style>" in body.inner_text()
+    for link in body.locator("a").all():
+        link.hover()
+    assert page.evaluate("window.hit") is None
+    assert page.evaluate("getComputedStyle(document.body).display") != "none"
+
+
+def test_the_policy_stops_what_comes_past_the_renderer(page: Any, served: Served) -> None:
+    policy = served.client.get("/").headers["content-security-policy"]
+    assert "unsafe" not in policy and "default-src 'none'" in policy
+    page.evaluate("""document.getElementById("log").innerHTML = '<img src="data:," onerror="window.hit = 1">'""")
+    page.evaluate("""
+        const script = document.createElement("script");
+        script.textContent = "window.hit = 2";
+        document.body.append(script);
+    """)
+    page.wait_for_timeout(100)
+    assert page.evaluate("window.hit") is None
+
+
+def test_what_is_selected_stays_selected_while_the_answer_grows(page: Any, served: Served) -> None:
+    page.evaluate(
+        """() => {
+        window.answer = new Answer(document.createElement("div"));
+        document.getElementById("log").append(answer.body);
+        answer.add("first\\n\\nsecond", []);
+        answer.draw();
+        window.first = answer.body.firstElementChild;
+        answer.add(" goes on\\n\\nthird", []);
+        answer.draw();
+    }"""
+    )
+    assert page.evaluate("answer.body.firstElementChild === first")
+    assert page.evaluate("[...answer.body.children].map(one => one.textContent)") == [
+        "first",
+        "second goes on",
+        "third",
+    ]
+
+
+def test_the_library_is_the_published_one() -> None:
+    folder = Path(specllama.server.__file__).parent / "vendored"
+    comment, _, library = (folder / "markdown-it.js").read_text(encoding="utf-8").partition("*/\n")
+    assert hashlib.sha256(library.encode("utf-8")).hexdigest() in comment
+    assert "Vitaly Puzrin" in (folder / "markdown-it.LICENSE").read_text(encoding="utf-8")

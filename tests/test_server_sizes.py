@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import socket
@@ -129,6 +130,31 @@ def test_a_body_has_a_limit(make_llama: MakeLlama) -> None:
         assert served.client.post("/v1/completions", content=in_parts(9000), headers=JSON).status_code == 200
     with pytest.raises(ValueError, match="max_body=0 must be 1 or more"):
         server.create_app(make_llama(), name="tiny", max_body=0)
+
+
+def test_only_some_large_bodies_are_in_memory(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specllama.server.request_limits._SECONDS_TO_SEND", 30)
+    go_on, sent = threading.Event(), threading.Semaphore(0)
+
+    def slowly() -> Iterator[bytes]:
+        yield b" " * 100_000
+        sent.release()
+        assert go_on.wait(30)
+        yield body(prompt="a")
+
+    def post(content: Any) -> int:
+        return httpx.post(f"{served.url}/v1/completions", content=content, headers=JSON, timeout=60).status_code
+
+    with concurrent.futures.ThreadPoolExecutor(5) as clients:
+        slow = [clients.submit(post, slowly()) for _ in range(4)]
+        assert all(sent.acquire(timeout=30) for _ in slow)
+        time.sleep(0.3)  # until the server has read so far
+        waits = clients.submit(post, body(prompt="a").ljust(100_000))
+        assert post(body(prompt="a")) == 200  # a small one does not wait
+        time.sleep(0.3)
+        assert not waits.done()
+        go_on.set()
+        assert [one.result(60) for one in [*slow, waits]] == [200] * 5
 
 
 def test_what_is_no_json_is_said(served: Served) -> None:

@@ -23,6 +23,8 @@ import httpx
 from served import Served, serving  # needs the extra
 from test_server_faults import GARBAGE, send
 
+from specllama.server.request_limits import MAX_BODY
+
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
@@ -65,6 +67,40 @@ def text_of(client: httpx.Client, number: int) -> str:
     assert events.pop() == "[DONE]"
     choices = [json.loads(event)["choices"][0] for event in events]
     return "".join(choice.get("text", "") or choice.get("delta", {}).get("content", "") for choice in choices)
+
+
+def bodies_at_the_limits(n_ctx: int) -> list[tuple[str, bytes, int]]:
+    """Paths, bodies, and the statuses that they get: of each limit the most that is taken, and one more."""
+    body = {"prompt": "the cat", "max_tokens": 4, "temperature": 0.0, "seed": 1}
+    small = json.dumps(body).encode()
+    breakers = [f"{i:040}" for i in range(64)]
+    most = {**body, "logprobs": 20, "dry_multiplier": 0.5, "dry_sequence_breakers": breakers, "stop": ["no"] * 16_000}
+    chat = {**body, "messages": [{"role": "user", "content": "a"}] * (n_ctx // 4 + 1)}
+    del chat["prompt"]
+    return [
+        ("/v1/completions", small.ljust(MAX_BODY), 200),
+        ("/v1/completions", small.ljust(MAX_BODY + 1), 413),
+        ("/v1/completions", json.dumps(most).encode(), 200),
+        ("/v1/completions", json.dumps({**most, "stop": ["no"] * 20_000}).encode(), 413),
+        (
+            "/v1/completions",
+            json.dumps({**most, "seed": None, "dry_sequence_breakers": [*breakers, "x"]}).encode(),
+            400,
+        ),
+        ("/v1/completions", json.dumps({**body, "prompt": [5] * (n_ctx - 4)}).encode(), 200),
+        ("/v1/completions", json.dumps({**body, "prompt": "a" * (64 * n_ctx + 1)}).encode(), 400),
+        ("/v1/chat/completions", json.dumps(chat).encode(), 400),
+    ]
+
+
+def at_the_limits(client: httpx.Client, done: threading.Event, n_ctx: int) -> Iterator[tuple[int, int, str]]:
+    """Sends such bodies until the others are done, each at least once. Gives statuses, as wanted and as they came."""
+    while True:
+        for path, body, status in bodies_at_the_limits(n_ctx):
+            reply = client.post(path, content=body, headers={"Content-Type": "application/json"})
+            yield status, reply.status_code, reply.text[:300]
+        if done.is_set():
+            return
 
 
 class Leaver:
@@ -145,9 +181,10 @@ def garbage(client: httpx.Client, done: threading.Event) -> Iterator[int]:
 
 
 def storm(served: Served, numbers: range, leavers: dict[int, Leaver]) -> tuple[dict[int, str], list[int]]:
-    """All requests from eight clients at once, beside the one that sends garbage."""
+    """All requests from eight clients at once, beside one that sends garbage and one whose bodies are at the limits."""
     done = threading.Event()
-    with httpx.Client(base_url=served.url, timeout=120) as client, ThreadPoolExecutor(NUM_CLIENTS + 1) as clients:
+    with httpx.Client(base_url=served.url, timeout=120) as client, ThreadPoolExecutor(NUM_CLIENTS + 2) as clients:
+        limits = clients.submit(lambda: list(at_the_limits(client, done, served.llm.n_ctx())))
         statuses = clients.submit(lambda: list(garbage(client, done)))
         answers: dict[int, Any] = {
             number: clients.submit(leavers[number].ask, served, client)
@@ -160,6 +197,8 @@ def storm(served: Served, numbers: range, leavers: dict[int, Leaver]) -> tuple[d
             assert [answers[number].result() for number in leavers] == [None] * len(leavers)
         finally:
             done.set()
+        for wanted, came, text in limits.result():
+            assert came == wanted, text
         return texts, statuses.result()
 
 

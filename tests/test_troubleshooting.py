@@ -10,7 +10,7 @@ import pages
 PAGE = pages.ROOT / "docs" / "troubleshooting.md"
 
 BINDINGS = (
-    *("buffer_types", "counters", "decoders", "distributions", "grammars", "kernels"),
+    *("buffer_types", "counters", "decoders", "distributions", "grammars", "kernels", "masks"),
     *("libllama", "module", "samplers", "scheduler", "speculator", "tables", "vocabularies"),
 )
 
@@ -37,6 +37,7 @@ NOT_FOR_USERS = {
     "C++: Drafter": "documentation",
     "C++: the drafter '": "Python gives each drafter what it is made of",
     "C++: two drafters that draw": "Python takes one draft",
+    "cpp/ggml_plugin/kernel_buffer_type.cpp: C++: FLASH_ATTN_EXT": "put into 'this llama.cpp is built otherwise …'",
     "cpp/kernels/": "a name in the statistics",
     "cpp/ggml_plugin/kernel_buffer_type.cpp: C++: a ": "put into 'this llama.cpp is built otherwise …'",
     "cpp/ggml_plugin/kernel_buffer_type.cpp: C++: ggml_init": "the same",
@@ -60,6 +61,8 @@ NOT_FOR_USERS = {
     "C++: unknown drafter": "Python looks first",
     "cpp/acceptance_rules/": "what is said of a rule where all are listed",
     "C++: libllama has no function": "Python looks first",
+    "specllama/grammars/schema_matcher.py: NotEnforcedError": "put into '…; and llguidance says: …'",
+    "_reason: no answer would be valid": "the same",
     "cpp/sampler_params.hpp: C++: top_k": "every whole number is usable",
     "cpp/sampler_params.hpp: C++: penalty_last_n": "the same",
     **{f"cpp/bindings/{file}.cpp": "documentation, or for who calls the native module" for file in BINDINGS},

@@ -116,17 +116,19 @@ def test_a_pair(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     result = tune.run(llm, repeats=3, n_past=20, on_progress=lambda *step: steps.append(step))
     assert not any("kept" in note for note in result.notes)
     assert list(result.curves) == ["target", "draft"]
-    assert result.curves["target"].sizes == tuple(range(1, 18))
+    assert result.curves["target"].sizes == (*range(1, 33), 38, 45, 53, 64, 65)
     assert result.curves["draft"].sizes == (*range(1, 18), 32, 64, 128, 256)  # 20 + 512 would not fit
     assert {len(samples) for samples in result.curves["target"].samples.values()} == {3}
     assert list(result.plans) == ["draft model", "lookup"]
     assert list(dict.fromkeys(name for name, _, _ in steps)) == [
         "batches of the target",
+        "larger batches of the target",
         "batches of the draft",
         "prompt chunks of the draft",
     ]
     assert [step for step in steps if step[1] == step[2]] == [
         ("batches of the target", 68, 68),
+        ("larger batches of the target", 80, 80),
         ("batches of the draft", 68, 68),
         ("prompt chunks of the draft", 12, 12),
     ]
@@ -206,7 +208,8 @@ def test_markdown(line: list[str], tiny_files: TinyFiles, capsys: pytest.Capture
         "draft ms",
         "draft quartiles",
     ]
-    assert [row[0] for row in rows if row[0].isdigit()] == [str(n) for n in (*range(1, 18), 32, 64, 128, 256)]
+    sizes = (*range(1, 33), 38, 45, 53, 64, 65, 128, 256)
+    assert [row[0] for row in rows if row[0].isdigit()] == [str(n) for n in sizes]
     assert [row[0] for row in rows if row[0].endswith("%")] == ["50%", "60%", "70%", "80%", "90%", "95%"]
     assert ["accepted", "draft model", "speedup", "lookup", "speedup"] in rows
     assert "\nDrafting pays: draft model, " in out
@@ -214,6 +217,7 @@ def test_markdown(line: list[str], tiny_files: TinyFiles, capsys: pytest.Capture
     assert notes == [
         "loading",
         "measuring batches of the target",
+        "measuring larger batches of the target",
         "measuring batches of the draft",
         "measuring prompt chunks of the draft",
     ]

@@ -16,6 +16,7 @@ void bind_counters(pybind11::module_ & module);       // what is counted during 
 void bind_libllama(pybind11::module_ & module);      // its functions
 void bind_vocabularies(pybind11::module_ & module);  // what is read from a model's vocabulary
 void bind_grammars(pybind11::module_ & module);      // what may follow a text
+void bind_masks(pybind11::module_ & module);         // the same, where Python says it of all tokens
 void bind_decoders(pybind11::module_ & module);      // decoders and their sequences
 void bind_scheduler(pybind11::module_ & module);     // many texts at once
 void bind_speculator(pybind11::module_ & module);    // the loop
@@ -32,5 +33,6 @@ void bind_lookup_for_tests(pybind11::module_ & module);
 void bind_pace_for_tests(pybind11::module_ & module);
 void bind_decoding_for_tests(pybind11::module_ & module);
 void bind_products_for_tests(pybind11::module_ & module);
+void bind_attention_for_tests(pybind11::module_ & module);
 
 }  // namespace specllama

@@ -51,6 +51,7 @@ void bind_decoder_class(py::module_ & module) {
         .def_property_readonly("n_vocab", &Decoder::n_vocab)
         .def_property_readonly("num_decoded", &Decoder::num_decoded)
         .def_property_readonly("rollback", [](const Decoder & self) { return name_of(self.rollback()); })
+        .def_property_readonly("batch_invariant", &Decoder::is_batch_invariant)
         .def("close", [](Decoder & self) {
             const Decoder::Use in_use(self);
             self.close();

@@ -11,6 +11,7 @@ void bind_tests(pybind11::module_ module) {
     specllama::bind_pace_for_tests(module);
     specllama::bind_decoding_for_tests(module);
     specllama::bind_products_for_tests(module);
+    specllama::bind_attention_for_tests(module);
 }
 
 }  // namespace
@@ -25,6 +26,7 @@ PYBIND11_MODULE(_core, module) {
     specllama::bind_libllama(module);
     specllama::bind_vocabularies(module);
     specllama::bind_grammars(module);
+    specllama::bind_masks(module);
     specllama::bind_decoders(module);
     specllama::bind_scheduler(module);
     specllama::bind_speculator(module);

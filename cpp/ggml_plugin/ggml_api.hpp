@@ -18,28 +18,30 @@ struct InitParams {
 };
 
 // Name, type. All are exported with C names.
-#define SPECLLAMA_GGML_FUNCTIONS(X)                                            \
-    X(ggml_init, void * (*)(InitParams))                                       \
-    X(ggml_free, void (*)(void *))                                             \
-    X(ggml_new_tensor_2d, Tensor * (*)(void *, int, int64_t, int64_t))         \
-    X(ggml_mul_mat, Tensor * (*)(void *, Tensor *, Tensor *))                  \
-    X(ggml_set_name, Tensor * (*)(Tensor *, const char *))                     \
-    X(ggml_get_name, const char * (*)(const Tensor *))                         \
-    X(ggml_get_data, void * (*)(const Tensor *))                               \
-    X(ggml_nbytes, std::size_t (*)(const Tensor *))                            \
-    X(ggml_op_name, const char * (*)(int))                                     \
-    X(ggml_type_name, const char * (*)(int))                                   \
-    X(ggml_type_size, std::size_t (*)(int))                                    \
-    X(ggml_tensor_overhead, std::size_t (*)())                                 \
-    X(ggml_backend_cpu_buffer_type, BufferType * (*)())                        \
-    X(ggml_backend_buft_alloc_buffer, Buffer * (*)(BufferType *, std::size_t)) \
-    X(ggml_backend_buft_name, const char * (*)(BufferType *))                  \
-    X(ggml_backend_buft_is_host, bool (*)(BufferType *))                       \
-    X(ggml_backend_buft_get_device, void * (*)(BufferType *))                  \
-    X(ggml_backend_buffer_get_type, BufferType * (*)(Buffer *))                \
-    X(ggml_backend_buffer_get_base, void * (*)(Buffer *))                      \
-    X(ggml_backend_buffer_get_size, std::size_t (*)(Buffer *))                 \
-    X(ggml_backend_buffer_free, void (*)(Buffer *))                            \
+#define SPECLLAMA_GGML_FUNCTIONS(X)                                                                           \
+    X(ggml_init, void * (*)(InitParams))                                                                      \
+    X(ggml_free, void (*)(void *))                                                                            \
+    X(ggml_new_tensor_2d, Tensor * (*)(void *, int, int64_t, int64_t))                                        \
+    X(ggml_new_tensor_3d, Tensor * (*)(void *, int, int64_t, int64_t, int64_t))                               \
+    X(ggml_mul_mat, Tensor * (*)(void *, Tensor *, Tensor *))                                                 \
+    X(ggml_flash_attn_ext, Tensor * (*)(void *, Tensor *, Tensor *, Tensor *, Tensor *, float, float, float)) \
+    X(ggml_set_name, Tensor * (*)(Tensor *, const char *))                                                    \
+    X(ggml_get_name, const char * (*)(const Tensor *))                                                        \
+    X(ggml_get_data, void * (*)(const Tensor *))                                                              \
+    X(ggml_nbytes, std::size_t (*)(const Tensor *))                                                           \
+    X(ggml_op_name, const char * (*)(int))                                                                    \
+    X(ggml_type_name, const char * (*)(int))                                                                  \
+    X(ggml_type_size, std::size_t (*)(int))                                                                   \
+    X(ggml_tensor_overhead, std::size_t (*)())                                                                \
+    X(ggml_backend_cpu_buffer_type, BufferType * (*)())                                                       \
+    X(ggml_backend_buft_alloc_buffer, Buffer * (*)(BufferType *, std::size_t))                                \
+    X(ggml_backend_buft_name, const char * (*)(BufferType *))                                                 \
+    X(ggml_backend_buft_is_host, bool (*)(BufferType *))                                                      \
+    X(ggml_backend_buft_get_device, void * (*)(BufferType *))                                                 \
+    X(ggml_backend_buffer_get_type, BufferType * (*)(Buffer *))                                               \
+    X(ggml_backend_buffer_get_base, void * (*)(Buffer *))                                                     \
+    X(ggml_backend_buffer_get_size, std::size_t (*)(Buffer *))                                                \
+    X(ggml_backend_buffer_free, void (*)(Buffer *))                                                           \
     X(ggml_barrier, void (*)(void *))
 
 // An address for each of the functions.

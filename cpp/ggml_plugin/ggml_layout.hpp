@@ -14,6 +14,10 @@ constexpr int kMaxSources = 10;
 constexpr int kMaxOpParams = 64;  // bytes
 constexpr int kMaxName = 64;
 
+// Types of tensors, which files depend on.
+constexpr int kFloat = 0;  // GGML_TYPE_F32
+constexpr int kHalf = 1;   // GGML_TYPE_F16
+
 struct Buffer;
 struct BufferType;
 

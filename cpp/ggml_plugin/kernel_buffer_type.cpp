@@ -1,11 +1,16 @@
 #include "ggml_plugin/kernel_buffer_type.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "batch_invariance.hpp"
+#include "ggml_plugin/cache_product.hpp"
+#include "ggml_plugin/flash_attention.hpp"
 #include "ggml_plugin/product.hpp"
 #include "kernels/pack.hpp"
 
@@ -14,8 +19,6 @@ namespace specllama {
 KernelBufferType * KernelBufferType::the_one_ = nullptr;
 
 namespace {
-
-constexpr int kFloat = 0;  // GGML_TYPE_F32, which files depend on
 
 thread_local bool taking = false;
 thread_local std::size_t loaded = 0;
@@ -79,6 +82,7 @@ void KernelBufferType::learn_tensors() {
     require(context != nullptr, "ggml_init gave no context");
     try {
         learn_types(context);
+        learn_attention(context);
     } catch (...) {
         api_.ggml_free(context);
         throw;
@@ -87,12 +91,12 @@ void KernelBufferType::learn_tensors() {
 }
 
 void KernelBufferType::learn_types(void * context) {
-    ggml::Tensor * weights = api_.ggml_new_tensor_2d(context, kFloat, 96, 5);
-    ggml::Tensor * x = api_.ggml_new_tensor_2d(context, kFloat, 96, 3);
+    ggml::Tensor * weights = api_.ggml_new_tensor_2d(context, ggml::kFloat, 96, 5);
+    ggml::Tensor * x = api_.ggml_new_tensor_2d(context, ggml::kFloat, 96, 3);
     ggml::Tensor * product = api_.ggml_mul_mat(context, weights, x);
     api_.ggml_set_name(product, "specllama");
     product->data = &type_;
-    require(weights->type == kFloat && weights->ne[0] == 96 && weights->ne[1] == 5 && weights->ne[2] == 1 &&
+    require(weights->type == ggml::kFloat && weights->ne[0] == 96 && weights->ne[1] == 5 && weights->ne[2] == 1 &&
                 weights->ne[3] == 1 && weights->nb[0] == 4 && weights->nb[1] == 384 && weights->buffer == nullptr,
             "a tensor's shape is elsewhere");
     require(product->src[0] == weights && product->src[1] == x && product->src[2] == nullptr,
@@ -114,6 +118,22 @@ void KernelBufferType::learn_types(void * context) {
                 kernels::kTypeNames[i]);
         types_[layout.number] = static_cast<kernels::QuantizedType>(i);
     }
+}
+
+void KernelBufferType::learn_attention(void * context) {
+    ggml::Tensor * q = api_.ggml_new_tensor_3d(context, ggml::kFloat, 32, 5, 4);
+    ggml::Tensor * k = api_.ggml_new_tensor_3d(context, ggml::kHalf, 32, 64, 2);
+    ggml::Tensor * v = api_.ggml_new_tensor_3d(context, ggml::kHalf, 48, 64, 2);
+    ggml::Tensor * mask = api_.ggml_new_tensor_2d(context, ggml::kHalf, 64, 64);
+    const ggml::Tensor * attention = api_.ggml_flash_attn_ext(context, q, k, v, mask, 0.25F, 0.0F, 0.0F);
+    constexpr float expected[] = {0.25F, 0.0F, 0.0F};
+    require(std::strcmp(api_.ggml_op_name(attention->op), "FLASH_ATTN_EXT") == 0 && attention->src[0] == q &&
+                attention->src[1] == k && attention->src[2] == v && attention->src[3] == mask &&
+                attention->src[4] == nullptr && attention->ne[0] == 48 && attention->ne[1] == 4 &&
+                attention->ne[2] == 5 && std::memcmp(attention->op_params, expected, sizeof expected) == 0 &&
+                FlashAttention::fits(attention),
+            "attention is described otherwise");
+    flash_attention_ = attention->op;
 }
 
 // Which functions a buffer has follows from where its type stands.
@@ -183,8 +203,9 @@ bool KernelBufferType::is_ours(const ggml::Tensor * weights) const {
 
 bool KernelBufferType::can_multiply(const ggml::Tensor * op) const {
     const ggml::Tensor * x = op->src[1];
-    return op->op == mul_mat_ && is_ours(op->src[0]) && type_of(op->src[0]) && x != nullptr && x->type == kFloat &&
-           x->nb[0] == 4 && x->ne[0] == op->src[0]->ne[0] && op->type == kFloat && op->nb[0] == 4;
+    return op->op == mul_mat_ && is_ours(op->src[0]) && type_of(op->src[0]) && x != nullptr &&
+           x->type == ggml::kFloat && x->nb[0] == 4 && x->ne[0] == op->src[0]->ne[0] && op->type == ggml::kFloat &&
+           op->nb[0] == 4;
 }
 
 // Asked by llama.cpp, before it puts a tensor into a buffer of this type, with one that has no room; and by ggml's
@@ -197,21 +218,103 @@ bool KernelBufferType::supports_op(void * /*device*/, const ggml::Tensor * op) {
     return buffer == nullptr || api_.ggml_backend_buft_is_host(api_.ggml_backend_buffer_get_type(buffer));
 }
 
+// Asked for every operation of every graph, before it is planned and by each thread before it is computed.
 ggml::TensorTraits * KernelBufferType::get_tensor_traits(const ggml::Tensor * op) {
-    return can_multiply(op) ? this : nullptr;
+    switch (task_of(op)) {
+        case Task::weights:
+            operations_seen.ours = true;
+            return this;
+        case Task::cache_product:
+        case Task::flash_attention:
+            return this;
+        case Task::none:
+            operations_seen.foreign |= !is_row_by_row(op);
+            return nullptr;
+    }
+    return nullptr;
 }
 
-bool KernelBufferType::work_size(int /*n_threads*/, const ggml::Tensor * op, std::size_t & size) {
-    size = Product(set_, type_of(op->src[0]).value(), op).work_bytes();
+KernelBufferType::Task KernelBufferType::task_of(const ggml::Tensor * op) const {
+    if (op->op == flash_attention_) {
+        return FlashAttention::fits(op) && comes_from_ours(op->src[0]) ? Task::flash_attention : Task::none;
+    }
+    if (op->op != mul_mat_) {
+        return Task::none;
+    }
+    if (can_multiply(op)) {
+        return Task::weights;
+    }
+    return CacheProduct::fits(op) && comes_from_ours(op->src[1]) ? Task::cache_product : Task::none;
+}
+
+// Whether the model whose graph this is has our kernels: queries are made from a product of its weights.
+bool KernelBufferType::comes_from_ours(const ggml::Tensor * tensor) const {
+    constexpr int kFar =
+        64;  // operations. There are about ten, with two products on the way to the second of attention
+    for (int i = 0; i < kFar && tensor != nullptr; ++i) {
+        if (tensor->op != mul_mat_) {
+            tensor = tensor->src[0];
+        } else if (is_ours(tensor->src[0])) {
+            return true;
+        } else {
+            tensor = tensor->src[1];
+        }
+    }
+    return false;
+}
+
+// What ggml computes row by row, each in the same way, however many there are.
+bool KernelBufferType::is_row_by_row(const ggml::Tensor * op) const {
+    constexpr const char * kNames[] = {"NONE", "RESHAPE",  "VIEW",  "PERMUTE",  "TRANSPOSE", "CONT",  "CPY",
+                                       "DUP",  "SET_ROWS", "ADD",   "GET_ROWS", "MUL",       "SCALE", "RMS_NORM",
+                                       "NORM", "ROPE",     "UNARY", "GLU",      "SOFT_MAX"};
+    enum : uint8_t { unknown, yes, no };
+    thread_local std::array<uint8_t, 256> known = {};  // by the operation's number: names are slow to compare
+    uint8_t & found = known[static_cast<uint8_t>(op->op)];
+    if (found == unknown) {
+        const char * name = api_.ggml_op_name(op->op);
+        const auto is_it = [name](const char * other) { return std::strcmp(name, other) == 0; };
+        found = std::any_of(std::begin(kNames), std::end(kNames), is_it) ? yes : no;
+    }
+    return found == yes;
+}
+
+bool KernelBufferType::work_size(int n_threads, const ggml::Tensor * op, std::size_t & size) {
+    switch (task_of(op)) {
+        case Task::weights:
+            size = Product(set_, type_of(op->src[0]).value(), op).work_bytes();
+            break;
+        case Task::flash_attention:
+            size = FlashAttention(set_.floats, op).work_bytes(n_threads);
+            break;
+        case Task::cache_product:
+        case Task::none:
+            size = 0;
+            break;
+    }
     return true;
 }
 
 bool KernelBufferType::compute_forward(ggml::ComputeParams * params, ggml::Tensor * op) {
-    Product product(set_, type_of(op->src[0]).value(), op);
-    product.quantize(*params);
-    api_.ggml_barrier(params->threadpool);
-    product.multiply(*params);
-    return true;
+    const auto wait = [&] { api_.ggml_barrier(params->threadpool); };
+    switch (task_of(op)) {
+        case Task::weights: {
+            const Product product(set_, type_of(op->src[0]).value(), op);
+            product.quantize(*params);
+            wait();
+            product.multiply(*params);
+            return true;
+        }
+        case Task::cache_product:
+            CacheProduct(set_.floats, op).compute(*params);
+            return true;
+        case Task::flash_attention:
+            FlashAttention(set_.floats, op).compute(*params, wait);
+            return true;
+        case Task::none:
+            break;
+    }
+    return false;
 }
 
 void KernelBufferType::pack(const ggml::Tensor * tensor, const void * data) {

@@ -1,5 +1,6 @@
 // A buffer type of ggml's CPU backend whose weights are packed for the kernels while they load, and multiplied by them
-// in ggml's own threads. Beside cpp/ggml_plugin nothing knows ggml's insides.
+// in ggml's own threads. Attention of models that have it is computed by our kernels, too. Beside cpp/ggml_plugin
+// nothing knows ggml's insides.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +52,14 @@ private:
 
     void learn_tensors();
     void learn_types(void * context);
+    void learn_attention(void * context);
     void learn_buffers();
+
+    // What is computed here instead of by llama.cpp.
+    enum class Task { none, weights, cache_product, flash_attention };
+    Task task_of(const ggml::Tensor * op) const;
+    bool comes_from_ours(const ggml::Tensor * tensor) const;
+    bool is_row_by_row(const ggml::Tensor * op) const;
 
     bool is_ours(const ggml::Tensor * weights) const;
     bool can_multiply(const ggml::Tensor * op) const;
@@ -73,8 +81,9 @@ private:
     ggml::Api api_;
     const kernels::InstructionSet & set_;
     ggml::BufferType type_ = {};
-    int num_functions_ = 0;                                                      // of a buffer
-    int mul_mat_ = -1;                                                           // the operation
+    int num_functions_ = 0;  // of a buffer
+    int mul_mat_ = -1;       // the operation
+    int flash_attention_ = -1;
     std::unordered_map<int, kernels::QuantizedType> types_;                      // by their numbers in ggml
     std::unordered_map<const ggml::Tensor *, std::vector<uint8_t>> unfinished_;  // tensors that came in parts
 };

@@ -1,5 +1,6 @@
 // The products with AVX2: bytes are multiplied in pairs whose sum fits into 16 bits, so that several of them are added
 // before they are widened.
+#include "kernels/avx2_floats.hpp"
 #include "kernels/avx2_lanes.hpp"
 
 namespace specllama::kernels {
@@ -136,6 +137,6 @@ constexpr Multiply kMultiply = multiply_panel<Avx2, type, columns>;
 #include "kernels/table.inc"
 
 extern const InstructionSet kAvx2;
-const InstructionSet kAvx2 = {"AVX2", true, kMostColumns, quantize_x86, SPECLLAMA_TABLE};
+const InstructionSet kAvx2 = {"AVX2", true, kMostColumns, quantize_x86, SPECLLAMA_TABLE, kFloatKernels<Avx2Floats>};
 
 }  // namespace specllama::kernels

@@ -6,6 +6,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
+#include "kernels/float_lanes.hpp"
 #include "kernels/vnni.hpp"
 
 namespace specllama::kernels {
@@ -56,6 +57,36 @@ struct Avx512Lanes {
     }
 };
 
+struct Avx512Floats {
+    static constexpr int kRows = 4;     // of the cache, and
+    static constexpr int kColumns = 4;  // queries: their sums are kept in registers
+    using Floats = __m512;
+
+    static Floats spread(float value) { return _mm512_set1_ps(value); }
+    static Floats load(const float * at) { return _mm512_loadu_ps(at); }
+    static Floats load_halves(const uint8_t * at) { return Avx512Lanes::load_halves(at); }
+    static void store(float * at, Floats values) { _mm512_storeu_ps(at, values); }
+    static Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+    static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+    static Floats add_product(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+    static Floats larger(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+    static Floats nearest(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+    static Floats times_power_of_two(Floats a, Floats n) {
+        const __m512i power = _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23);
+        return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), power));
+    }
+    static Floats zero_where_below(Floats x, Floats least, Floats a) {
+        return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, least, _CMP_GE_OQ), a);
+    }
+    static float first(Floats a) { return _mm512_cvtss_f32(a); }
+    static float total(Floats a) {
+        return total_of(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
+    }
+    static float largest(Floats a) {
+        return largest_of(_mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
+    }
+};
+
 template <int type, int columns>
 constexpr Multiply kMultiply = multiply_panel<Vnni<Avx512Lanes>, type, columns>;
 
@@ -65,6 +96,7 @@ constexpr Multiply kMultiply = multiply_panel<Vnni<Avx512Lanes>, type, columns>;
 #include "kernels/table.inc"
 
 extern const InstructionSet kAvx512Vnni;
-const InstructionSet kAvx512Vnni = {"AVX-512 VNNI", false, kMostColumns, quantize_x86, SPECLLAMA_TABLE};
+const InstructionSet kAvx512Vnni = {"AVX-512 VNNI", false,           kMostColumns,
+                                    quantize_x86,   SPECLLAMA_TABLE, kFloatKernels<Avx512Floats>};
 
 }  // namespace specllama::kernels

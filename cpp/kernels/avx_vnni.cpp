@@ -1,4 +1,5 @@
 // The products with AVX-VNNI: 256 bits.
+#include "kernels/avx2_floats.hpp"
 #include "kernels/avx2_lanes.hpp"
 #include "kernels/vnni.hpp"
 
@@ -19,6 +20,7 @@ constexpr Multiply kMultiply = multiply_panel<Vnni<AvxVnniLanes>, type, columns>
 #include "kernels/table.inc"
 
 extern const InstructionSet kAvxVnni;
-const InstructionSet kAvxVnni = {"AVX-VNNI", false, kMostColumns, quantize_x86, SPECLLAMA_TABLE};
+const InstructionSet kAvxVnni = {"AVX-VNNI",   false,           kMostColumns,
+                                 quantize_x86, SPECLLAMA_TABLE, kFloatKernels<Avx2Floats>};
 
 }  // namespace specllama::kernels

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/activations.hpp"
+#include "kernels/float_kernels.hpp"
 #include "kernels/quantized_type.hpp"
 
 namespace specllama::kernels {
@@ -27,6 +28,7 @@ struct InstructionSet {
     int tile;          // columns of a tile, at most
     Quantize quantize;
     Multiply multiply[kNumTypes][kMostColumns];  // by type and by columns - 1
+    FloatKernels floats;
 
     bool wide(QuantizedType type) const { return wide_signed && layout_of(type).is_signed; }
 };

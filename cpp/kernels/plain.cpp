@@ -2,7 +2,12 @@
 #include <cmath>
 #include <cstring>
 
+#if defined(_MSC_VER) && !defined(__clang__)
+#define __builtin_inff __builtin_huge_valf  // as Visual C++ names it
+#endif
+
 #include "kernels/block.hpp"
+#include "kernels/float_lanes.hpp"
 #include "kernels/instruction_set.hpp"
 
 namespace specllama::kernels {
@@ -98,13 +103,79 @@ void multiply(const uint8_t * panel, int64_t num_blocks, const uint8_t * tile, f
     }
 }
 
+struct PlainFloats {
+    static constexpr int kRows = 1;
+    static constexpr int kColumns = 1;
+    struct Floats {
+        float at[kFloatLanes];
+    };
+
+    template <class Function>
+    static Floats each(Function function) {
+        Floats made;
+        for (int i = 0; i < kFloatLanes; ++i) {
+            made.at[i] = function(i);
+        }
+        return made;
+    }
+    static Floats spread(float value) {
+        return each([&](int /*i*/) { return value; });
+    }
+    static Floats load(const float * at) {
+        return each([&](int i) { return at[i]; });
+    }
+    static Floats load_halves(const uint8_t * at) {
+        return each([&](int i) { return half_to_float(read<uint16_t>(at + 2 * i)); });
+    }
+    static void store(float * at, const Floats & a) { std::memcpy(at, a.at, sizeof a.at); }
+    static Floats add(const Floats & a, const Floats & b) {
+        return each([&](int i) { return a.at[i] + b.at[i]; });
+    }
+    static Floats multiply(const Floats & a, const Floats & b) {
+        return each([&](int i) { return a.at[i] * b.at[i]; });
+    }
+    static Floats add_product(const Floats & a, const Floats & b, const Floats & c) {
+        return each([&](int i) { return std::fma(a.at[i], b.at[i], c.at[i]); });
+    }
+    static Floats larger(const Floats & a, const Floats & b) {
+        return each([&](int i) { return a.at[i] > b.at[i] ? a.at[i] : b.at[i]; });
+    }
+    static Floats nearest(const Floats & a) {
+        return each([&](int i) { return std::nearbyint(a.at[i]); });
+    }
+    static Floats times_power_of_two(const Floats & a, const Floats & n) {
+        return each([&](int i) { return std::ldexp(a.at[i], static_cast<int>(n.at[i])); });
+    }
+    static Floats zero_where_below(const Floats & x, const Floats & least, const Floats & a) {
+        return each([&](int i) { return x.at[i] >= least.at[i] ? a.at[i] : 0.0F; });
+    }
+    static float first(const Floats & a) { return a.at[0]; }
+    // As registers are added: the halves to each other, until one number is left.
+    template <class Function>
+    static float fold(Floats a, Function function) {
+        for (int count = kFloatLanes / 2; count > 0; count /= 2) {
+            for (int i = 0; i < count; ++i) {
+                a.at[i] = function(a.at[i], a.at[i + count]);
+            }
+        }
+        return a.at[0];
+    }
+    static float total(const Floats & a) {
+        return fold(a, [](float x, float y) { return x + y; });
+    }
+    static float largest(const Floats & a) {
+        return fold(a, [](float x, float y) { return x > y ? x : y; });
+    }
+};
+
 }  // namespace
 
 #define SPECLLAMA_MULTIPLY multiply
 #include "kernels/table.inc"
 
 const InstructionSet & plain_set() {
-    static const InstructionSet set = {"plain", false, kMostColumns, quantize_plain, SPECLLAMA_TABLE};
+    static const InstructionSet set = {"plain",        false,           kMostColumns,
+                                       quantize_plain, SPECLLAMA_TABLE, kFloatKernels<PlainFloats>};
     return set;
 }
 

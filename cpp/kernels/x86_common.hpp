@@ -36,15 +36,25 @@ inline int32_t sum_of(__m256i lanes) {
     return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
 }
 
+inline float total_of(__m256 lanes) {
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+
+inline float largest_of(__m256 lanes) {
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
+
 inline float largest_magnitude(const float * x, int values) {
     const __m256 sign = _mm256_set1_ps(-0.0F);
     __m256 most = _mm256_setzero_ps();
     for (int i = 0; i < values; i += 8) {
         most = _mm256_max_ps(_mm256_andnot_ps(sign, _mm256_loadu_ps(x + i)), most);
     }
-    __m128 four = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
-    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+    return largest_of(most);
 }
 
 // As quantize_plain.

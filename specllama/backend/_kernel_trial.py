@@ -12,12 +12,14 @@ import sys
 from specllama import _core
 
 from .ggml import CpuBackend
+from .ggml_attention import Attention
 from .ggml_products import Products, difference, silence
 from .kernels import offer_to
 
 # Inputs and outputs of the weights: one block and several, whole panels of rows and a part of one.
 _SHAPES = ((256, 16), (768, 37))
 _COLUMNS = (1, 2, 5, 8, 9, 33)  # every way of sharing out columns to tiles
+_CELLS = (256, 768)  # of a cache: ggml shares out the latter in another way
 _SMALL = 0.1  # of the mean size of a result. What is seen is some thousandths; a wrong layout gives about 1
 
 
@@ -32,7 +34,9 @@ def main(library: str, instruction_set: str) -> str:
             why_not = _tried(products, kind, quantized.number, ours, outputs)
             if why_not:
                 return f"{why_not}, weights of {inputs} x {outputs}"
-    return ""
+    attention = Attention(cpu, max(_CELLS), max(_COLUMNS))
+    tries = (_tried_attention(attention, ours, cells, flash=flash) for cells in _CELLS for flash in (True, False))
+    return next((why_not for why_not in tries if why_not), "")
 
 
 def _tried(products: Products, kind: str, number: int, ours: int, outputs: int) -> str:
@@ -47,6 +51,21 @@ def _tried(products: Products, kind: str, number: int, ours: int, outputs: int) 
         alone = alone or found
         if found[:outputs] != alone:
             return f"a column of {kind} differs among {columns} columns from the same one alone"
+    return ""
+
+
+def _tried_attention(attention: Attention, ours: int, cells: int, *, flash: bool) -> str:
+    name = f"{'flash attention to' if flash else 'products with'} a cache of {cells} cells"
+    number = _core.quantized_types()["Q8_0"].number
+    alone: list[float] = []
+    for columns in _COLUMNS:
+        found = attention.attended(number, columns, ours, cells, flash=flash)
+        off = difference(attention.attended(number, columns, None, cells, flash=flash), found)
+        if not off <= _SMALL:
+            return f"{name} of {columns} tokens are off by {off:.3g} of their size"
+        alone = alone or found
+        if found[: len(alone)] != alone:
+            return f"{name}: a token differs among {columns} from the same one alone"
     return ""
 
 

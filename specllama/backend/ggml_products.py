@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from .ggml import CpuBackend
 
 _F32 = 0
-_THREADS = 2  # each configures tiles of its own where AMX multiplies
+THREADS = 2  # each configures tiles of its own where AMX multiplies
 _ARENA = 1 << 20  # bytes, for the descriptions of tensors and the graph
 _LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 # What ggml says of each tensor would stand where the reason of an end is looked for. Assertions speak up anyway.
@@ -28,8 +28,26 @@ class _InitParams(ctypes.Structure):
 class Products:
     """Products of weights with columns, by ggml's CPU backend."""
 
-    def __init__(self, cpu: CpuBackend, num_inputs: int, num_outputs: int, most_columns: int) -> None:
-        """Args: cpu: of the library; num_inputs, num_outputs: of the weights; most_columns: of all that follow."""
+    def __init__(
+        self,
+        cpu: CpuBackend,
+        num_inputs: int,
+        num_outputs: int,
+        most_columns: int,
+        *,
+        weights: array.array[float] | None = None,
+        inputs: array.array[float] | None = None,
+    ) -> None:
+        """The numbers need not be given.
+
+        Args:
+            cpu: of the library.
+            num_inputs: of the weights.
+            num_outputs: of the weights.
+            most_columns: of all that follow.
+            weights: [num_outputs, num_inputs], before they are quantized.
+            inputs: [most_columns, num_inputs].
+        """
         address, number, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
         long, name = ctypes.c_int64, cpu.function
         self._init = name("ggml_init", address, _InitParams)
@@ -37,6 +55,7 @@ class Products:
         self._mul_mat = name("ggml_mul_mat", address, address, address, address)
         self._new_graph = name("ggml_new_graph", address, address)
         self._expand = name("ggml_build_forward_expand", None, address, address)
+        self._row_size = name("ggml_row_size", size, number, long)
         self._num_bytes = name("ggml_nbytes", size, address)
         self._quantize = name(
             "ggml_quantize_chunk", size, number, address, address, long, long, long, ctypes.POINTER(ctypes.c_float)
@@ -50,8 +69,8 @@ class Products:
         self._backend = name("ggml_backend_dev_init", address, address, ctypes.c_char_p)(cpu.device, None)
         self._use_threads = ctypes.CFUNCTYPE(None, address, number)(cpu.own_address("ggml_backend_set_n_threads"))
         self._device = cpu.device
-        self._weights = array.array("f", _numbers(num_inputs * num_outputs, 104729))
-        self._inputs = array.array("f", _numbers(num_inputs * most_columns, 7919))
+        self._weights = weights or array.array("f", numbers(num_inputs * num_outputs, 104729))
+        self._inputs = inputs or array.array("f", numbers(num_inputs * most_columns, 7919))
         self._num_inputs, self._num_outputs = num_inputs, num_outputs
         self._quantized: dict[int, array.array[int]] = {}
 
@@ -63,7 +82,7 @@ class Products:
             columns: how many.
             buffer_type: where the weights lie; None for ggml's plain layout.
         """
-        weights_arena, arena = (self._init(_InitParams(_ARENA, None, True)) for _ in range(2))
+        weights_arena, arena = self._arena(), self._arena()
         weights = self._new_matrix(weights_arena, kind, self._num_inputs, self._num_outputs)
         self._require(self._allocate(weights_arena, buffer_type or self._plain))
         inputs = self._new_matrix(arena, _F32, self._num_inputs, columns)
@@ -71,19 +90,29 @@ class Products:
         self._require(self._allocate(arena, self._plain))
         if not self._supports(self._device, product):
             return None
-        self._fill(weights, self._weights_as(kind, self._num_bytes(weights)))
+        self._fill(weights, self.quantized(kind))
         self._fill(inputs, self._inputs[: self._num_inputs * columns])
-        self._use_threads(self._backend, _THREADS if buffer_type else 1)
+        return self._computed(arena, product, THREADS if buffer_type else 1)
+
+    def _arena(self) -> int:
+        """One that is freed with the process."""
+        made: int = self._init(_InitParams(_ARENA, None, True))
+        return made
+
+    def _computed(self, arena: int, result: int, threads: int) -> array.array[float]:
+        self._use_threads(self._backend, threads)
         graph = self._new_graph(arena)
-        self._expand(graph, product)
+        self._expand(graph, result)
         if self._compute(self._backend, graph) != 0:
             raise RuntimeError("ggml could not compute a product")
-        result = array.array("f", bytes(4 * self._num_outputs * columns))
-        self._get(product, result.buffer_info()[0], 0, 4 * len(result))
-        return result  # the arenas are freed with the process
+        found: array.array[float] = array.array("f", bytes(self._num_bytes(result)))
+        self._get(result, found.buffer_info()[0], 0, 4 * len(found))
+        return found
 
-    def _weights_as(self, kind: int, size: int) -> array.array[int]:
+    def quantized(self, kind: int) -> array.array[int]:
+        """The weights as bytes of a type, row after row."""
         if kind not in self._quantized:
+            size = self._num_outputs * self._row_size(kind, self._num_inputs)
             made = self._quantized[kind] = array.array("B", bytes(size))
             shape = (self._num_outputs, self._num_inputs)
             self._quantize(kind, self._weights.buffer_info()[0], made.buffer_info()[0], 0, *shape, None)
@@ -107,6 +136,6 @@ def difference(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / sum(map(abs, one))
 
 
-def _numbers(count: int, step: int) -> Iterator[float]:
+def numbers(count: int, step: int) -> Iterator[float]:
     """Numbers from -1 to 1 without a pattern that a block of weights could repeat."""
     return ((i * step % 10007) / 5003.5 - 1.0 for i in range(1, count + 1))

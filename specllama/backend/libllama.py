@@ -71,6 +71,11 @@ def _mismatch(library: Any, what: str) -> ImportError:
 API = load_api()
 
 
+def address_of(name: str) -> int:
+    """Where a function of libllama is."""
+    return ctypes.cast(getattr(llama_cpp, name), ctypes.c_void_p).value or 0
+
+
 def first_vocabulary_difference(
     target: _internals.LlamaModel, draft: _internals.LlamaModel
 ) -> _core.VocabularyDifference | None:

@@ -63,6 +63,7 @@ def _describe_model(llama: BaseLlama) -> dict[str, Any]:
         "n_ctx": llama.n_ctx(),
         "n_gpu_layers": llama.model_params.n_gpu_layers,
         "kernels": str(use_of(llama)),
+        "batch_invariant": bool(getattr(llama, "batch_invariant", False)),
         "n_threads": llama_cpp.llama_n_threads(context),
         "n_threads_batch": llama_cpp.llama_n_threads_batch(context),
     }

@@ -114,6 +114,7 @@ def machine_text(machine: Mapping[str, Any]) -> str:
         f"- {machine['cpu']}, {machine['logical_cores']} logical cores",
         f"- backend {', '.join(machine['backends']) or 'unknown'} ({gpu}): {machine['system_info']}",
         *(f"- kernels of the {role}: {machine[role]['kernels']}" for role in ("target", "draft") if machine[role]),
+        *(["- the target's logits are the same bits in every batch"] if machine["target"]["batch_invariant"] else []),
         *(f"- {note}" for note in machine["backend_notes"]),
     ]
     rows = [_model_cells(name, machine[name]) for name in ("target", "draft") if machine[name]]

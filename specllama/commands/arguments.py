@@ -120,7 +120,7 @@ def add_max_draft_tokens(parser: argparse._ActionsContainer) -> None:
         "--max-draft-tokens",
         type=whole(1, MOST_DRAFT_TOKENS),
         metavar="N",
-        help="the most that auto drafts in a round, default 16",
+        help="the most that auto drafts in a round, default 64",
     )
 
 

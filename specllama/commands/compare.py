@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from specllama.commands import arguments as common
@@ -12,6 +13,7 @@ from specllama.commands.generate import add_prompt, read_prompt
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from specllama import Llama
     from specllama.commands import Subparsers
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from specllama.completions.chat_template import RenderedPrompt
     from specllama.token import Token
 
-_NARROW = 60  # columns of a terminal in which two texts do not fit beside each other
+_NARROW = 80  # columns of a terminal below which two texts, with their numbers, do not fit beside each other
+_ENOUGH = 1000  # columns: no table is wider
+_MEASURES = ("tokens", "seconds", "t/s", "speed", "accepted")
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -112,24 +116,40 @@ def _rate(side: Side) -> str:
 
 def report(out: Console, comparison: Comparison, models: str = "") -> None:
     """Show what both ways took, and say what it means, also when plain decoding won."""
-    from rich.table import Table
+    from rich.measure import Measurement
 
     out.rule()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("decoding", "tokens", "seconds", "t/s", "speed", "accepted"):
-        table.add_column(title, justify="left" if title == "decoding" else "right", no_wrap=True)
-    for name, side, speed in (
-        ("plain", comparison.plain, 1.0),
-        ("speculative", comparison.speculative, comparison.speedup),
-    ):
-        stats = side.stats
-        accepted = f"{stats.acceptance_rate:.0%}" if stats.num_draft_tokens else "-"
-        rate = f"{side.tokens_per_second:.2f}"
-        table.add_row(name, str(stats.num_tokens), f"{side.seconds:.2f}", rate, f"{speed:.2f}x", accepted)
+    numbers = {
+        "plain": _numbers(comparison.plain, 1.0),
+        "speculative": _numbers(comparison.speculative, comparison.speedup),
+    }
+    rows = [("decoding", *_MEASURES), *((name, *of_side) for name, of_side in numbers.items())]
+    table = _table(rows)
+    if Measurement.get(out, out.options.update(width=_ENOUGH), table).maximum > out.width:
+        table = _table(list(zip(*rows, strict=True)))  # on its side it is narrower
     out.print(table)
     heading = f"{models}; one run each" if models else "One run each"
     for line in [f"{heading}, the prompt's time left out.", *_conclusions(comparison)]:
         out.print(line, markup=False, soft_wrap=True)
+
+
+def _numbers(side: Side, speed: float) -> tuple[str, ...]:
+    """The _MEASURES of one way of decoding."""
+    stats = side.stats
+    accepted = f"{stats.acceptance_rate:.0%}" if stats.num_draft_tokens else "-"
+    return (str(stats.num_tokens), f"{side.seconds:.2f}", f"{side.tokens_per_second:.2f}", f"{speed:.2f}x", accepted)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Table:
+    """The first row and the first column are titles."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, title in enumerate(rows[0]):
+        table.add_column(title, justify="right" if i else "left", no_wrap=True)
+    for row in rows[1:]:
+        table.add_row(*row)
+    return table
 
 
 def _conclusions(comparison: Comparison) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from specllama.backend.base_class import BaseLlama
 from specllama.engine.prompt_tokens import prompt_tokens_of
-from specllama.grammars.schemas import warn_of_schema
+from specllama.grammars.schemas import enforced, schemas_followed, warn_of_schema
 
 Message = dict[str, str]
 """``{"role": "system" | "user" | "assistant", "content": ...}``."""
@@ -48,7 +48,8 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
     """
     warn_of_schema(options)
     try:
-        BaseLlama.create_chat_completion(_Recorder(llm), list(messages), **options)  # type: ignore[arg-type]
+        with schemas_followed(options):
+            BaseLlama.create_chat_completion(_Recorder(llm), list(messages), **options)  # type: ignore[arg-type]
     except _Recorded as recorded:
         return recorded.call
     raise ValueError(f"the chat handler of {llm.model_path} asks for no completion: it cannot be rendered as a prompt")
@@ -104,6 +105,7 @@ class _Recorder:
         return self._tokens
 
     def create_completion(self, prompt: str | list[int], **options: Any) -> NoReturn:
+        options["grammar"] = enforced(options.get("grammar"))
         tokens = prompt_tokens_of(self._llm, prompt, None)
         if isinstance(prompt, str):
             text: str | None = prompt

@@ -61,7 +61,7 @@ class Completion:
             seed=seed,
             seed_given=seed_given,
             sampling=sampling_of(arguments),
-            logit_bias=checked_bias(logit_bias),
+            logit_bias=checked_bias(logit_bias, llama.n_vocab()),
             logits_processor=arguments["logits_processor"],
             grammar=arguments["grammar"],
             stopping_criteria=arguments["stopping_criteria"],
@@ -107,6 +107,8 @@ class Completion:
     def _generate(self) -> Iterator[None]:
         """Feeds tokens to the assembler until something ends the completion; yields after each one."""
         llama, assembler = self._llama, self._assembler
+        if self._watch is not None:
+            self._watch.num_prompt_tokens += len(self._prompt_tokens)
         if self._echo and self._log is not None and not self._stream:
             self._session.require_alone("echo with logprobs")
             self._log.add_prompt(

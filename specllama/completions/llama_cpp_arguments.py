@@ -122,8 +122,9 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
 
 
 def check_draft_kwargs(draft_kwargs: Any) -> None:
-    """Raises TypeError unless it is None or a dict."""
-    if draft_kwargs is not None and not isinstance(draft_kwargs, dict):
+    """Raises TypeError unless it is None or a dict with names."""
+    named = isinstance(draft_kwargs, dict) and all(isinstance(name, str) for name in draft_kwargs)
+    if draft_kwargs is not None and not named:
         raise TypeError(
             f"draft_kwargs={draft_kwargs!r:.100} must be a dict of the draft's constructor arguments, such as "
             "{'n_gpu_layers': 0}"

@@ -6,21 +6,24 @@ import collections
 import itertools
 import time
 from collections.abc import Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
+from specllama.backend.base_class import BaseLlama
 from specllama.backend.kernel_use import use_of
 from specllama.backend.prepare import prepare_backend
+from specllama.grammars.schema_matcher import SchemaGrammar
 from specllama.samplers.mirostat import LlamaCppSampler
 from specllama.stats import Tally
 from specllama.token import Origin
 
 from .closed import is_open, require_open
 from .prompt_tokens import token_ids
+from .schema_constraint import schema_constraint
 from .session import Session
 from .vocabulary import grammar_of
 from .watch import watch_of_call
@@ -29,6 +32,13 @@ if TYPE_CHECKING:
     from .request import Request
 
 _ORIGINS = {drafter.name: cast(Origin, drafter.origin) for drafter in _core.drafters()}
+
+
+def _constraint_of(llama: BaseLlama, grammar: Any) -> _core.Constraint | None:
+    """A grammar or a schema over the tokens of a Llama."""
+    if isinstance(grammar, SchemaGrammar):
+        return schema_constraint(llama, grammar)
+    return None if grammar is None else grammar_of(llama, grammar)
 
 
 class Generation:
@@ -94,6 +104,7 @@ class Generation:
             fallback_reason=self._fallback_reason or self._drafting_stopped or self._draft_unusable(),
             extra_sample_seconds=self._sample_seconds,
             kernels=str(use_of(self._llama)),
+            batch_invariant=self._session.target.decoder.batch_invariant,
             backend_notes=prepare_backend().notes,
         )
 
@@ -138,7 +149,7 @@ class Generation:
             num_draft_tokens = 0
         sampler = request.native_sampler(llama.last_n_tokens_size, request.options.samplers.breakers(llama))
         held = session.target.num_tokens
-        grammar = None if request.grammar is None else grammar_of(llama, request.grammar)
+        constraint = _constraint_of(llama, request.grammar)
         try:
             self._engine.begin(
                 tokens,
@@ -149,7 +160,7 @@ class Generation:
                 paced=request.options.paced,
                 max_tokens=request.max_tokens,
                 logits_processor=None if self._fallback_reason else self._processors or None,
-                constraint=grammar,
+                constraint=constraint,
                 heed=None if self._watch is None else self._watch.heed,
                 keeps_logits=request.keeps_logits,
             )
@@ -270,7 +281,7 @@ class Generation:
             if end > self._llama.n_ctx():
                 raise ValueError(
                     f"{len(ids)} tokens behind {self._position} do not fit into n_ctx={self._llama.n_ctx()}: "
-                    "send fewer, or create the Llama with a larger n_ctx"
+                    "send fewer, or create the Llama with a larger n_ctx (-c)"
                 )
             self._waiting.clear()
             self._engine.rewind(self._position)

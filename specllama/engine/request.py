@@ -17,12 +17,12 @@ _WHOLE = ("top_k", "mirostat_mode")
 _MIROSTATS = (0, 1, 2)
 
 
-def checked_bias(given: Any) -> dict[int, float]:
+def checked_bias(given: Any, n_vocab: int) -> dict[int, float]:
     """``logit_bias`` by token.
 
     Raises:
         TypeError: no dict of numbers.
-        ValueError: a key that is no token id.
+        ValueError: a key that is no token of the vocabulary.
     """
     if not isinstance(given, dict):
         raise TypeError(f"logit_bias={given!r:.100} must be a dict from token ids to what is added to their logits")
@@ -34,6 +34,10 @@ def checked_bias(given: Any) -> dict[int, float]:
             raise ValueError(
                 f"logit_bias: {token!r:.100} is no token id: give numbers, such as llm.tokenize() gives of a text"
             ) from None
+        if not 0 <= number < n_vocab:
+            raise ValueError(
+                f"logit_bias: token {number} is out of range: the vocabulary has the tokens 0 to {n_vocab - 1}"
+            )
         if isinstance(bias, bool) or not isinstance(bias, numbers.Real):
             raise TypeError(f"logit_bias: {bias!r:.100} for token {number} must be a number")
         found[number] = float(bias)

@@ -143,7 +143,8 @@ class Session:
         """
         if not self._lock.acquire(blocking=False):
             raise _core.BusyError(
-                "this Llama is generating in another thread: wait for it, or create one Llama for each thread"
+                "this Llama is generating already, in another thread or around this call (of a logits processor, say): "
+                "wait for it, or create one Llama for each"
             )
         try:
             yield

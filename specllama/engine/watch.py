@@ -29,6 +29,8 @@ class Watch:
         self._shown: list[tuple[int, Origin]] = []
         self.finish_reason = "stop"
         """Of the last completion: ``stop`` or ``length``."""
+        self.num_prompt_tokens = 0
+        """Tokens of the prompts, also of those behind which nothing was to be generated."""
         self.num_shown = 0
         """Tokens of the texts, without those that ended one."""
 

@@ -13,6 +13,7 @@ from .gguf_header import GgufHeader, read_header
 from .transfer import Listener, Silent, require_space
 
 _WORKER = "specllama.models._quantize_worker"
+_ELSEWHERE = "name a file on another disk with --output"
 _HEADER_ROOM = 64 << 20  # Vocabulary and padding, next to the weights.
 
 
@@ -67,7 +68,7 @@ def quantize(
         raise ValueError(f"the output {destination} is a folder: name a file in it")
     destination.parent.mkdir(parents=True, exist_ok=True)
     needed = int(header.num_elements * FILE_TYPES[canonical] / 8) + _HEADER_ROOM
-    require_space(destination.parent, needed, f"making {destination.name}")
+    require_space(destination.parent, needed, f"making {destination.name}", _ELSEWHERE)
     handle, name = tempfile.mkstemp(prefix=f".{destination.name}.", suffix=".partial", dir=destination.parent)
     os.close(handle)
     temporary = Path(name)
@@ -126,5 +127,5 @@ def _run_worker(source: Path, destination: Path, file_type: str, threads: int, l
             lines = [line.strip() for line in errors.read().splitlines() if line.strip(" \t=")]
             reason = lines[-1] if lines else f"its process ended with code {process.returncode}"
             if "iostream error" in reason:  # C++ knows no more of a file that cannot be written
-                reason += f"; make room in {destination.parent}, or name a file on another disk with --output"
+                reason += f"; make room in {destination.parent}, or {_ELSEWHERE}"
             raise QuantizeError(f"llama.cpp could not quantize {source} to {file_type}: {reason}")

@@ -82,8 +82,16 @@ def write_joined(
     return digest.hexdigest()
 
 
-def require_space(folder: Path, needed: int, purpose: str) -> None:
+def require_space(
+    folder: Path, needed: int, purpose: str, elsewhere: str = "set SPECLLAMA_CACHE to a folder on another disk"
+) -> None:
     """Check that `needed` more bytes fit into `folder`.
+
+    Args:
+        folder: where they are to be.
+        needed: how many.
+        purpose: what they are for.
+        elsewhere: how to use another disk.
 
     Raises:
         OSError: they do not; the message says how much is missing and how to use another disk.
@@ -92,7 +100,7 @@ def require_space(folder: Path, needed: int, purpose: str) -> None:
     if free < needed:
         raise OSError(
             f"{purpose} needs {needed / 1e9:.2f} GB in {folder}, where {free / 1e9:.2f} GB are free: "
-            "make room, or set SPECLLAMA_CACHE to a folder on another disk"
+            f"make room, or {elsewhere}"
         )
 
 

@@ -44,7 +44,7 @@ class Places:
     """Opened when they are first needed, and anew where more are, or another draft.
 
     A model whose memory is recurrent or a sliding window has one place: the Llama itself. Its memory cannot be shared:
-    a recurrent state cannot be cut, and of a window llama.cpp gives to other texts what one of them may go back to.
+    a recurrent state cannot be cut, and of a window llama.cpp gives to other texts what one may go back to.
     """
 
     def __init__(self, session: Session) -> None:

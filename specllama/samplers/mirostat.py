@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.backend.base_class import BaseLlama
+from specllama.engine.schema_constraint import SchemaProcessor
+from specllama.grammars.schema_matcher import SchemaGrammar
 
 if TYPE_CHECKING:
     from specllama.engine.request import Request
@@ -22,6 +24,10 @@ class LlamaCppSampler:
 
     def __init__(self, llama: BaseLlama, request: Request, processors: llama_cpp.LogitsProcessorList) -> None:
         self._context = llama._ctx
+        grammar = request.grammar
+        if isinstance(grammar, SchemaGrammar):
+            processors = llama_cpp.LogitsProcessorList([*processors, SchemaProcessor(llama, grammar)])
+            grammar = None
         self._processors = processors
         self._biased = list(request.logit_bias)
         self._biases = np.array(list(request.logit_bias.values()), dtype=np.single)
@@ -31,7 +37,7 @@ class LlamaCppSampler:
             self._sampler = llama._init_sampler(
                 **request.sampling,
                 logits_processor=llama_cpp.LogitsProcessorList([self._heard]) if processors or self._biased else None,
-                grammar=request.grammar,
+                grammar=grammar,
             )
         finally:
             llama._seed = seed_before

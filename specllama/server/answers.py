@@ -80,7 +80,7 @@ def _carries_text(choice: Any) -> bool:
 
 
 def _usage(watch: Watch) -> dict[str, int]:
-    num_prompt, num_generated = watch.stats().num_prompt_tokens, watch.num_shown
+    num_prompt, num_generated = watch.num_prompt_tokens, watch.num_shown
     return {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_generated,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
-from importlib import resources
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -24,6 +23,7 @@ from .documentation import body_of, document
 from .errors import ShuttingDownError, error_body, error_reply
 from .hosts import HostsChecked, checked_host
 from .metrics import Metrics, RequestsCounted
+from .page import page_and_policy
 from .replies import EventStream, JsonReply, stopped_when_client_leaves
 from .request_limits import MAX_BODY, Bodies
 from .requests import ChatRequest, CompletionRequest, DetokenizeRequest, require_room
@@ -137,11 +137,7 @@ def _add_tokenizer(app: FastAPI, llm: Llama, bodies: Bodies) -> None:
 
 
 def _add_service(app: FastAPI, name: str, worker: Worker, registry: CollectorRegistry) -> None:
-    page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    # Whatever the page may try, the browser asks nobody but this server.
-    policy = (
-        "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-    )
+    page, policy = page_and_policy()
 
     @app.get("/", include_in_schema=False)
     async def index() -> HTMLResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import json
 import re
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ MAX_BODY = 8 << 20
 _MOST_VALUES = 1 << 17
 _MOST_WITHOUT_IDS = 1 << 14
 _SECONDS_TO_SEND = 60
+_LARGE = 1 << 16  # bytes: of larger bodies only so many are in memory at once
+_MOST_LARGE = 4
 _MOST_PROBLEMS = 5
 _LONGEST_PROBLEM = 300
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\s*(?:;.*)?\Z", re.I)
@@ -42,6 +45,7 @@ class Bodies:
         if most_bytes < 1:
             raise ValueError(f"max_body={most_bytes} must be 1 or more: so many bytes may the body of a request have")
         self._most_bytes = most_bytes
+        self._large = asyncio.Semaphore(_MOST_LARGE)
         self._threads = concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="specllama-bodies")
 
     def close(self) -> None:
@@ -57,21 +61,29 @@ class Bodies:
         """
         if not _JSON.match(request.headers.get("content-type", "")):
             raise HTTPException(400, "the body must be JSON: send it with the header Content-Type: application/json")
-        try:
-            body = await asyncio.wait_for(self._read(request), _SECONDS_TO_SEND)
-        except asyncio.TimeoutError:
-            raise HTTPException(408, f"the body was not sent within {_SECONDS_TO_SEND} s: send it faster") from None
-        except ClientDisconnect:
-            raise Stopped("the client has left") from None
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _parse, body, model)
+        async with contextlib.AsyncExitStack() as memory:
+            try:
+                body = await asyncio.wait_for(self._read(request, memory), _SECONDS_TO_SEND)
+            except asyncio.TimeoutError:
+                raise HTTPException(
+                    408,
+                    f"the body was not read within {_SECONDS_TO_SEND} s: send it faster, or fewer large ones at once",
+                ) from None
+            except ClientDisconnect:
+                raise Stopped("the client has left") from None
+            return await asyncio.get_running_loop().run_in_executor(self._threads, _parse, body, model)
 
-    async def _read(self, request: Request) -> bytes:
+    async def _read(self, request: Request, memory: contextlib.AsyncExitStack) -> bytes:
+        """The bytes. A large body takes its place in `memory`, and waits until there is one: nobody reads on then."""
         declared = request.headers.get("content-length", "")
         self._require_fits(int(declared) if declared.isdecimal() else 0)
         body = bytearray()
         async for part in request.stream():
+            was_small = len(body) <= _LARGE
             body += part
             self._require_fits(len(body))
+            if was_small and len(body) > _LARGE:
+                await memory.enter_async_context(self._large)
         return bytes(body)
 
     def _require_fits(self, num_bytes: int) -> None:
@@ -135,4 +147,5 @@ def _num_ids(body: dict[str, Any]) -> int:
 def _told(problem: Any) -> str:
     """A place and what is wrong there, without what was given: it may be long."""
     place = ".".join(str(part)[:40] for part in problem["loc"]) or "the body"
-    return f"{place}: {problem['msg'][:_LONGEST_PROBLEM]}"
+    what = problem["msg"].removeprefix("Value error, ")  # pydantic's word for ours
+    return f"{place}: {what[:_LONGEST_PROBLEM]}"

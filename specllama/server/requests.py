@@ -140,9 +140,9 @@ class Additions(SamplerFields):
     @classmethod
     def _only_one(cls, value: int | None) -> int | None:
         if value is not None and value < 1:
-            raise ValueError(f"{value} must be 1")
+            raise ValueError(f"{value} answers cannot be given: ask for 1")
         if value not in (None, 1):
-            raise ValueError(f"{value} answers to one request are not supported: send it {value} times")
+            raise ValueError(f"{value} answers to one request are not supported: ask for 1, and send it {value} times")
         return value
 
 
@@ -200,6 +200,11 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     max_tokens: int | None = Field(None, ge=0, description="Default: as many as fit; 0 generates nothing.")
     max_completion_tokens: int | None = Field(None, ge=0, description="OpenAI's newer name of max_tokens.")
     top_logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS, description="How many alternatives to each token.")
+    response_format: llama_cpp.ChatCompletionRequestResponseFormat | None = Field(
+        None,
+        description="text, json_object, or OpenAI's json_schema. A schema is enforced as a whole or refused; with "
+        "strict: false beside it, what is not enforced is named in warnings.",
+    )
 
     _is_strict: bool = PrivateAttr(True)
 

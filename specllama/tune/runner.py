@@ -23,6 +23,8 @@ OnProgress = Callable[[str, int, int], None]
 
 _CHUNKS = (32, 64, 128, 256, 512)  # of prompts, which a draft decodes too
 _CHUNK_REPEATS = 2
+_SMALL = 17  # tokens; batches of more are for long copies, which are rare
+_LARGE_REPEATS = 3
 _STEADY = 1.25  # on an idle machine the quartiles of a size are nearer to each other
 
 
@@ -83,8 +85,13 @@ def _measured(
         listener = None if on_progress is None else lambda done, total: on_progress(step, done, total)
         return measure_cost_curve(model, role, sizes=sizes, repeats=repeats, n_past=n_past, on_progress=listener)
 
-    most = min(most, model.n_batch)
-    curve = measure("batches", cost_files.thinned(dict.fromkeys(range(1, most + 1), 1.0)), repeats)  # what is kept
+    # A draft decodes long batches of prompts only.
+    most = min(most, model.n_batch, max(_SMALL, model.n_ctx() - n_past) if role == "target" else _SMALL)
+    sizes = list(cost_files.thinned(dict.fromkeys(range(1, most + 1), 1.0)))  # what is kept
+    curve = measure("batches", [n for n in sizes if n <= _SMALL], repeats)
+    if large := [n for n in sizes if n > _SMALL]:
+        more = measure("larger batches", large, min(repeats, _LARGE_REPEATS))
+        curve = CostCurve(role, n_past, {**curve.samples, **more.samples})
     chunks = [n for n in _CHUNKS if most < n <= min(model.n_batch, model.n_ctx() - n_past)]
     if role == "target" or not chunks:
         return curve

@@ -6,6 +6,7 @@ from typing import Any
 
 from specllama.bench.output import table
 
+from .batches import NUM_ROWS
 from .result import Difference, Drafting, SamplingTest, TextComparison, VerifyResult
 from .rounding import SAFETY
 
@@ -25,6 +26,7 @@ def to_text(result: VerifyResult) -> str:
     parts = [_heading(result), _texts(result)]
     parts += [_sampling(result)] if result.sampling else []
     parts += [_tokens(result)] if result.tokens else []
+    parts += [_batches(result)] if result.batches else []
     remarks = [f"- {note}" for note in result.notes] + [f"- FAILED: {problem}" for problem in result.problems]
     if remarks:
         parts.append("\n".join(remarks))
@@ -184,6 +186,14 @@ def _chain(sampling: dict[str, Any]) -> str:
     named = {name: sampling[name] for name, neutral in _NEUTRAL.items() if sampling.get(name, neutral) != neutral}
     words = [f"temperature {sampling['temp']:g}", *(f"{name} {value:g}" for name, value in named.items())]
     return ", ".join([*words, *(["logit_bias"] if sampling["logit_bias"] else [])])
+
+
+def _batches(result: VerifyResult) -> str:
+    lengths = ", ".join(str(test.num_tokens_before) for test in result.batches if not test.problems)
+    return (
+        f"Logits of {NUM_ROWS} tokens behind {lengths or 'any'} tokens, bit by bit, in batches of 1 to {NUM_ROWS}: "
+        f"{'the same' if lengths else 'not the same'}"
+    )
 
 
 def _verdict(result: VerifyResult) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 
 from specllama.stats import Stats
 
+from .batches import BatchTest
+
 
 @dataclasses.dataclass(frozen=True)
 class Drafting:
@@ -195,6 +197,8 @@ class VerifyResult:
     texts: list[TextComparison]
     sampling: list[SamplingTest]
     tokens: list[TokenTest]
+    batches: list[BatchTest]
+    """Empty if the target's logits may depend on the batch; then texts may split at near-ties."""
     settings: dict[str, Any]
     machine: dict[str, Any]
     interrupted: bool = False
@@ -206,6 +210,11 @@ class VerifyResult:
         problems = [problem for text in self.texts for problem in text.problems]
         problems += [problem for test in self.sampling for problem in test.problems]
         problems += [problem for test in self.tokens for problem in test.problems]
+        problems += [problem for test in self.batches for problem in test.problems]
+        if self.batches and self.num_near_ties:
+            problems.append(
+                f"texts: {self.num_near_ties} split at near-ties, although the logits are the same bits in every batch"
+            )
         if not self.interrupted and not any(text.drafting.num_drafts for text in self.texts):
             problems.append("texts: nothing was drafted, so nothing was compared")
         return problems
@@ -244,4 +253,5 @@ class VerifyResult:
             "texts": [text.to_dict() for text in self.texts],
             "sampling": [test.to_dict() for test in self.sampling],
             "tokens": [test.to_dict() for test in self.tokens],
+            "batches": [test.to_dict() for test in self.batches],
         }

@@ -14,6 +14,7 @@ from specllama.completions.chat_template import RenderedPrompt
 from specllama.engine.rules import DEPENDENT_ON_DRAFT
 from specllama.prompts import Prompt, as_prompts, builtin_prompts, limited
 
+from .batches import NUM_ROWS, BatchTest, compare_batches, lengths_for
 from .plan import Plan
 from .result import SamplingTest, TextComparison, TokenTest, VerifyResult
 from .sampling import Context, SamplingCheck
@@ -57,8 +58,11 @@ class Verification:
 
     Part 1 compares texts with the draft and without: greedy, and under the coupled rule with every seed. Part 2 draws
     pairs of next tokens under each rule, and compares them with the target's exact probabilities. Part 3 samples whole
-    texts under each rule, and looks at the place of every token in its exact distribution. A rerun with the same
-    arguments draws the same samples. The caches of both models are used, and what was in them is forgotten.
+    texts under each rule, and looks at the place of every token in its exact distribution. Part 4 compares logits from
+    batches of every size, where they are to be the same bits (``Llama.batch_invariant``); then no text may differ.
+
+    A rerun with the same arguments draws the same samples. The caches of both models are used, and what was in them is
+    forgotten.
 
     Args:
         llm: target with its draft.
@@ -123,6 +127,7 @@ class Verification:
         self._texts: list[TextComparison] = []
         self._sampled: list[SamplingTest] = []
         self._token_tests: list[TokenTest] = []
+        self._batches: list[BatchTest] = []
 
     def run(self, on_progress: OnProgress | None = None) -> None:
         """Verify. Whatever ends it, ``result`` has what was found until then.
@@ -140,6 +145,8 @@ class Verification:
             self._test(number, context)
         for number, rule in enumerate(self._plan.rules):
             self._token_tests.append(self._test_tokens(number, rule))
+        for length in lengths_for(self._llm):
+            self._batches.append(self._compare_batches(length))
         self._finished = True
 
     def result(self) -> VerifyResult:
@@ -148,6 +155,7 @@ class Verification:
             list(self._texts),
             list(self._sampled),
             list(self._token_tests),
+            list(self._batches),
             self._settings(),
             describe_machine(self._llm),
             interrupted=not self._finished,
@@ -202,6 +210,11 @@ class Verification:
             self._level,
             functools.partial(self._advance, f"texts sampled under {rule}", plan.max_tokens),
         )
+
+    def _compare_batches(self, length: int) -> BatchTest:
+        step = f"batches behind {length} tokens"
+        self._total += NUM_ROWS  # only now is it known whether there are any
+        return compare_batches(self._llm, self._prompts[0][1].tokens, length, functools.partial(self._advance, step, 1))
 
     def _advance(self, step: str, work: int) -> None:
         self._done += work

@@ -3,7 +3,12 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
 
 #include "../../drafters/grammar.hpp"
 #include "../../drafters/lookup.hpp"
@@ -22,9 +27,27 @@ const char * name_of(Pace::Move move) {
     return names[static_cast<std::size_t>(move)];
 }
 
-// One whose drawer is the model.
-std::unique_ptr<Pace> make_pace() {
-    auto pace = std::make_unique<Pace>(all_priors());
+std::map<std::string, double> pace_constants() {
+    const PaceConstants constants;
+    std::map<std::string, double> all;
+    for (const PaceConstant & one : all_pace_constants) {
+        all[one.name] = constants.*one.value;
+    }
+    return all;
+}
+
+// One whose drawer is the model. Constants that are not given are as they are.
+std::unique_ptr<Pace> make_pace(const std::map<std::string, double> & given) {
+    PaceConstants constants;
+    for (const auto & [name, value] : given) {
+        const auto * const one = std::find_if(all_pace_constants.begin(), all_pace_constants.end(),
+                                              [&name = name](const auto & some) { return name == some.name; });
+        if (one == all_pace_constants.end()) {
+            throw std::invalid_argument("'" + name + "' is no constant of the pace: Pace.constants() lists them");
+        }
+        constants.*one->value = value;
+    }
+    auto pace = std::make_unique<Pace>(all_priors(), constants);
     pace->set_drawer(Source::model, 512);
     return pace;
 }
@@ -57,7 +80,8 @@ void bind_pace_for_tests(py::module_ & module) {
         .def_static("of_grammar", &grammar_expectation, py::arg("alone"))
         .def_static("of_padding", [] { return Expectation{Source::padding, 0, 0}; });
     py::class_<Pace>(module, "Pace", "What decides how much is drafted.")
-        .def(py::init(&make_pace))
+        .def(py::init(&make_pace), py::arg("constants") = std::map<std::string, double>())
+        .def_static("constants", &pace_constants)
         .def("begin_generation", &Pace::begin_generation)
         .def(
             "set_draft_batch", [](Pace & self, std::size_t n_batch) { self.set_drawer(Source::model, n_batch); },

@@ -1,0 +1,68 @@
+// A constraint whose masks a Python object makes, and what it has to know of a vocabulary.
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#include "../mask_constraint.hpp"
+#include "../token_pieces.hpp"
+#include "arrays.hpp"
+#include "bindings.hpp"
+#include "python_calls.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+namespace {
+
+MaskConstraint::Mask mask_of(const py::tuple & answer) {
+    const auto bytes = answer[0].cast<std::string_view>();
+    MaskConstraint::Mask mask{std::vector<std::uint32_t>((bytes.size() + 3) / 4), answer[1].cast<bool>(),
+                              answer[2].cast<std::int32_t>()};
+    std::memcpy(mask.allowed.data(), bytes.data(), bytes.size());
+    return mask;
+}
+
+std::shared_ptr<MaskConstraint> make_constraint(std::vector<std::int32_t> ends, const py::object & function) {
+    auto source = [owned = std::make_shared<OwnedByPython>(function)](const int32_t * recent, std::size_t n_recent) {
+        const py::gil_scoped_acquire gil;
+        try {
+            return mask_of(owned->function(Tokens(static_cast<py::ssize_t>(n_recent), recent)));
+        } catch (const py::error_already_set & error) {
+            throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
+        }
+    };
+    return std::make_shared<MaskConstraint>(std::move(ends), std::move(source));
+}
+
+std::optional<Constraint::Forced> forced(MaskConstraint & self, const std::vector<int32_t> & recent) {
+    return self.forced(recent.data(), recent.size());
+}
+
+py::tuple pieces(const LlamaApi & api, std::uintptr_t vocab) {
+    TokenPieces found;
+    {
+        const py::gil_scoped_release release;
+        found = token_pieces(api, at_address<const llama_vocab>(vocab));
+    }
+    py::list texts;
+    for (const std::string & piece : found.pieces) {
+        texts.append(py::bytes(piece));
+    }
+    return py::make_tuple(texts, found.ends);
+}
+
+}  // namespace
+
+void bind_masks(py::module_ & module) {
+    module.def("token_pieces", &pieces, py::arg("api"), py::arg("vocab"),
+               "What each token adds to a text (0xff and its name if nothing), and the tokens that end one.");
+    py::class_<MaskConstraint, Constraint, std::shared_ptr<MaskConstraint>>(
+        module, "MaskConstraint", "What a function's masks allow: recent tokens in; mask, may_end and guess out.")
+        .def(py::init(&make_constraint), py::arg("ends"), py::arg("function"))
+        .def("forced", &forced, py::arg("recent"), "The token that must come behind these; None if there is a choice.");
+}
+
+}  // namespace specllama

@@ -1,0 +1,31 @@
+// One MUL_MAT of a cache of floats with the queries (or the weights) of its heads, shared out to ggml's threads: what
+// attention consists of without flash attention.
+#pragma once
+
+#include <cstdint>
+
+#include "ggml_plugin/ggml_layout.hpp"
+#include "kernels/float_kernels.hpp"
+
+namespace specllama {
+
+class CacheProduct {
+public:
+    // op: one that `fits`.
+    CacheProduct(const kernels::FloatKernels & kernels, const ggml::Tensor * op);
+
+    // Whether its first source is a view of rows of floats of whole lanes: weights are no view.
+    static bool fits(const ggml::Tensor * op);
+
+    void compute(const ggml::ComputeParams & params) const;
+
+private:
+    void multiply(int64_t head, int64_t stream, int64_t first_row, int64_t last_row) const;
+
+    const kernels::FloatKernels & kernels_;
+    const ggml::Tensor * op_;
+    const ggml::Tensor * cache_;
+    const ggml::Tensor * columns_;
+};
+
+}  // namespace specllama

@@ -1,0 +1,24 @@
+// Where the rows of a tensor are.
+#pragma once
+
+#include <cstdint>
+
+#include "ggml_plugin/ggml_layout.hpp"
+
+namespace specllama {
+
+inline uint8_t * at(const ggml::Tensor * tensor, int64_t first, int64_t second, int64_t third) {
+    return static_cast<uint8_t *>(tensor->data) + static_cast<std::size_t>(first) * tensor->nb[1] +
+           static_cast<std::size_t>(second) * tensor->nb[2] + static_cast<std::size_t>(third) * tensor->nb[3];
+}
+
+// Whether each row is numbers of this type side by side.
+inline bool is_rows(const ggml::Tensor * tensor, int type) {
+    return tensor != nullptr && tensor->type == type && tensor->nb[0] == (type == ggml::kHalf ? 2 : 4);
+}
+
+inline bool is_rows_of_floats(const ggml::Tensor * tensor) {
+    return is_rows(tensor, ggml::kHalf) || is_rows(tensor, ggml::kFloat);
+}
+
+}  // namespace specllama

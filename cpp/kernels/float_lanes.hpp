@@ -1,0 +1,270 @@
+// The kernels of float_kernels.hpp over 16 numbers at once. Included by one .cpp for each set, as x86_common.hpp is: F
+// says how that set holds the 16 numbers. Every F gives the same bits.
+#pragma once
+
+#include "kernels/float_kernels.hpp"
+
+namespace specllama::kernels {
+
+namespace {
+
+constexpr float kNothing = -__builtin_inff();
+
+template <class F, bool half>
+inline typename F::Floats lanes_of(const uint8_t * row, int64_t at) {
+    if constexpr (half) {
+        return F::load_halves(row + 2 * at);
+    } else {
+        return F::load(reinterpret_cast<const float *>(row) + at);
+    }
+}
+
+template <class F, bool half, int rows, int columns>
+inline void multiply_block(const uint8_t * row, int64_t stride, const float * const * x, int64_t length,
+                           float * const * out, int64_t first_row) {
+    typename F::Floats sum[rows][columns];
+    for (int r = 0; r < rows; ++r) {
+        for (int c = 0; c < columns; ++c) {
+            sum[r][c] = F::spread(0.0F);
+        }
+    }
+    for (int64_t i = 0; i < length; i += kFloatLanes) {
+        typename F::Floats weights[rows];
+        for (int r = 0; r < rows; ++r) {
+            weights[r] = lanes_of<F, half>(row + r * stride, i);
+        }
+        for (int c = 0; c < columns; ++c) {
+            const typename F::Floats numbers = F::load(x[c] + i);
+            for (int r = 0; r < rows; ++r) {
+                sum[r][c] = F::add_product(weights[r], numbers, sum[r][c]);
+            }
+        }
+    }
+    for (int c = 0; c < columns; ++c) {
+        for (int r = 0; r < rows; ++r) {
+            out[c][first_row + r] = F::total(sum[r][c]);
+        }
+    }
+}
+
+template <class F, bool half, int rows>
+inline void multiply_some(const uint8_t * row, int64_t stride, const float * const * x, int columns, int64_t length,
+                          float * const * out, int64_t first_row) {
+    int c = 0;
+    for (; c + F::kColumns <= columns; c += F::kColumns) {
+        multiply_block<F, half, rows, F::kColumns>(row, stride, x + c, length, out + c, first_row);
+    }
+    for (; c < columns; ++c) {
+        multiply_block<F, half, rows, 1>(row, stride, x + c, length, out + c, first_row);
+    }
+}
+
+template <class F, bool half>
+void multiply_rows(const CacheRows & cache, int64_t num_rows, const float * const * x, int columns, int64_t length,
+                   float * const * out) {
+    int64_t r = 0;
+    for (; r + F::kRows <= num_rows; r += F::kRows) {
+        multiply_some<F, half, F::kRows>(cache.data + r * cache.stride, cache.stride, x, columns, length, out, r);
+    }
+    for (; r < num_rows; ++r) {
+        multiply_some<F, half, 1>(cache.data + r * cache.stride, cache.stride, x, columns, length, out, r);
+    }
+}
+
+// e to the power of numbers that are not above 0: 2^n * e^r with |r| <= ln(2) / 2. Wrong by 2 units in the last place.
+template <class F>
+inline typename F::Floats exp_of(typename F::Floats x) {
+    const typename F::Floats least = F::spread(-87.0F);  // what is below is no normal number, and counts as 0
+    const typename F::Floats bounded = F::larger(x, least);
+    const typename F::Floats n = F::nearest(F::multiply(bounded, F::spread(1.44269504F)));
+    typename F::Floats r = F::add_product(n, F::spread(-0.693359375F), bounded);
+    r = F::add_product(n, F::spread(2.12194440e-4F), r);
+    typename F::Floats sum = F::spread(1.9875691500e-4F);
+    sum = F::add_product(sum, r, F::spread(1.3981999507e-3F));
+    sum = F::add_product(sum, r, F::spread(8.3334519073e-3F));
+    sum = F::add_product(sum, r, F::spread(4.1665795894e-2F));
+    sum = F::add_product(sum, r, F::spread(1.6666665459e-1F));
+    sum = F::add_product(sum, r, F::spread(5.0000001201e-1F));
+    sum = F::add_product(sum, F::multiply(r, r), F::add(r, F::spread(1.0F)));
+    return F::zero_where_below(x, least, F::times_power_of_two(sum, n));
+}
+
+template <class F>
+inline float exp_of(float x) {
+    return F::first(exp_of<F>(F::spread(x)));
+}
+
+template <class F>
+inline void scale_by(float * values, int64_t length, float factor) {
+    const typename F::Floats factors = F::spread(factor);
+    for (int64_t i = 0; i < length; i += kFloatLanes) {
+        F::store(values + i, F::multiply(F::load(values + i), factors));
+    }
+}
+
+// Whether a query sees any of the cells.
+template <class F>
+inline bool sees(const uint8_t * mask, int64_t cells) {
+    typename F::Floats most = F::spread(kNothing);
+    for (int64_t i = 0; i < cells; i += kFloatLanes) {
+        most = F::larger(F::load_halves(mask + 2 * i), most);
+    }
+    return F::largest(most) > kNothing;
+}
+
+// Turns the scores of some cells into their weights, and brings what was summed before to the same scale.
+template <class F>
+inline void weigh(float * scores, const uint8_t * mask, int64_t cells, float scale, Partial & partial, int64_t length) {
+    typename F::Floats most = F::spread(kNothing);
+    for (int64_t i = 0; i < cells; i += kFloatLanes) {
+        const typename F::Floats masked =
+            F::add_product(F::load(scores + i), F::spread(scale), F::load_halves(mask + 2 * i));
+        F::store(scores + i, masked);
+        most = F::larger(masked, most);
+    }
+    const float largest = F::largest(most);
+    if (largest > partial.largest) {
+        const float factor = exp_of<F>(partial.largest - largest);
+        partial.sum *= factor;
+        scale_by<F>(partial.values(), length, factor);
+        partial.largest = largest;
+    }
+    typename F::Floats sum = F::spread(0.0F);
+    const typename F::Floats base = F::spread(-partial.largest);
+    for (int64_t i = 0; i < cells; i += kFloatLanes) {
+        const typename F::Floats weight = exp_of<F>(F::add(F::load(scores + i), base));
+        F::store(scores + i, weight);
+        sum = F::add(sum, weight);
+    }
+    partial.sum += F::total(sum);
+}
+
+// Adds weights[c][i] * rows[i] to sums[c], for a part of the rows.
+template <class F, bool half, int columns, int parts>
+inline void add_block(const CacheRows & rows, int64_t cells, const float * weights, float * const * sums, int64_t at) {
+    typename F::Floats sum[columns][parts];
+    for (int c = 0; c < columns; ++c) {
+        for (int p = 0; p < parts; ++p) {
+            sum[c][p] = F::load(sums[c] + at + p * kFloatLanes);
+        }
+    }
+    for (int64_t i = 0; i < cells; ++i) {
+        typename F::Floats values[parts];
+        for (int p = 0; p < parts; ++p) {
+            values[p] = lanes_of<F, half>(rows.data + i * rows.stride, at + p * kFloatLanes);
+        }
+        for (int c = 0; c < columns; ++c) {
+            const typename F::Floats weight = F::spread(weights[c * kTileCells + i]);
+            for (int p = 0; p < parts; ++p) {
+                sum[c][p] = F::add_product(weight, values[p], sum[c][p]);
+            }
+        }
+    }
+    for (int c = 0; c < columns; ++c) {
+        for (int p = 0; p < parts; ++p) {
+            F::store(sums[c] + at + p * kFloatLanes, sum[c][p]);
+        }
+    }
+}
+
+template <class F, bool half, int columns>
+inline void add_columns(const CacheRows & rows, int64_t cells, const float * weights, float * const * sums,
+                        int64_t length) {
+    int64_t at = 0;
+    for (; at + F::kRows * kFloatLanes <= length; at += F::kRows * kFloatLanes) {
+        add_block<F, half, columns, F::kRows>(rows, cells, weights, sums, at);
+    }
+    for (; at < length; at += kFloatLanes) {
+        add_block<F, half, columns, 1>(rows, cells, weights, sums, at);
+    }
+}
+
+template <class F, bool half>
+inline void add_weighted(const CacheRows & rows, int64_t cells, const float * weights, float * const * sums,
+                         int columns, int64_t length) {
+    int c = 0;
+    for (; c + F::kColumns <= columns; c += F::kColumns) {
+        add_columns<F, half, F::kColumns>(rows, cells, weights + c * kTileCells, sums + c, length);
+    }
+    for (; c < columns; ++c) {
+        add_columns<F, half, 1>(rows, cells, weights + c * kTileCells, sums + c, length);
+    }
+}
+
+// Those of the queries that see a cell of the tile, by their places.
+template <class F>
+inline int seeing(const Queries & queries, int64_t cell, int64_t cells, int (&which)[kMostQueries]) {
+    int count = 0;
+    for (int q = 0; q < queries.count; ++q) {
+        if (sees<F>(queries.masks[q] + 2 * cell, cells)) {
+            which[count++] = q;
+        }
+    }
+    return count;
+}
+
+template <class F, bool half>
+inline void attend_tile(const Queries & queries, int64_t cell, int64_t cells, Partial * const * partials) {
+    int which[kMostQueries];
+    const int count = seeing<F>(queries, cell, cells, which);
+    float scores[kMostQueries * kTileCells];
+    const float * vectors[kMostQueries];
+    float * rows[kMostQueries];
+    float * sums[kMostQueries];
+    for (int i = 0; i < count; ++i) {
+        vectors[i] = queries.vectors[which[i]];
+        rows[i] = scores + i * kTileCells;
+        sums[i] = partials[which[i]]->values();
+    }
+    const CacheRows keys = {queries.keys.data + cell * queries.keys.stride, queries.keys.stride};
+    const CacheRows values = {queries.values.data + cell * queries.values.stride, queries.values.stride};
+    multiply_rows<F, half>(keys, cells, vectors, count, queries.key_length, rows);
+    for (int i = 0; i < count; ++i) {
+        weigh<F>(rows[i], queries.masks[which[i]] + 2 * cell, cells, queries.scale, *partials[which[i]],
+                 queries.value_length);
+    }
+    add_weighted<F, half>(values, cells, scores, sums, count, queries.value_length);
+}
+
+template <class F, bool half>
+void attend(const Queries & queries, int64_t first, int64_t last, uint8_t * out) {
+    Partial * partials[kMostQueries];
+    for (int q = 0; q < queries.count; ++q) {
+        partials[q] = reinterpret_cast<Partial *>(out + q * Partial::bytes(queries.value_length));
+        partials[q]->largest = kNothing;
+        partials[q]->sum = 0.0F;
+        for (int64_t i = 0; i < queries.value_length; i += kFloatLanes) {
+            F::store(partials[q]->values() + i, F::spread(0.0F));
+        }
+    }
+    for (int64_t cell = first; cell < last; cell += kTileCells) {
+        attend_tile<F, half>(queries, cell, last - cell < kTileCells ? last - cell : kTileCells, partials);
+    }
+}
+
+template <class F>
+void merge(Partial & into, const Partial & from, int64_t length) {
+    if (!(from.largest > kNothing)) {
+        return;
+    }
+    const bool grows = from.largest > into.largest;
+    const float kept = grows ? exp_of<F>(into.largest - from.largest) : 1.0F;
+    const float added = grows ? 1.0F : exp_of<F>(from.largest - into.largest);
+    const typename F::Floats factor = F::spread(added);
+    into.largest = grows ? from.largest : into.largest;
+    into.sum *= kept;
+    const float sum = from.sum * added;
+    into.sum += sum;
+    scale_by<F>(into.values(), length, kept);
+    for (int64_t i = 0; i < length; i += kFloatLanes) {
+        F::store(into.values() + i, F::add_product(F::load(from.values() + i), factor, F::load(into.values() + i)));
+    }
+}
+
+template <class F>
+constexpr FloatKernels kFloatKernels = {
+    {multiply_rows<F, true>, multiply_rows<F, false>}, {attend<F, true>, attend<F, false>}, merge<F>};
+
+}  // namespace
+
+}  // namespace specllama::kernels

@@ -1,0 +1,104 @@
+"""Prints how far products of quantized weights are from exact ones: llama.cpp's kernels and ours, for every type.
+
+Run it where ``specllama[test]`` is installed: ``python scripts/accuracy.py``. It needs no model and no quiet machine.
+*Exact* is the product of the dequantized weights with the activations, all in double precision. What remains is what a
+kernel loses: it rounds the activations to 8 bits, and sums in single precision. The error is the root of the mean
+square, where 1 is the size of a result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import functools
+
+import gguf
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+import recorded
+
+from specllama import _core
+from specllama.backend.cpu import cpu_name
+from specllama.backend.ggml import CpuBackend
+from specllama.backend.ggml_products import Products, silence
+from specllama.backend.kernels import offer_to
+
+INPUTS, OUTPUTS = 2048, 256
+COLUMNS = (1, 8)
+OUTLIERS = 8  # of the inputs have 20 times the size of the others, as in the layers of a language model
+REPACKED = "CPU_REPACK"  # llama.cpp's own buffer type for weights that it brings into another order
+
+Matrix = npt.NDArray[np.float64]
+
+
+def activations(rng: np.random.Generator) -> npt.NDArray[np.float32]:
+    """[columns, inputs], with a few inputs that are larger in all columns."""
+    found = rng.normal(size=(max(COLUMNS), INPUTS))
+    found[:, rng.choice(INPUTS, OUTLIERS, replace=False)] *= 20
+    return found.astype(np.float32)
+
+
+def error(found: Matrix, exact: Matrix) -> float:
+    """Of a product, where 1 is the size of a result."""
+    return float(np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2)))
+
+
+def errors(products: Products, kind: str, buffer_type: int | None, inputs: npt.NDArray[np.float32]) -> list[float]:
+    """For each number of columns; empty if the buffer type does not take such weights."""
+    number = int(gguf.GGMLQuantizationType[kind])
+    rows = np.frombuffer(products.quantized(number), np.uint8).reshape(OUTPUTS, -1)
+    weights = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[kind]).astype(np.float64)
+    exact = inputs.astype(np.float64) @ weights.T
+    found = [products.of(number, columns, buffer_type) for columns in COLUMNS]
+    return [
+        error(np.array(one).reshape(columns, OUTPUTS), exact[:columns])
+        for one, columns in zip(found, COLUMNS, strict=True)
+        if one is not None
+    ]
+
+
+def apart(products: Products, kind: str, buffer_type: int) -> float:
+    """How far our products are from llama.cpp's, where 1 is the size of a result."""
+    number = int(gguf.GGMLQuantizationType[kind])
+    theirs, ours = (products.of(number, max(COLUMNS), of) for of in (None, buffer_type))
+    assert theirs is not None
+    assert ours is not None
+    return error(np.array(ours, np.float64), np.array(theirs, np.float64))
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+    given = parser.parse_args()
+    rng = np.random.default_rng(1)
+    weights, inputs = rng.normal(size=(OUTPUTS, INPUTS)).astype(np.float32), activations(rng)
+    cpu = CpuBackend(llama_cpp.llama_cpp._lib)
+    silence(cpu)
+    name = _core.instruction_sets()[0]
+    ours = offer_to(cpu, name).address
+    repacked = cpu.offered_buffer_types().get(REPACKED)
+    arrays = {"weights": array.array("f", weights.ravel()), "inputs": array.array("f", inputs.ravel())}
+    products = Products(cpu, INPUTS, OUTPUTS, max(COLUMNS), **arrays)
+    measure = functools.partial(errors, products, inputs=inputs)
+    found = {
+        kind: {
+            "llama.cpp": measure(kind, None),
+            "llama.cpp, repacked": measure(kind, repacked) if repacked else [],
+            "ours": measure(kind, ours),
+        }
+        for kind in sorted(_core.quantized_types())
+    }
+    for kind, of in found.items():
+        cells = (f"{way} " + " ".join(f"{one:.3%}" for one in each) for way, each in of.items() if each)
+        print(f"{kind}: {'; '.join(cells)}")
+    if given.record:
+        machine = {"cpu": cpu_name(), "llama_cpp_python": llama_cpp.__version__, "kernels": name}
+        shape = {"inputs": INPUTS, "outputs": OUTPUTS, "columns": COLUMNS}
+        differences = {kind: apart(products, kind, ours) for kind in found}
+        recorded.keep(given.record, {"machine": machine, **shape, "errors": found, "apart": differences})
+
+
+if __name__ == "__main__":
+    main()

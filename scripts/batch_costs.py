@@ -1,0 +1,84 @@
+"""Prints what batches and prompts cost with llama.cpp's kernels and with ours, by turns in one process.
+
+Run it where specllama is installed: ``python scripts/batch_costs.py MODEL`` (a path or a name). Nothing else should use
+the machine. A batch of n tokens is decoded behind 128 others, with logits for all of them, as verification needs it;
+a prompt is decoded from its first token, with logits for the last one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+import recorded
+
+import specllama
+from specllama.backend.cpu import default_threads
+from specllama.bench.machine import describe_machine
+from specllama.engine.memory import sequence_of
+from specllama.verify.scorer import scorer_of
+
+SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+BEHIND = 128
+PROMPTS = (128, 512)
+WAYS = {"llama.cpp": "off", "ours": "auto"}
+
+Samples = dict[int, list[float]]
+
+
+def decoded(llm: specllama.Llama, tokens: np.ndarray, first_output: int) -> float:
+    """Seconds for one batch behind what the cache holds."""
+    sequence = sequence_of(llm, "target")
+    before = time.perf_counter()
+    sequence.decode(tokens, first_output)
+    return time.perf_counter() - before
+
+
+def turn(llm: specllama.Llama, tokens: np.ndarray, batches: Samples, prompts: Samples) -> None:
+    """One decode of each size."""
+    sequence = sequence_of(llm, "target")
+    with scorer_of(llm) as scorer:
+        for n in prompts:
+            scorer.clear()
+            prompts[n].append(decoded(llm, tokens[:n], n - 1))
+        scorer.prefill(tokens[:BEHIND].tolist())
+        for n in batches:
+            sequence.keep(BEHIND)
+            batches[n].append(decoded(llm, tokens[BEHIND : BEHIND + n], 0))
+
+
+def main() -> None:
+    """Print a row for each size."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+    given = parser.parse_args()
+    n = default_threads()
+    options = {"n_ctx": 1024, "n_threads": n, "n_threads_batch": n, "verbose": False}
+    models = {way: specllama.Llama(given.model, kernels=kernels, **options) for way, kernels in WAYS.items()}
+    n_vocab = models["ours"].n_vocab()
+    tokens = np.random.default_rng(1).integers(n_vocab // 100, n_vocab // 10, max(PROMPTS)).astype(np.int32)
+    batches: dict[str, Samples] = {way: {n: [] for n in SIZES} for way in WAYS}
+    prompts: dict[str, Samples] = {way: {n: [] for n in PROMPTS} for way in WAYS}
+    for repeat in range(given.repeats + 1):
+        for way, llm in models.items():
+            turn(llm, tokens, batches[way], prompts[way])
+            if repeat == 0:  # which warms up
+                for samples in (*batches[way].values(), *prompts[way].values()):
+                    samples.clear()
+    for way, samples in batches.items():
+        cells = (f"T({n}) {statistics.median(one) * 1e3:.1f}" for n, one in samples.items())
+        rates = (f"{n / statistics.median(one):.0f}" for n, one in prompts[way].items())
+        print(f"{way}: {', '.join(cells)} ms; prompts {', '.join(rates)} tokens/s ({models[way].kernels})")
+    if given.record:
+        found = {"machine": describe_machine(models["ours"]), "behind": BEHIND, "batches": batches, "prompts": prompts}
+        recorded.keep(given.record, found)
+    for llm in models.values():
+        llm.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,329 @@
+"""Reads what was measured, and makes text of it: a function for each table, see tables.py."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import recorded
+
+TYPES = {"q4_k_m": "Q4_K_M", "q8_0": "Q8_0", "f16": "F16"}
+WAYS = {"ours": "our kernels", "theirs": "llama.cpp's"}
+SETS = {"kinds": "eight kinds of text", "humaneval": "HumanEval", "spec-bench": "Spec-Bench"}
+SIZES = (2, 3, 4, 6, 8, 12, 16)
+MIB = 2**20
+
+Json = dict[str, Any]
+
+
+class MissingError(LookupError):
+    """A measurement has not been made; its text is the name of its part of scripts/measure.sh."""
+
+
+def load(name: str) -> Json:
+    """A file of docs/data/.
+
+    Raises:
+        MissingError: there is none.
+    """
+    path = recorded.DATA / f"{name}.json"
+    if not path.is_file():
+        raise MissingError(name)
+    found: Json = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def present(names: Iterable[str]) -> dict[str, Json]:
+    """Those of some files that are there.
+
+    Raises:
+        MissingError: none is.
+    """
+    wanted = list(names)
+    found = {name: load(name) for name in wanted if (recorded.DATA / f"{name}.json").is_file()}
+    if not found:
+        raise MissingError(" ".join(wanted))
+    return found
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]], num_left: int = 1) -> str:
+    """Markdown, whose first columns are aligned to the left and the others to the right."""
+    rule = ["---" if i < num_left else "---:" for i in range(len(titles))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (titles, rule, *rows))
+
+
+def _summaries(kind: str) -> dict[tuple[str, str], Json]:
+    """The benchmark of a set of prompts by (type, way); F16 has no kernels of ours."""
+    names = {f"{kind}-{weights}-{way}": (weights, way) for weights in TYPES for way in WAYS}
+    return {names[name]: found for name, found in present(names).items()}
+
+
+def _row(result: Json, category: str = "all") -> Json:
+    """The row of a benchmark's summary for the mode auto."""
+    rows: list[Json] = result["summary"]
+    return next(row for row in rows if row["mode"] == "auto" and row["category"] == category)
+
+
+def _title(weights: str, way: str) -> str:
+    return TYPES[weights] if weights == "f16" else f"{TYPES[weights]}, {WAYS[way]}"
+
+
+def _median(samples: Sequence[float]) -> float:
+    return statistics.median(samples)
+
+
+def speedups() -> str:
+    """The speedup of auto for each set of prompts, with its interval."""
+    found = {kind: _summaries(kind) for kind in SETS if any(recorded.DATA.glob(f"{kind}-*.json"))}
+    if not found:
+        raise MissingError(" ".join(f"{kind}-{weights}-{way}" for kind in SETS for weights in TYPES for way in WAYS))
+    columns = [(t, w) for t in TYPES for w in WAYS if any((t, w) in of for of in found.values())]
+    rows = []
+    for kind, of in found.items():
+        first = _row(next(iter(of.values())))
+        cells = [f"{SETS[kind]}, {first['num_prompts']} prompts"]
+        for column in columns:
+            row = _row(of[column]) if column in of else None
+            text = "**{speedup_mean:.2f}** ({speedup_low:.2f} - {speedup_high:.2f})"
+            cells.append(text.format(**row) if row else "")
+        rows.append(cells)
+    return table(["prompts", *(_title(*column) for column in columns)], rows)
+
+
+def headline() -> str:
+    """The gain in code, and over many kinds of text, in words."""
+    code, texts = (_row(load(f"{kind}-q8_0-ours"))["speedup_mean"] for kind in ("humaneval", "spec-bench"))
+    return f"{code:.1f} times as many for code, {texts:.1f} times as many on average over 13 kinds of text"
+
+
+def details() -> str:
+    """What else the benchmarks say."""
+    rows = []
+    for kind in SETS:
+        if not any(recorded.DATA.glob(f"{kind}-*.json")):
+            continue
+        for (weights, way), result in _summaries(kind).items():
+            row, plain = _row(result), next(one for one in result["summary"] if one["mode"] == "plain")
+            rows.append(
+                [
+                    SETS[kind],
+                    _title(weights, way),
+                    f"{plain['tokens_per_second']:.1f}",
+                    f"{row['tokens_per_second']:.1f}",
+                    f"{row['speedup_median']:.2f}",
+                    f"{row['worst_speedup']:.2f}",
+                    f"{row['end_to_end_mean']:.2f}",
+                    f"{row['acceptance_rate']:.0%}",
+                    f"{row['num_texts_equal']} of {row['num_texts_compared']}",
+                ]
+            )
+    if not rows:
+        raise MissingError("kinds-q4_k_m-ours")
+    titles = "prompts|target|plain, t/s|auto, t/s|median|worst|with the prompt|accepted|equal texts"
+    return table(titles.split("|"), rows, 2)
+
+
+def categories() -> str:
+    """The speedup by category of Spec-Bench, the best first."""
+    found = _summaries("spec-bench")
+    first = next(iter(found.values()))
+    names = [row["category"] for row in first["summary"] if row["mode"] == "auto" and row["category"] != "all"]
+    names.sort(key=lambda name: -_row(first, name)["speedup_mean"])
+    rows = [[name, *(f"{_row(result, name)['speedup_mean']:.2f}" for result in found.values())] for name in names]
+    return table(["", *(_title(*key) for key in found)], rows)
+
+
+def _costs() -> dict[str, Json]:
+    names = {f"costs-{weights}": name for weights, name in TYPES.items()}
+    return {names[key]: found for key, found in present(names).items()}
+
+
+def batches() -> str:
+    """T(1), T(n) in units of it, and prompts, with llama.cpp's kernels and with ours."""
+    rows = []
+    for weights, found in _costs().items():
+        for way, samples in found["batches"].items():
+            one = _median(samples["1"])
+            cells = [weights, "our kernels" if way == "ours" else "llama.cpp's", f"{one * 1e3:.0f} ms"]
+            cells += [f"{_median(samples[str(n)]) / one:.2f}" for n in SIZES]
+            cells += [f"{int(n) / _median(each):.0f}" for n, each in found["prompts"][way].items()]
+            rows.append(cells)
+    prompts = [f"prompt of {n}, t/s" for n in next(iter(_costs().values()))["prompts"]["ours"]]
+    return table(["weights", "kernels", "T(1)", *(f"T({n})" for n in SIZES), *prompts], rows, 2)
+
+
+def gains() -> str:
+    """Time of llama.cpp's kernels over ours."""
+    rows = []
+    for weights, found in _costs().items():
+        theirs, ours = (found["batches"][way] for way in ("llama.cpp", "ours"))
+        cells = [weights, *(f"{_median(theirs[str(n)]) / _median(ours[str(n)]):.2f}" for n in (1, *SIZES))]
+        theirs, ours = (found["prompts"][way] for way in ("llama.cpp", "ours"))
+        rows.append([*cells, *(f"{_median(theirs[n]) / _median(ours[n]):.2f}" for n in ours)])
+    prompts = [f"prompt of {n}" for n in next(iter(_costs().values()))["prompts"]["ours"]]
+    return table(["llama.cpp's time over ours", *(f"n = {n}" for n in (1, *SIZES)), *prompts], rows)
+
+
+def ceilings() -> str:
+    """What would be possible, by category."""
+    names = {f"ceiling-{weights}-{way}": (weights, way) for weights in TYPES for way in WAYS}
+    found = {names[key]: {row["category"]: row for row in one["rows"]} for key, one in present(names).items()}
+    kinds = list(next(iter(found.values())))
+    titles = [title for key in found for title in (f"{_title(*key)}: ceiling", "best fixed")]
+    cells = "{ceiling:.2f}|{fixed}, {speedup:.2f}"
+    rows = [[kind, *(c for of in found.values() for c in cells.format(**of[kind]).split("|"))] for kind in kinds]
+    return table(["", *titles], rows)
+
+
+def accuracy() -> str:
+    """The errors of products."""
+    found = load("accuracy")
+    ways = {"llama.cpp": "llama.cpp's", "ours": "ours"}
+    titles = [f"{n} token{'s' * (n > 1)}, {name}" for n in found["columns"] for name in ways.values()]
+    rows = [
+        [
+            kind,
+            *(f"{of[way][i]:.3%}" for i in range(len(found["columns"])) for way in ways),
+            f"{found['apart'][kind]:.1e}",
+        ]
+        for kind, of in found["errors"].items()
+    ]
+    return table(["weights", *titles, "both apart"], rows)
+
+
+def perplexity() -> str:
+    """The perplexity of a text with both kernels."""
+    names = {f"perplexity-{weights}": name for weights, name in TYPES.items() if weights != "f16"}
+    rows = [
+        [
+            names[key],
+            f"{one['theirs']:.4f}",
+            f"{one['ours']:.4f}",
+            f"{one['ratio']:+.3%}",
+            f"{one['standard_error']:.3%}",
+        ]
+        for key, one in present(names).items()
+    ]
+    titles = ["weights", "llama.cpp's kernels", "our kernels", "difference", "its standard error"]
+    return table(titles, rows)
+
+
+def loading() -> str:
+    """The time and the memory of loading a model."""
+    names = {f"loading-{weights}": name for weights, name in TYPES.items() if weights != "f16"}
+    rows = []
+    for key, found in present(names).items():
+        for way, of in found["loads"].items():
+            sizes = (f"{of[name] / MIB:.0f}" for name in ("weights", "anonymous_used", "mapped_used"))
+            kernels = "our kernels" if way == "ours" else "llama.cpp's"
+            rows.append([names[key], kernels, f"{of['seconds']:.2f} s", *sizes])
+    return table(["weights", "kernels", "loading", "weights, MiB", "own memory, MiB", "mapped file, MiB"], rows, 2)
+
+
+def splits() -> str:
+    """How many texts with a draft differ from those without."""
+    names = {f"splits-{weights}-{way}": (weights, way) for weights in TYPES for way in WAYS}
+    rows = []
+    for key, found in present(names).items():
+        cells = [_title(*names[key])]
+        for way in ("greedy", "coupled"):
+            of = [text for text in found["texts"] if text["way"] == way]
+            cells.append(f"{sum(text['split'] is not None for text in of)} of {len(of)}")
+        rows.append(cells)
+    return table(["target", "greedy texts that differ", "texts with a seed that differ"], rows)
+
+
+def overhead() -> str:
+    """What a call costs outside the loop."""
+    rows = load("overhead")["rows"]
+    lengths = list(rows[0]["us"])
+    cells = [
+        [
+            f"{row['drafted']} draft tokens" if row["drafted"] else "plain",
+            "stream" if row["stream"] else "no stream",
+            row["with"],
+            *(f"{row['us'][n]:.0f}" for n in lengths),
+        ]
+        for row in rows
+    ]
+    return table(["", "", "with", *(f"{n} tokens" for n in lengths)], cells, 3)
+
+
+def lookup_cost() -> str:
+    """What the lookup's index costs."""
+    rows = [
+        [f"{row['text']}, {row['tokens']:,} tokens", *(f"{us:.2f}" for us in row["us"]), f"{row['bytes']:.1f}"]
+        for row in load("lookup-cost")["rows"]
+    ]
+    titles = [
+        "text",
+        "append, µs",
+        "append and look up, µs",
+        "the same, not in the processor's caches",
+        "bytes a token",
+    ]
+    return table(titles, rows)
+
+
+def json_schemas() -> str:
+    """The speedup of answers in JSON."""
+    names = {f"json-schemas-{weights}": name for weights, name in TYPES.items()}
+    rows = []
+    for key, found in present(names).items():
+        for row in found["rows"]:
+            ratios = row["ratios"]
+            speedup = f"{statistics.mean(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})"
+            accepted = f"{row['accepted'] / max(1, row['reached']):.0%}"
+            guided = "with the schema" if row["guided"] else "without"
+            rows.append([names[key], guided, str(row["num_draft_tokens"]), speedup, accepted])
+    return table(["target", "", "draft tokens", "speedup", "accepted"], rows, 3)
+
+
+def ik_llama_cpp() -> str:
+    """Another project's curves, as it published them."""
+    rows = []
+    for curve in load("ik-llama-cpp")["curves"]:
+        seconds = curve["seconds"]  # for `tokens` tokens of each of n texts
+        sizes = (f"{seconds[str(n)] / seconds['1']:.2f}" if str(n) in seconds else "" for n in SIZES)
+        rows.append([curve["program"], curve["weights"], f"{seconds['1'] / curve['tokens'] * 1e3:.0f} ms", *sizes])
+    return table(["program", "weights", "T(1)", *(f"T({n})" for n in SIZES)], rows, 2)
+
+
+def ik_llama_cpp_prompts() -> str:
+    """Another project's prompts, as it published them."""
+    rows = [
+        [row["weights"], f"{row['llama.cpp']:.0f}", f"{row['ik_llama.cpp']:.0f}", f"{row['ratio']:.2f}"]
+        for row in load("ik-llama-cpp")["prompts"]
+    ]
+    return table(["weights", "llama.cpp, t/s", "ik_llama.cpp, t/s", "ratio"], rows)
+
+
+def machines() -> str:
+    """What the figures were measured on, and of which commits."""
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(recorded.DATA.glob("*.json"))]
+    files = [one for one in files if "machine" in one]
+    if not files:
+        raise MissingError("all")
+    processors = sorted({one["machine"]["cpu"] for one in files})
+    releases = sorted({f"llama-cpp-python {one['machine']['llama_cpp_python']}" for one in files})
+    kernels = sorted({_instruction_set(one["machine"]) for one in files} - {""})
+    commits = sorted({one["commit"] for one in files})
+    parts = (*processors, *releases, f"kernels for {' and '.join(kernels)}", f"commit {', '.join(commits)}")
+    return "; ".join(parts)
+
+
+def _instruction_set(machine: Json) -> str:
+    kernels = machine.get("kernels") or (machine.get("target") or {}).get("kernels", "off")
+    return "" if kernels.startswith("off") else kernels.partition(", ")[0]
+
+
+TABLES = {
+    function.__name__.replace("_", "-"): function
+    for function in (
+        headline, speedups, details, categories, batches, gains, ceilings, accuracy, perplexity, loading, splits,
+        overhead, lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts, machines,
+    )
+}  # fmt: skip
+"""By the names that stand in the pages."""

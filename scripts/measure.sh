@@ -1,0 +1,102 @@
+#!/bin/bash
+# Measures what README and docs/ show: bash scripts/measure.sh [PART ...], by default all of them, about 75 minutes on two cores.
+# A part is a file of docs/data/ (PART.json) and takes less than 5 minutes there. Afterwards: python scripts/tables.py.
+#
+#   costs-TYPE              T(n) and prompts, llama.cpp's kernels and ours by turns; TYPE is q4_k_m or q8_0
+#   kinds-TYPE-WAY          specllama bench, eight kinds of text; WAY is ours or theirs, whose kernels run (f16: theirs only)
+#   humaneval-TYPE-WAY      the same, HumanEval; PROMPTS names a folder with humaneval*.jsonl and spec_bench*.jsonl
+#   spec-bench-TYPE-WAY     the same, Spec-Bench
+#   ceiling-TYPE-WAY        what would be possible
+#   loading-TYPE            memory and time of loading
+#   overhead, lookup-cost   what specllama itself costs
+#   json-schemas-TYPE       answers in JSON; f16 too
+#   These need no quiet machine:
+#   accuracy, perplexity-TYPE, splits-TYPE-WAY
+set -eu -o pipefail
+cd "$(dirname "$0")/.."
+scripts=$PWD/scripts
+target=${TARGET:-qwen2.5-coder-1.5b}
+draft=${DRAFT:-qwen2.5-coder-0.5b:Q4_0}
+humaneval_tasks=8
+
+parts() {
+    local type way kind
+    for type in q4_k_m q8_0; do
+        echo "costs-$type"
+        for way in ours theirs; do
+            for kind in kinds humaneval spec-bench ceiling; do echo "$kind-$type-$way"; done
+        done
+        echo "loading-$type"
+        echo "json-schemas-$type"
+    done
+    for kind in kinds humaneval spec-bench; do echo "$kind-f16-theirs"; done
+    echo overhead
+    echo lookup-cost
+    echo accuracy
+    for type in q4_k_m q8_0; do
+        echo "perplexity-$type"
+        for way in ours theirs; do echo "splits-$type-$way"; done
+    done
+}
+
+# The name of a part has the type of the weights and whose kernels run.
+model() {
+    case $1 in
+        *q4_k_m*) echo "$target:Q4_K_M" ;;
+        *q8_0*) echo "$target:Q8_0" ;;
+        *f16*) echo "$target:F16" ;;
+    esac
+}
+kernels() {
+    case $1 in
+        *-theirs) echo off ;;
+        *) echo auto ;;
+    esac
+}
+
+# In the folder of the prompts, so that a result names files and no folders.
+bench() {
+    local part=$1 folder=$2
+    shift 2
+    (cd "$folder" && specllama bench -m "$(model "$part")" -md "$draft" --kernels "$(kernels "$part")" -o json "$@") |
+        python "$scripts/recorded.py" "$part"
+}
+prompts() {
+    local found
+    found=$(cd "$PROMPTS" && ls "$1"*.jsonl)
+    echo "${found%%$'\n'*}"
+}
+
+measure() {
+    local part=$1
+    case $part in
+        humaneval-* | spec-bench-* | ceiling-*) : "${PROMPTS:?names the folder of HumanEval and Spec-Bench}" ;;
+    esac
+    case $part in
+        costs-*) python "$scripts/batch_costs.py" "$(model "$part")" --record "$part" ;;
+        kinds-*) bench "$part" . --limit 1 --max-tokens 96 ;;
+        humaneval-*) bench "$part" "$PROMPTS" --prompts "$(prompts humaneval)" --limit "$humaneval_tasks" --max-tokens 96 ;;
+        spec-bench-*) bench "$part" "$PROMPTS" --prompts "$(prompts spec_bench)" --limit 1 --max-tokens 64 ;;
+        ceiling-*)
+            python "$scripts/ceiling.py" "$(model "$part")" "$draft" --kernels "$(kernels "$part")" --max-tokens 64 \
+                --prompts "$PROMPTS/$(prompts humaneval)" --prompts "$PROMPTS/$(prompts spec_bench)" --record "$part"
+            ;;
+        loading-*) python "$scripts/loading.py" "$(model "$part")" --record "$part" ;;
+        json-schemas-*) python "$scripts/json_schemas.py" "$(model "$part")" "$draft" --record "$part" ;;
+        overhead) python "$scripts/overhead.py" --record "$part" ;;
+        lookup-cost) python "$scripts/lookup_cost.py" --record "$part" ;;
+        accuracy) python "$scripts/accuracy.py" --record "$part" ;;
+        perplexity-*) python "$scripts/perplexity.py" "$(model "$part")" --record "$part" ;;
+        splits-*) python "$scripts/splits.py" "$(model "$part")" "$draft" --kernels "$(kernels "$part")" --record "$part" ;;
+        *)
+            echo "$part is no part: see the head of scripts/measure.sh" >&2
+            return 2
+            ;;
+    esac
+}
+
+if [ $# -eq 0 ]; then mapfile -t wanted < <(parts); else wanted=("$@"); fi
+for part in "${wanted[@]}"; do
+    echo "== $part, $(date +%H:%M:%S)" >&2
+    measure "$part"
+done

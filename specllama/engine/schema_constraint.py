@@ -1,0 +1,104 @@
+"""What a schema allows among the tokens of an open Llama."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import weakref
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specllama import _core
+from specllama.backend import libllama
+from specllama.backend.base_class import BaseLlama
+from specllama.grammars.schema_matcher import SchemaGrammar, SchemaMatcher
+
+_MOST_MATCHERS = 8  # of the last schemas: making one takes longer than copying it
+
+
+@dataclasses.dataclass
+class SchemaVocabulary:
+    """A Llama's tokens as llguidance knows them. Made once, because it takes a while."""
+
+    tokenizer: Any
+    ends: list[int]
+    """The tokens that end a text."""
+    seconds: float
+    """How long it took to make."""
+    matchers: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Those of the last schemas, at their beginnings."""
+
+
+_known: weakref.WeakKeyDictionary[Any, SchemaVocabulary] = weakref.WeakKeyDictionary()
+
+
+def schema_vocabulary(llama: BaseLlama) -> SchemaVocabulary:
+    """What is known of the tokens of an open Llama."""
+    known = _known.get(llama)
+    if known is None:
+        known = _known[llama] = _made(llama)
+    return known
+
+
+def schema_matcher(llama: BaseLlama, grammar: SchemaGrammar) -> SchemaMatcher:
+    """Follows a schema over the tokens of an open Llama, from its beginning.
+
+    Raises:
+        ValueError: llguidance cannot follow it.
+    """
+    from llguidance import LLMatcher
+
+    vocabulary = schema_vocabulary(llama)
+    matchers = vocabulary.matchers
+    matcher = matchers.pop(grammar.matched, None)
+    if matcher is None:
+        matcher = LLMatcher(vocabulary.tokenizer, grammar.matched, log_level=0)
+    matchers[grammar.matched] = matcher
+    if len(matchers) > _MOST_MATCHERS:
+        del matchers[next(iter(matchers))]
+    return SchemaMatcher(matcher.deep_copy(), frozenset(vocabulary.ends))
+
+
+def schema_constraint(llama: BaseLlama, grammar: SchemaGrammar) -> _core.MaskConstraint:
+    """The same for the native loop."""
+    return _core.MaskConstraint(schema_vocabulary(llama).ends, schema_matcher(llama, grammar))
+
+
+class SchemaProcessor:
+    """The same as a logits processor, for llama.cpp's own samplers. For one generation."""
+
+    def __init__(self, llama: BaseLlama, grammar: SchemaGrammar) -> None:
+        self._matcher = schema_matcher(llama, grammar)
+        self._ends = schema_vocabulary(llama).ends
+        self._prompt_size = -1
+
+    def __call__(self, input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]) -> npt.NDArray[np.single]:
+        """The scores [n_vocab], -inf for what may not come next."""
+        if self._prompt_size < 0:
+            self._prompt_size = len(input_ids)
+        mask, may_end, _ = self._matcher(input_ids[self._prompt_size :])
+        allowed = np.zeros(len(scores), dtype=bool)
+        bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), bitorder="little")[: len(scores)]
+        allowed[: len(bits)] = bits
+        allowed[self._ends] = may_end
+        return np.where(allowed, scores, np.single(-np.inf))
+
+
+def _made(llama: BaseLlama) -> SchemaVocabulary:
+    from llguidance import LLTokenizer
+
+    start = time.perf_counter()
+    vocab = libllama.vocab_of(llama._model)
+    pieces, ends = _core.token_pieces(libllama.API, vocab)
+    if not ends:  # llguidance needs one
+        pieces.append(b"\xff<end>")
+    end = llama.token_eos()
+    tokenizer = LLTokenizer.from_llamacpp(
+        tokens=pieces,
+        vocab_ptr=vocab,
+        tokenize_fptr=libllama.address_of("llama_tokenize"),
+        eos_token=end if end in ends else ends[0] if ends else len(pieces) - 1,
+    )
+    return SchemaVocabulary(tokenizer, ends, time.perf_counter() - start)

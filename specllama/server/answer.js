@@ -1,0 +1,141 @@
+// Answers: markdown, whose text keeps the colours of where its tokens came from.
+"use strict";
+
+// What a model writes is no HTML: markup in it is shown as text, and no picture is fetched.
+const markdown = markdownit({ html: false, breaks: true }).disable("image");
+markdown.renderer.rules.link_open = (tokens, i, options, env, renderer) => {
+  tokens[i].attrSet("target", "_blank");
+  tokens[i].attrSet("rel", "noopener noreferrer nofollow");
+  tokens[i].attrSet("title", tokens[i].attrGet("href"));
+  return renderer.renderToken(tokens, i, options);
+};
+// The page's policy allows no styles in attributes.
+for (const cell of ["th_open", "td_open"])
+  markdown.renderer.rules[cell] = (tokens, i, options, env, renderer) => {
+    const style = tokens[i].attrGet("style");
+    tokens[i].attrs = style ? [["data-align", style.replace("text-align:", "")]] : [];
+    return renderer.renderToken(tokens, i, options);
+  };
+
+// An answer: its text, where each piece of it came from, and the blocks that are shown of it.
+class Answer {
+  constructor(body) {
+    this.body = body;
+    body.className = "markdown";
+    this.text = "";
+    this.pieces = [];  // the end of each, and its origin
+    this.shown = [];  // of each block its HTML and its element
+  }
+
+  add(piece, tokens) {
+    if (!piece) return;
+    this.text += piece;
+    this.pieces.push({ end: this.text.length, origin: tokens.length ? tokens[tokens.length - 1].origin : "plain" });
+  }
+
+  // Only the blocks that are other than before: text that is selected in the others stays selected.
+  draw() {
+    const blocks = this.blocks();
+    blocks.forEach((block, i) => {
+      if (this.shown[i] && this.shown[i].html === block.html && this.shown[i].start === block.start) return;
+      const element = this.element(block);
+      if (this.shown[i]) this.shown[i].element.replaceWith(element); else this.body.append(element);
+      this.shown[i] = { html: block.html, start: block.start, element };
+    });
+    for (const { element } of this.shown.splice(blocks.length)) element.remove();
+  }
+
+  blocks() {
+    const starts = [0];  // of the lines
+    for (const line of this.text.split("\n")) starts.push(starts[starts.length - 1] + line.length + 1);
+    const tokens = markdown.parse(this.text, {}), blocks = [];
+    for (let i = 0, first = 0; i < tokens.length; i++) {
+      if (tokens[i].level > 0 || tokens[i].nesting > 0) continue;
+      const [from, to] = tokens[first].map || [0, starts.length - 1];
+      const html = markdown.renderer.render(tokens.slice(first, i + 1), markdown.options, {}).trim();
+      if (html) blocks.push({ html, start: starts[from], end: starts[Math.min(to, starts.length - 1)] });
+      first = i + 1;
+    }
+    return blocks;
+  }
+
+  element(block) {
+    const made = document.createElement("template");
+    made.innerHTML = block.html;
+    let element = made.content.firstElementChild;
+    for (const pre of made.content.querySelectorAll("pre")) {
+      const framed = frame(pre);
+      if (pre === element) element = framed;
+      pre.replaceWith(framed);
+      framed.append(pre);
+    }
+    this.colour(element, block);
+    return element;
+  }
+
+  // Every line of what is shown is looked for in the block's source: what is between them is markdown's own.
+  colour(element, block) {
+    let at = block.start;
+    const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT), nodes = [];
+    while (walker.nextNode()) if (!walker.currentNode.parentElement.closest("figcaption")) nodes.push(walker.currentNode);
+    for (const node of nodes) {
+      const parts = document.createDocumentFragment();
+      for (const line of node.data.split(/(?<=\n)/)) {
+        if (!line.trim()) { parts.append(line); continue; }
+        const found = this.text.indexOf(line, at);
+        const from = found >= 0 && found < block.end ? found : at;
+        this.paint(parts, line, from);
+        at = Math.min(from + line.length, block.end);
+      }
+      node.replaceWith(parts);
+    }
+  }
+
+  paint(parts, line, from) {
+    let i = this.pieceAt(from);
+    for (let done = 0; done < line.length; i++) {
+      const piece = this.pieces[i];
+      const end = piece ? Math.min(Math.max(piece.end - from, done), line.length) : line.length;
+      if (end === done) continue;
+      const span = document.createElement("span");
+      span.title = span.dataset.origin = piece ? piece.origin : "plain";
+      span.textContent = line.slice(done, end);
+      parts.append(span);
+      done = end;
+    }
+  }
+
+  pieceAt(offset) {
+    let low = 0, high = this.pieces.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.pieces[middle].end <= offset) low = middle + 1; else high = middle;
+    }
+    return low;
+  }
+}
+
+// A block of code, with its language and a button that copies it.
+function frame(pre) {
+  const figure = document.createElement("figure"), caption = document.createElement("figcaption");
+  const language = document.createElement("span"), button = document.createElement("button");
+  language.textContent = (/language-(\S+)/.exec(pre.firstElementChild.className) || ["", "code"])[1];
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = "Copy";
+  button.addEventListener("click", () => copy(pre, button));
+  caption.append(language, button);
+  figure.append(caption);
+  return figure;
+}
+
+async function copy(pre, button) {
+  try {
+    await navigator.clipboard.writeText(pre.textContent);
+  } catch {  // the page came over plain HTTP from another machine
+    getSelection().selectAllChildren(pre);
+    document.execCommand("copy");
+  }
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = "Copy"; }, 1500);
+}

@@ -1,0 +1,77 @@
+"""Whether the target's logits are the same to the last bit in batches of every size, where it says that they are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .scorer import Row, Scorer, scorer_of
+
+if TYPE_CHECKING:
+    from specllama.llama import Llama
+
+NUM_ROWS = 16
+"""Tokens whose logits are compared: alone, in pairs, and so on, up to all of them in one batch."""
+LENGTHS = (64, 600, 1100)
+"""Tokens before them. From 512 on llama.cpp's own attention goes another way for a token alone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchTest:
+    """The logits of some tokens behind one length, in batches of 1 to 16 tokens."""
+
+    num_tokens_before: int
+    num_rows: int
+    differing_sizes: tuple[int, ...]
+    """Sizes of batches in which a bit of a row was another one than in a batch of one token."""
+
+    @property
+    def problems(self) -> list[str]:
+        """Why it failed; empty if all rows are the same."""
+        if not self.differing_sizes:
+            return []
+        sizes = ", ".join(map(str, self.differing_sizes))
+        return [
+            f"logits behind {self.num_tokens_before} tokens differ from those of single tokens in batches of {sizes}"
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {**dataclasses.asdict(self), "passed": not self.problems}
+
+
+def lengths_for(llm: Llama) -> tuple[int, ...]:
+    """Those that fit the context."""
+    return tuple(length for length in LENGTHS if length + NUM_ROWS <= llm.n_ctx()) if llm.batch_invariant else ()
+
+
+def compare_batches(llm: Llama, tokens: Sequence[int], length: int, advance: Callable[[], None]) -> BatchTest:
+    """Decode the same tokens behind the same others in batches of every size.
+
+    Args:
+        llm: the target. What its cache holds is forgotten.
+        tokens: a text, repeated as often as it takes.
+        length: tokens before those that are compared.
+        advance: called after each size.
+    """
+    needed = length + NUM_ROWS
+    text = (list(tokens) * (needed // len(tokens) + 1))[:needed]
+    with scorer_of(llm) as scorer:
+        alone: list[Row] = []
+        differing = []
+        for size in range(1, min(NUM_ROWS, llm.n_batch) + 1):
+            rows = _rows(scorer, text[:length], text[length:], size)
+            alone = alone or rows
+            if not all(np.array_equal(one, other) for one, other in zip(alone, rows, strict=True)):
+                differing.append(size)
+            advance()
+    return BatchTest(length, NUM_ROWS, tuple(differing))
+
+
+def _rows(scorer: Scorer, before: Sequence[int], tokens: Sequence[int], size: int) -> list[Row]:
+    scorer.prefill(before)
+    batches = (tokens[first : first + size] for first in range(0, len(tokens), size))
+    return [row.copy() for batch in batches for row in scorer.decode(batch)]

@@ -1,0 +1,133 @@
+"""The kernels of attention: against double precision, against plain C++, and against themselves in other company."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specllama import _core
+from specllama._core import _test
+
+FAST = [name for name in _core.instruction_sets() if name != "plain"]
+TYPES = [np.float16, np.float32]
+Floats = npt.NDArray[np.float32]
+Cache = npt.NDArray[np.float16] | Floats
+
+
+def raw(rows: Cache) -> npt.NDArray[np.uint16] | Floats:
+    """As the extension takes them: it knows no float16."""
+    return rows.view(np.uint16) if rows.dtype == np.float16 else rows
+
+
+def made(
+    kind: type, queries: int, cells: int, key_length: int, value_length: int, seed: int = 1
+) -> tuple[Floats, Cache, Cache, npt.NDArray[np.float16]]:
+    """Queries, keys, values and masks; the queries see more and more, the first one little."""
+    rng = np.random.default_rng(seed)
+    asked = rng.normal(size=(queries, key_length)).astype(np.float32)
+    keys, values = (rng.normal(size=(cells, length)).astype(kind) for length in (key_length, value_length))
+    seen = 1 + rng.integers(0, cells, size=queries)
+    masks = np.where(np.arange(cells) < seen[:, None], 0.0, -np.inf).astype(np.float16)
+    return asked, keys, values, masks
+
+
+def attended(name: str, asked: Floats, keys: Cache, values: Cache, masks: npt.NDArray[np.float16]) -> Floats:
+    return _test.attend(asked, raw(keys), raw(values), masks.view(np.uint16), 0.3, name)
+
+
+@pytest.mark.parametrize("name", _core.instruction_sets())
+@pytest.mark.parametrize("kind", TYPES)
+def test_it_is_near_what_double_precision_gives(kind: type, name: str) -> None:
+    asked, keys, values, masks = made(kind, 21, 1040, 64, 48)
+    scores = 0.3 * asked.astype(np.float64) @ keys.astype(np.float64).T + masks
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    expected = weights @ values.astype(np.float64) / weights.sum(axis=1, keepdims=True)
+    assert np.abs(attended(name, asked, keys, values, masks) - expected).max() < 2e-6
+
+
+@pytest.mark.parametrize("name", _core.instruction_sets())
+@pytest.mark.parametrize("kind", TYPES)
+def test_products_are_near_those_in_double_precision(kind: type, name: str) -> None:
+    asked, keys, _, _ = made(kind, 19, 77, 160, 16)
+    expected = asked.astype(np.float64) @ keys.astype(np.float64).T
+    assert np.abs(_test.multiply_rows(raw(keys), asked, name) - expected).max() < 2e-5
+
+
+@pytest.mark.parametrize("name", FAST)
+@settings(max_examples=40, deadline=None)
+@given(
+    half=st.booleans(),
+    queries=st.integers(1, 35),
+    cells=st.integers(1, 16),
+    key_length=st.integers(1, 9),
+    value_length=st.integers(1, 9),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_an_instruction_set_gives_the_bits_of_plain_code(
+    name: str, half: bool, queries: int, cells: int, key_length: int, value_length: int, seed: int
+) -> None:
+    given = made(TYPES[0 if half else 1], queries, 16 * cells, 16 * key_length, 16 * value_length, seed)
+    assert np.array_equal(attended(name, *given), attended("plain", *given))
+    rows = raw(given[1][: 16 * cells - seed % 16])
+    assert np.array_equal(_test.multiply_rows(rows, given[0], name), _test.multiply_rows(rows, given[0], "plain"))
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_sums_of_several_chunks_are_near_those_of_plain_code(name: str) -> None:
+    """A compiler may round a product and a sum at once where chunks of 256 cells are added up."""
+    given = made(np.float16, 20, 1040, 64, 64)
+    assert np.abs(attended(name, *given) - attended("plain", *given)).max() < 1e-6
+
+
+@pytest.mark.parametrize("name", _core.instruction_sets())
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_query_does_not_depend_on_the_others(kind: type, name: str) -> None:
+    asked, keys, values, masks = made(kind, 40, 800, 64, 80)
+    together = attended(name, asked, keys, values, masks)
+    for count in (1, 2, 3, 4, 5, 16, 17, 33):
+        assert np.array_equal(attended(name, asked[:count], keys, values, masks[:count]), together[:count])
+    assert np.array_equal(attended(name, asked[20:21], keys, values, masks[20:21]), together[20:21])
+    products = _test.multiply_rows(raw(keys), asked, name)
+    for count in (1, 2, 3, 5, 17):
+        assert np.array_equal(_test.multiply_rows(raw(keys), asked[:count], name), products[:count])
+    assert np.array_equal(_test.multiply_rows(raw(keys[5:6]), asked, name)[:, 0], products[:, 5])
+
+
+@pytest.mark.parametrize("name", _core.instruction_sets())
+def test_room_that_is_masked_changes_nothing(name: str) -> None:
+    asked, keys, values, masks = made(np.float16, 5, 1024, 64, 64)
+    masks[:, 300:] = -np.inf
+    short = attended(name, asked, keys[:304], values[:304], np.ascontiguousarray(masks[:, :304]))
+    assert np.array_equal(attended(name, asked, keys, values, masks), short)
+
+
+@pytest.mark.parametrize("name", _core.instruction_sets())
+def test_a_query_that_sees_nothing_gets_nothing(name: str) -> None:
+    asked, keys, values, masks = made(np.float16, 2, 512, 32, 32)
+    masks[0] = -np.inf
+    found = attended(name, asked, keys, values, masks)
+    assert not found[0].any()
+    assert found[1].any()
+
+
+@pytest.mark.parametrize("name", _core.instruction_sets())
+def test_large_scores_do_not_overflow(name: str) -> None:
+    asked, keys, values, masks = made(np.float16, 4, 256, 32, 32)
+    found = attended(name, 1e4 * asked, keys, values, np.zeros_like(masks))
+    best = np.argmax(asked.astype(np.float64) @ keys.astype(np.float64).T, axis=1)
+    assert np.allclose(found, values[best].astype(np.float32))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    asked, keys, values, masks = made(np.float16, 3, 32, 32, 32)
+    with pytest.raises(ValueError, match="multiples of 16"):
+        attended("plain", asked, keys[:30], values[:30], np.ascontiguousarray(masks[:, :30]))
+    with pytest.raises(ValueError, match="do not belong together"):
+        attended("plain", asked[:2], keys, values, masks)
+    with pytest.raises(ValueError, match="of one length"):
+        _test.multiply_rows(raw(keys), asked[:, :16], "plain")
+    with pytest.raises(ValueError, match="float32, or float16"):
+        _test.multiply_rows(keys.astype(np.float64), asked, "plain")  # type: ignore[arg-type]

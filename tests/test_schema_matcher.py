@@ -1,0 +1,277 @@
+"""JSON schemas by llguidance: with a draft the text is that of plain decoding, and all of the schema is kept."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from needed import imported
+
+jsonschema = imported("jsonschema")
+imported("llguidance")
+
+import llama_cpp
+
+import specllama
+from specllama.completions.chat_template import chat_call
+from specllama.engine.schema_constraint import SchemaProcessor, schema_matcher, schema_vocabulary
+from specllama.grammars.schema_matcher import NotEnforcedError, SchemaGrammar, matched_schema
+
+if TYPE_CHECKING:
+    from conftest import MakeBase, MakeLlama, TinyFiles
+
+MESSAGES: Any = [{"role": "user", "content": "the cat"}]
+DRAFTS = ["identical", "good", "adversarial", "padded_draft"]
+STRING: Any = {"type": "string"}
+
+
+def of(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+SCHEMAS: dict[str, Any] = {
+    "values": of(animal={"enum": ["cat", "dog", "fox"]}, sat={"type": "boolean"}),
+    "a pattern": {**STRING, "pattern": r"^\d{2}-[a-c]+\.$", "maxLength": 12},
+    "bounds": {
+        "type": "array",
+        "items": {"type": "integer", "minimum": 3, "maximum": 17},
+        "minItems": 2,
+        "maxItems": 4,
+    },
+    "a tree": {
+        "$ref": "#/$defs/node",
+        "$defs": {
+            "node": of(name={**STRING, "maxLength": 2}, next={"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]})
+        },
+    },
+    "names of any kind": {
+        "type": "object",
+        "patternProperties": {"^[xy]$": {"const": 1}},
+        "additionalProperties": False,
+        "maxProperties": 2,
+    },
+}
+SAMPLED: dict[str, dict[str, Any]] = {
+    "default": {},
+    "hot": {"temp": 1.3, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    "top-p": {"temp": 1.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0},
+}
+
+
+def grammar(name: str) -> SchemaGrammar:
+    return SchemaGrammar('root ::= "never used"', matched_schema(json.dumps(SCHEMAS[name])))
+
+
+def tokens_of(llm: llama_cpp.Llama, name: str, count: int = 30, **settings: Any) -> list[int]:
+    generated = llm.generate(llm.tokenize(b"the cat"), grammar=grammar(name), **settings)
+    return list(itertools.islice(generated, count))
+
+
+def wanted(schema: Any) -> Any:
+    return {"type": "json_object", "schema": schema}
+
+
+@pytest.fixture(autouse=True)
+def no_fallback() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", specllama.FallbackWarning)
+        yield
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_greedy(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, name: str, draft: str) -> None:
+    """Against llama_cpp itself, which is shown the same masks."""
+    base = make_base()
+    processor = SchemaProcessor(base, grammar(name))
+    settings: dict[str, Any] = {"temp": 0.0, "logits_processor": llama_cpp.LogitsProcessorList([processor])}
+    expected = list(itertools.islice(base.generate(base.tokenize(b"the cat"), **settings), 30))
+    llm = make_llama(draft=tiny_files.draft(draft))
+    gammas: list[Any] = [0, 1, 4, 8, "auto"]
+    for gamma, rule in itertools.product(gammas, ("block", "coupled")):
+        assert tokens_of(llm, name, temp=0.0, num_draft_tokens=gamma, verify=rule) == expected
+        assert gamma == "auto" or (llm.stats.num_drafts > 0) == (gamma > 0)
+
+
+@pytest.mark.parametrize("chain", SAMPLED)
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_coupled(make_llama: MakeLlama, tiny_files: TinyFiles, name: str, chain: str) -> None:
+    plain = tokens_of(make_llama(seed=5), name, verify="coupled", **SAMPLED[chain])
+    for draft in [*DRAFTS, "lookup"]:
+        llm = make_llama(draft="lookup" if draft == "lookup" else tiny_files.draft(draft), seed=5)
+        for gamma in (1, 4, "auto"):
+            assert tokens_of(llm, name, verify="coupled", num_draft_tokens=gamma, **SAMPLED[chain]) == plain
+
+
+def test_an_identical_draft_is_accepted_whole(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.identical)
+    for name in SCHEMAS:
+        for rule in ("rejection", "block", "coupled"):
+            tokens_of(llm, name, temp=1.0, verify=rule)
+            assert llm.stats.acceptance_rate == 1.0
+
+
+def test_what_is_forced_is_drafted_without_the_model(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.adversarial, num_draft_tokens=4)
+    for seed in range(3):
+        llm.create_chat_completion(MESSAGES, response_format=wanted(SCHEMAS["values"]), max_tokens=80, seed=seed)
+        assert llm.stats.per_drafter["grammar"].num_accepted_tokens > 0
+
+
+@pytest.mark.parametrize("verify", ["rejection", "block", "coupled"])
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_answers_are_valid(make_llama: MakeLlama, tiny_files: TinyFiles, name: str, verify: str) -> None:
+    """Also by parts that llama_cpp's converter passes over, without a warning of them."""
+    schema = SCHEMAS[name]
+    llm = make_llama(draft=tiny_files.good, verify=verify)
+    tool = {"type": "function", "function": {"name": "look", "parameters": schema}}
+    asked: list[dict[str, Any]] = [
+        {"response_format": wanted(schema)},
+        {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "look"}}},
+        {
+            "functions": [tool["function"]],
+            "function_call": {"name": "look"},
+            "response_format": wanted({"type": "null"}),
+        },
+    ]
+    finished = 0
+    for request, seed in itertools.product(asked, range(3)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            answer: Any = llm.create_chat_completion(MESSAGES, max_tokens=150, temperature=1.0, seed=seed, **request)
+        choice = answer["choices"][0]
+        if choice["finish_reason"] == "length":
+            continue
+        finished += 1
+        message = choice["message"]
+        calls = message.get("tool_calls") or ()
+        text = calls[0]["function"]["arguments"] if calls else message["content"]
+        jsonschema.validate(json.loads(text), schema)
+    assert finished > 3
+
+
+def test_streams_and_conversations(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    schema = SCHEMAS["bounds"]
+    llm = make_llama(draft=tiny_files.good)
+    settings: dict[str, Any] = {"response_format": wanted(schema), "max_tokens": 80, "temperature": 0.0}
+    chunks: Any = llm.create_chat_completion(MESSAGES, stream=True, **settings)
+    streamed = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+    jsonschema.validate(json.loads(streamed), schema)
+    assert isinstance(chat_call(llm, MESSAGES, **settings).options["grammar"], SchemaGrammar)
+    talk = specllama.Conversation(llm, response_format=wanted(schema), temperature=0.0)
+    jsonschema.validate(json.loads("".join(token.text for token in talk.say("the cat", max_tokens=80))), schema)
+
+
+def test_a_grammar_of_the_callers_stays_what_it_is(make_llama: MakeLlama) -> None:
+    llm = make_llama()
+    own = llama_cpp.LlamaGrammar.from_string('root ::= "cat"', verbose=False)
+    out: Any = llm.create_completion("the", grammar=own, max_tokens=9)
+    assert out["choices"][0]["text"] == "cat"
+    any_json: Any = llm.create_chat_completion(MESSAGES, response_format={"type": "json_object"}, max_tokens=9)
+    assert any_json["choices"][0]["message"]["content"].lstrip()[:1] in set('{["')
+
+
+def test_without_it_llama_cpp_has_its_way(make_llama: MakeLlama, without_llguidance: None) -> None:
+    llm = make_llama()
+    call = chat_call(llm, MESSAGES, response_format=wanted(SCHEMAS["values"]))
+    assert type(call.options["grammar"]) is llama_cpp.LlamaGrammar
+    with pytest.raises(NotEnforcedError, match=r"pip install \"specllama\[schemas\]\""):
+        matched_schema("{}")
+
+
+def test_mirostat(make_llama: MakeLlama) -> None:
+    """llama.cpp's own samplers see the masks, too."""
+    llm = make_llama()
+    for seed in range(3):
+        answer: Any = llm.create_chat_completion(
+            MESSAGES, response_format=wanted(SCHEMAS["bounds"]), max_tokens=90, mirostat_mode=2, seed=seed
+        )
+        jsonschema.validate(json.loads(answer["choices"][0]["message"]["content"]), SCHEMAS["bounds"])
+
+
+@pytest.mark.parametrize("own", [[280], [3 + ord("z"), 3 + ord("Q")], [2]])
+def test_send_goes_on_behind_the_callers_tokens(make_llama: MakeLlama, tiny_files: TinyFiles, own: list[int]) -> None:
+    texts = []
+    for gamma in (0, 6):
+        llm = make_llama(draft=tiny_files.identical)
+        tokens = llm.generate(llm.tokenize(b"the"), temp=0.0, grammar=grammar("values"), num_draft_tokens=gamma)
+        texts.append([next(tokens), next(tokens), tokens.send(own), *itertools.islice(tokens, 15)])
+        tokens.close()
+    assert texts[0] == texts[1]
+
+
+def test_what_ends_a_text_leaves_nothing_behind(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.identical, num_draft_tokens=6)
+    expected = tokens_of(llm, "a tree", temp=0.0)
+    for count in (1, 2, 7):
+        assert tokens_of(llm, "a tree", count, temp=0.0) == expected[:count]
+        assert tokens_of(llm, "values", 3, temp=0.0)
+        assert tokens_of(llm, "a tree", temp=0.0) == expected
+
+
+@pytest.mark.parametrize("kind", ["target", "letters", "recurrent"])
+def test_any_vocabulary_will_do(make_llama: MakeLlama, tiny_files: TinyFiles, kind: str) -> None:
+    llm = make_llama(getattr(tiny_files, kind))
+    vocabulary = schema_vocabulary(llm)
+    assert vocabulary is schema_vocabulary(llm)
+    assert 0 < vocabulary.seconds < 30
+    mask, may_end, _ = schema_matcher(llm, grammar("values"))(llm._input_ids[:0])
+    assert not may_end
+    allowed = int.from_bytes(mask, "little")
+    for token in range(llm.n_vocab()):
+        text = llm.detokenize([llm.tokenize(b"a", add_bos=False)[0], token])[1:]
+        if allowed >> token & 1:
+            assert text.lstrip()[:1] in (b"{", b"")
+
+
+# --- What llguidance is not given -------------------------------------------------------------------------------------
+
+NULL: Any = {"type": "null"}
+
+
+def chain(length: int) -> Any:
+    """References one behind the other."""
+    parts = {f"d{i}": of(a={"$ref": f"#/$defs/d{i + 1}"}) for i in range(length)}
+    return {"$ref": "#/$defs/d0", "$defs": {**parts, f"d{length}": NULL}}
+
+
+TOO_MUCH: dict[str, tuple[Any, str]] = {
+    "repetitions": ({"type": "array", "items": NULL, "maxItems": 10**9}, "maxItems"),
+    "references": (chain(500), "nested more than 300 deep"),
+    "anchors": ({"$anchor": "x", "allOf": [{"$ref": "#x"}, {"$ref": "#x"}]}, "combinations"),
+    "many steps": ({"type": "integer", "multipleOf": 9_999_991}, "multipleOf"),
+    "combinations": (
+        {"allOf": [{"anyOf": [{"properties": {f"p{i}": {"const": j}}} for j in range(4)]} for i in range(6)]},
+        "combinations",
+    ),
+    "a text": ({"enum": ["x" * 200_000]}, "at most 100000"),
+    "no answer": ({"$ref": "#"}, "no answer"),
+    "a half": ({"properties": {"ab": {}}, "patternProperties": {"b$": NULL}}, "patternProperties"),
+    "a list": ({"items": [NULL]}, "prefixItems"),
+    "weakened": ({**STRING, "not": {"const": "a"}, "x-guidance": {"lenient": True}}, "not"),
+    "deep": (json.loads('{"items":' * 200 + "{}" + "}" * 200), "recursion"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_what_would_hold_or_end_the_process_is_refused(name: str) -> None:
+    schema, part = TOO_MUCH[name]
+    start = time.perf_counter()
+    with pytest.raises(NotEnforcedError, match=part) as caught:
+        matched_schema(json.dumps(schema))
+    assert time.perf_counter() - start < 2
+    assert len(str(caught.value)) < 300
+
+
+def test_what_models_are_asked_for_is_not_too_much() -> None:
+    models = {f"M{i}": of(**{f"f{j}": {"anyOf": [STRING, NULL], "title": "x"} for j in range(20)}) for i in range(20)}
+    fields = {f"m{i}": {"allOf": [{"$ref": f"#/$defs/M{i}"}], "description": "y"} for i in range(20)}
+    assert matched_schema(json.dumps({**of(**fields), "$defs": models}))
+    both = {"allOf": [{"$ref": "#/$defs/M0"}, {"properties": {"g": {"anyOf": [STRING, NULL]}}}], "$defs": models}
+    assert matched_schema(json.dumps(both))
+    optional = {"type": "object", "properties": {f"p{i}": NULL for i in range(1000)}}
+    assert matched_schema(json.dumps(optional))
