@@ -106,7 +106,6 @@ double CostModel::seconds(std::size_t n) const {
     }
     return each;
 }
-}
 
 double CostModel::log_shape(std::size_t n) const {
     const auto above = sizes_.lower_bound(n);

@@ -5,6 +5,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common_tokens.hpp"
+#include "errors.hpp"
+
 namespace specllama {
 
 namespace {
@@ -98,6 +101,21 @@ void Drafting::commit(const std::vector<int32_t> & history) {
 void Drafting::rewind(std::size_t count) {
     for (const auto & drafter : drafters_) {
         drafter->rewind(count);
+    }
+}
+
+void Drafting::finish(const std::vector<int32_t> & history) {
+    for (Sequence * sequence : sequences()) {
+        if (!sequence->decoder().is_open()) {
+            continue;
+        }
+        try {
+            const Decoder::Use in_use(sequence->decoder());
+            sequence->keep(num_common(history, sequence->tokens()));
+            sequence->plan({});
+        } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
+            // Another target drafts with it by now, and has said what it is to hold.
+        }
     }
 }
 

@@ -46,6 +46,8 @@ public:
 
     void commit(const std::vector<int32_t> & history);
     void rewind(std::size_t count);
+    // The generation has ended: what the memories hold of another text goes.
+    void finish(const std::vector<int32_t> & history);
 
     // How a round went, whether it was asked to propose or not.
     void learn(const Outcome & outcome);

@@ -25,14 +25,6 @@ void Pace::begin_generation() {
     counters_ = PaceCounters();
 }
 
-void Pace::share(std::size_t texts, const CostModel & target, const CostModel * draft) {
-    texts_ = std::max<std::size_t>(texts, 1);
-    target_ = target.shared_by(texts_);
-    if (draft != nullptr) {
-        draft_ = draft->shared_by(texts_);
-    }
-}
-
 bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens) {
     const bool pays =
         target_.empty() || draft_.empty() ||

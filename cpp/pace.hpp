@@ -49,8 +49,15 @@ public:
     }
 
     // So many texts share each batch, which cost that much: what one text drafts takes room from the others. So its
-    // share of a batch is counted, as if all drafted as it does, and the rate is that of all of them. draft may be null.
-    void share(std::size_t texts, const CostModel & target, const CostModel * draft);
+    // share of a batch is counted, as if all drafted as it does, and the rate is that of all of them. draft may be
+    // null.
+    void share(std::size_t texts, const CostModel & target, const CostModel * draft) {
+        texts_ = std::max<std::size_t>(texts, 1);
+        target_ = target.shared_by(texts_);
+        if (draft != nullptr) {
+            draft_ = draft->shared_by(texts_);
+        }
+    }
 
     // Whether the draft should decode `missing` tokens before the first round of a text of at most max_tokens, with
     // drafts of at most `most` tokens: whether it is likely to save that time.

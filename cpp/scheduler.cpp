@@ -17,10 +17,10 @@ namespace {
 constexpr double patience = 0.02;
 // Seconds that texts which are generating wait for a part of somebody's prompt.
 constexpr double prompt_share = 0.25;
-constexpr std::size_t least_chunk = 16;        // tokens of a prompt: fewer are hardly faster
-constexpr std::size_t first_chunk = 64;        // before it is known what they cost
-constexpr double forgetting = 0.2;             // of what a token of a prompt costs
-constexpr double longest_wait = 0.1;           // seconds between two looks at what changes without a word
+constexpr std::size_t least_chunk = 16;  // tokens of a prompt: fewer are hardly faster
+constexpr std::size_t first_chunk = 64;  // before it is known what they cost
+constexpr double forgetting = 0.2;       // of what a token of a prompt costs
+constexpr double longest_wait = 0.1;     // seconds between two looks at what changes without a word
 
 ClosedError closed() { return ClosedError("the texts' contexts are closed: this Llama was closed, or opened anew"); }
 

@@ -27,11 +27,11 @@ class Scheduler {
 public:
     // What has been done since the beginning.
     struct Counters {
-        std::size_t num_batches = 0;     // of the target
-        std::size_t num_tokens = 0;      // in them
-        std::size_t most_texts = 0;      // in one of them
-        double decode_seconds = 0.0;     // target and draft
-        double waiting_seconds = 0.0;    // for texts that were at work, while others waited
+        std::size_t num_batches = 0;   // of the target
+        std::size_t num_tokens = 0;    // in them
+        std::size_t most_texts = 0;    // in one of them
+        double decode_seconds = 0.0;   // target and draft
+        double waiting_seconds = 0.0;  // for texts that were at work, while others waited
     };
 
     // `draft` may be null. Their sequences decode through this object from now on.
@@ -111,7 +111,9 @@ private:
     std::exception_ptr try_together(const std::vector<Want *> & group);
     void learn(Served & served, const std::vector<Want *> & group, double seconds);
     void count(const std::vector<Want *> & group, double seconds);
-    Served & served_by(const Decoder & decoder) { return &decoder == served_[0].decoder.get() ? served_[0] : served_[1]; }
+    Served & served_by(const Decoder & decoder) {
+        return &decoder == served_[0].decoder.get() ? served_[0] : served_[1];
+    }
     std::size_t num_in_rounds() const;
     void enter(Seat & seat);
     void leave(Seat & seat, bool under_way);

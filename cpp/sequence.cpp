@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "clock.hpp"
+#include "common_tokens.hpp"
 #include "errors.hpp"
 #include "scheduler.hpp"
 
@@ -28,11 +29,6 @@ namespace {
 }
 
 constexpr std::size_t least_shared = 16;  // tokens: fewer are decoded sooner than waited for
-
-std::size_t num_common(const std::vector<int32_t> & one, const std::vector<int32_t> & other) {
-    const auto end = std::mismatch(one.begin(), one.end(), other.begin(), other.end()).first;
-    return static_cast<std::size_t>(end - one.begin());
-}
 
 }  // namespace
 
@@ -172,13 +168,13 @@ void Sequence::plan(const std::vector<int32_t> & history) {
 
 bool Sequence::should_wait(const std::vector<int32_t> & history) const {
     const std::lock_guard lock(decoder_->memory_mutex());
-    return std::any_of(
-        decoder_->sequences().begin(), decoder_->sequences().end(), [this, &history](const Sequence * other) {
-            const std::size_t held = other->tokens_.size();
-            const std::size_t common = num_common(history, other->plan_);
-            const bool is_ahead = held > tokens_.size() || (held == tokens_.size() && other->id_ < id_);
-            return other != this && is_ahead && held < common && common >= tokens_.size() + least_shared;
-        });
+    return std::any_of(decoder_->sequences().begin(), decoder_->sequences().end(),
+                       [this, &history](const Sequence * other) {
+                           const std::size_t held = other->tokens_.size();
+                           const std::size_t common = num_common(history, other->plan_);
+                           const bool is_ahead = held > tokens_.size() || (held == tokens_.size() && other->id_ < id_);
+                           return other != this && is_ahead && held < common && common >= tokens_.size() + least_shared;
+                       });
 }
 
 BatchPart Sequence::part_of(const Addition & addition) const {

@@ -98,10 +98,10 @@ private:
     int32_t id_;
     std::size_t num_forgettable_ = 0;
     std::vector<int32_t> tokens_;  // changed under the decoder's memory_mutex() alone
-    std::vector<int32_t> plan_;  // see plan()
-    bool more_behind_ = false;   // the cache may hold cells behind tokens_
-    std::size_t first_row_ = 0;  // of its part in the last batch
-    Checkpoints prompt_;         // these, too, are of prefixes of tokens_
+    std::vector<int32_t> plan_;    // see plan()
+    bool more_behind_ = false;     // the cache may hold cells behind tokens_
+    std::size_t first_row_ = 0;    // of its part in the last batch
+    Checkpoints prompt_;           // these, too, are of prefixes of tokens_
     Checkpoints checkpoints_;
     std::size_t num_decoded_ = 0;
     std::size_t num_borrowed_ = 0;

@@ -2,78 +2,48 @@
 #include "speculator.hpp"
 
 #include <algorithm>
-#include <cassert>
-#include <list>
 #include <stdexcept>
 
 #include "acceptance_rules/residual.hpp"
 #include "clock.hpp"
-#include "errors.hpp"
+#include "common_tokens.hpp"
+#include "decoders_in_use.hpp"
 #include "pace.hpp"
-#include "prefill.hpp"
+#include "prompt_checks.hpp"
 
 namespace specllama {
 
-// All decoders, for the length of one call.
+// For the length of one call: a place among the texts, if there are several, and all decoders.
 struct Speculator::InUse {
-    explicit InUse(Speculator & speculator) : heed_(&speculator.settings_.heed) {
-        if (Scheduler * scheduler = speculator.target_->decoder().scheduler()) {
-            visit_.emplace(*scheduler, speculator.seat_, speculator.under_way_);
+    explicit InUse(Speculator & speculator) {
+        if (speculator.scheduler() != nullptr) {
+            visit_.emplace(*speculator.scheduler(), speculator.seat_, speculator.under_way_);
         }
-        use(speculator.target_->decoder());
-        if (speculator.drafting_) {
-            for (Sequence * sequence : speculator.drafting_->sequences()) {
-                use(sequence->decoder());
-            }
-        }
+        decoders_.emplace(speculator.sequences(), speculator.settings_.heed);
     }
 
 private:
-    // A decoder may have several of the sequences.
-    void use(Decoder & decoder) {
-        if (std::find(decoders_.begin(), decoders_.end(), &decoder) == decoders_.end()) {
-            uses_.emplace_back(decoder, heed_);
-            decoders_.push_back(&decoder);
-        }
-    }
-
-    const std::function<void()> * heed_;
     std::optional<Scheduler::Visit> visit_;
-    std::vector<Decoder *> decoders_;
-    std::list<Decoder::Use> uses_;
+    std::optional<DecodersInUse> decoders_;
 };
 
-namespace {
-
-void refuse_bad_prompt(const std::vector<int32_t> & prompt, std::size_t first, const Decoder & target) {
-    for (std::size_t i = first; i < prompt.size(); ++i) {
-        if (prompt[i] < 0 || static_cast<std::size_t>(prompt[i]) >= target.n_vocab()) {
-            throw std::invalid_argument("token " + std::to_string(prompt[i]) + " at index " + std::to_string(i) +
-                                        " is out of range: the vocabulary has the tokens 0 to " +
-                                        std::to_string(target.n_vocab() - 1));
-        }
+std::vector<Sequence *> Speculator::sequences() {
+    std::vector<Sequence *> all{&target()};
+    if (drafting_) {
+        const std::vector<Sequence *> own = drafting_->sequences();
+        all.insert(all.end(), own.begin(), own.end());
     }
+    return all;
 }
-
-std::size_t num_common(const std::vector<int32_t> & one, const std::vector<int32_t> & other) {
-    const auto end = std::mismatch(one.begin(), one.end(), other.begin(), other.end()).first;
-    return static_cast<std::size_t>(end - one.begin());
-}
-
-// Recurrent memories go back to a copy, and what came behind it is decoded again: together with the next batch, which
-// costs less than a decode of its own, unless it is more than this.
-std::size_t most_carried(const Decoder & target) { return std::min<std::size_t>(8, target.n_batch() / 2); }
-
-}  // namespace
 
 Speculator::Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Drafting> drafting)
-    : target_(std::move(target)), drafting_(std::move(drafting)) {}
+    : batch_(std::move(target)), drafting_(std::move(drafting)) {}
 
 Speculator::~Speculator() {
-    if (under_way_ && target_->decoder().scheduler() != nullptr) {
+    if (under_way_ && scheduler() != nullptr) {
         under_way_ = false;
         try {
-            const InUse in_use(*this);  // to leave
+            const InUse in_use(*this);      // to leave
         } catch (const std::exception &) {  // NOLINT(bugprone-empty-catch)
             // The scheduler is closed, and expects nobody.
         }
@@ -82,44 +52,33 @@ Speculator::~Speculator() {
 
 // What a batch of all texts costs, as the scheduler has seen it.
 void Speculator::share_costs() {
-    Scheduler * scheduler = target_->decoder().scheduler();
-    if (scheduler != nullptr && pace() != nullptr) {
-        scheduler->share_costs(*pace());
+    if (scheduler() != nullptr && pace() != nullptr) {
+        scheduler()->share_costs(*pace());
     }
 }
 
 void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     const InUse in_use(*this);
-    if (prompt.empty()) {
-        throw std::invalid_argument("the prompt is empty: give at least one token, such as the model's BOS token");
-    }
-    if (prompt.size() > target_->decoder().n_ctx()) {
-        throw std::invalid_argument(
-            "the prompt of " + std::to_string(prompt.size()) + " tokens is longer than the context: n_ctx=" +
-            std::to_string(target_->decoder().n_ctx()) + "; shorten it, or create the Llama with a larger n_ctx");
-    }
+    refuse_bad_prompt(prompt, target());
     for (const auto & entry : settings.sampler.logit_bias) {
-        refuse_bad_prompt({entry.first}, 0, target_->decoder());
+        refuse_bad_tokens({entry.first}, 0, target().decoder());
     }
     SamplerChain chain(settings.sampler, settings.logits_processor, settings.constraint);
     SamplerChain draft_chain(settings.sampler, nullptr, settings.constraint);
-    refuse_bad_prompt(prompt, num_common(prompt, target_->tokens()), target_->decoder());
 
     history_ = std::move(prompt);
     settings_ = std::move(settings);
-    chain_.emplace(std::move(chain));
+    p_.begin(std::move(chain));
     draft_chain_.emplace(std::move(draft_chain));
     round_number_ = 0;
     drafting_stopped_.clear();
-    num_rows_ = 0;
     round_ = Round();
-    num_carried_ = 0;
     counters_ = Counters();
     counters_.num_prompt_tokens = history_.size();
-    counters_.num_prompt_tokens_reused = target_->keep_common(history_);
+    counters_.num_prompt_tokens_reused = batch_.begin(history_);
     under_way_ = true;
-    target_decoded_before_ = target_->num_decoded();
-    borrowed_before_ = target_->num_borrowed();
+    target_decoded_before_ = target().num_decoded();
+    borrowed_before_ = target().num_borrowed();
     draft_decoded_before_ = drafting_ ? drafting_->num_decoded() : 0;
     if (drafting_ && settings_.num_draft_tokens > 0) {
         share_costs();
@@ -136,11 +95,7 @@ bool Speculator::prefill() {
     }
     const Stopwatch stopwatch(counters_.prompt_seconds);
     bool more = false;
-    target_->keep_common(history_);  // a rewind, or snapshots, may have left more in it
-    if (tokens_to_prefill(*target_, history_) > num_carried_) {
-        if (prefill_chunk(*target_, history_) == 0) {
-            target_->save_prompt();
-        }
+    if (batch_.prefill(history_)) {
         more = true;
     } else if (round_number_ == 0 && choose_gamma(2) > 0) {
         // Later the draft catches up where it drafts, with what it then needs in one batch.
@@ -163,13 +118,13 @@ const Round & Speculator::step(std::size_t max_tokens) {
         open_round(max_tokens);
     }
     try {
-        if (num_rows_ == 0) {
+        if (batch_.num_rows() == 0) {
             decode_round();
         }
         verify();
     } catch (...) {
         abandon_round();
-        num_carried_ = 0;  // settle() or finish() looks at what the caches hold
+        batch_.forget_carried();
         throw;
     }
     if (!round_.is_open) {
@@ -180,18 +135,18 @@ const Round & Speculator::step(std::size_t max_tokens) {
 }
 
 void Speculator::open_round(std::size_t max_tokens) {
-    num_rows_ = 0;
+    batch_.forget_rows();
     round_ = Round();
     proposal_.clear();
     settle();
-    if (Scheduler * scheduler = target_->decoder().scheduler()) {
-        scheduler->begin_round(seat_);
+    if (scheduler() != nullptr) {
+        scheduler()->begin_round(seat_);
         share_costs();
     }
     ++round_number_;
     draft_before_ = counters_.draft_seconds;
     verify_before_ = verify_seconds();
-    carries_ = num_carried_ > 0;
+    carries_ = batch_.carries();
     propose(choose_gamma(max_tokens));
     const auto & draft = proposal_.tokens;
     sequence_ = history_;
@@ -202,14 +157,11 @@ void Speculator::open_round(std::size_t max_tokens) {
 
 void Speculator::decode_round() {
     decode_batch();
-    num_rows_ = round_.num_drafted + 1;
-    keep_rows();
-    p_known_ = 0;
-    p_.resize(std::max(p_.size(), num_rows_));
+    p_.begin_round(batch_.num_rows());
 }
 
 void Speculator::close_round() {
-    counters_.add(proposal_, p_, round_.tokens.size(), round_.num_accepted);
+    counters_.add(proposal_, p_.all(), round_.tokens.size(), round_.num_accepted);
     commit();
     // A plain round that pays for the last rejection says nothing of what plain decoding costs.
     const bool is_typical = !carries_ || !proposal_.tokens.empty();
@@ -221,7 +173,7 @@ void Speculator::close_round() {
 // The caller goes another way than behind the drafts that are left.
 void Speculator::abandon_round() {
     if (round_.is_open && !round_.tokens.empty()) {
-        counters_.add(proposal_, p_, round_.tokens.size(), round_.num_accepted);
+        counters_.add(proposal_, p_.all(), round_.tokens.size(), round_.num_accepted);
     }
     round_.is_open = false;
 }
@@ -241,38 +193,19 @@ void Speculator::copy_pace() {
 void Speculator::decode_pending() {
     const InUse in_use(*this);
     settle();
-    num_rows_ = 0;
+    batch_.forget_rows();
     round_ = Round();
     proposal_.clear();
     decode_batch();
-    num_rows_ = 1;
-    keep_rows();
     count_decoded();
 }
 
 const float * Speculator::logits(std::size_t i) {
-    if (i >= num_rows_) {
+    if (i >= batch_.num_rows()) {
         throw std::invalid_argument("no logits row " + std::to_string(i) + ": the last decode left " +
-                                    std::to_string(num_rows_));
+                                    std::to_string(batch_.num_rows()));
     }
-    return target_row(i);
-}
-
-float * Speculator::target_row(std::size_t i) {
-    return rows_.empty() ? target_->logits(first_row_ + i) : rows_.data() + i * n_vocab();
-}
-
-// Other texts decode when this one is not at work: what is looked at later is copied.
-void Speculator::keep_rows() {
-    rows_.clear();
-    if (target_->decoder().scheduler() == nullptr || !(settings_.keeps_logits || settings_.logits_processor)) {
-        return;
-    }
-    rows_.reserve(num_rows_ * n_vocab());
-    for (std::size_t i = 0; i < num_rows_; ++i) {
-        const float * row = target_->logits(first_row_ + i);
-        rows_.insert(rows_.end(), row, row + n_vocab());
-    }
+    return batch_.row(i);
 }
 
 std::optional<double> Speculator::acceptance_probability(std::size_t i) const {
@@ -290,75 +223,54 @@ void Speculator::rewind(std::size_t count) {
     }
     abandon_round();
     history_.resize(count);
-    num_carried_ = 0;
+    batch_.forget_carried();
     if (drafting_ && settings_.num_draft_tokens > 0) {
         drafting_->rewind(count);
     }
 }
 
 void Speculator::extend(const std::vector<int32_t> & tokens) {
-    refuse_bad_prompt(tokens, 0, target_->decoder());
+    refuse_bad_tokens(tokens, 0, target().decoder());
     abandon_round();
     history_.insert(history_.end(), tokens.begin(), tokens.end());
-    num_carried_ = 0;
+    batch_.forget_carried();
 }
 
 std::size_t Speculator::finish(std::size_t count) {
     under_way_ = false;
     std::optional<Scheduler::Visit> visit;
-    if (Scheduler * scheduler = target_->decoder().scheduler()) {
-        visit.emplace(*scheduler, seat_, under_way_);
+    if (scheduler() != nullptr) {
+        visit.emplace(*scheduler(), seat_, under_way_);
     }
     const Stopwatch stopwatch(counters_.rollback_seconds);
     {
-        const Decoder::Use in_use(target_->decoder());
+        const Decoder::Use in_use(target().decoder());
         require_generation();
         rewind(count);
-        num_rows_ = 0;
-        target_->keep(num_common(history_, target_->tokens()));  // what was rejected may be in it
-        target_->plan({});
+        batch_.finish(history_);
     }
     if (drafting_) {
-        for (Sequence * sequence : drafting_->sequences()) {
-            leave(*sequence);
-        }
+        drafting_->finish(history_);
     }
-    return target_->tokens().size();
-}
-
-// What a drafter's sequence holds of another text than the history goes.
-void Speculator::leave(Sequence & sequence) {
-    if (!sequence.decoder().is_open()) {
-        return;
-    }
-    try {
-        const Decoder::Use in_use(sequence.decoder());
-        sequence.keep(num_common(history_, sequence.tokens()));
-        sequence.plan({});
-    } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
-        // Another target drafts with it by now, and has said what it is to hold.
-    }
+    return target().tokens().size();
 }
 
 // Brings both caches in step with the history: after a rewind, an extension, or a failure of the last call.
 void Speculator::settle() {
     require_generation();
-    target_->keep_common(history_);
-    while (tokens_to_prefill(*target_, history_) > num_carried_) {
-        const Stopwatch stopwatch(counters_.prompt_seconds);
-        prefill_chunk(*target_, history_);
-    }
+    const double before = target().decode_seconds();
+    batch_.settle(history_);
+    counters_.prompt_seconds += target().decode_seconds() - before;
 }
 
 // The design's rule for a fixed gamma: what was asked for, as far as max_tokens and both contexts have room.
 std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
     if (!drafting_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty() ||
-        history_.size() >= target_->decoder().n_ctx()) {
+        history_.size() >= target().decoder().n_ctx()) {
         return 0;
     }
-    return std::min({settings_.num_draft_tokens, max_tokens - 1, target_->decoder().n_ctx() - history_.size(),
-                     target_->decoder().n_batch() - 1 - std::min(num_carried_, most_carried(target_->decoder())),
-                     drafting_->room(history_.size())});
+    return std::min({settings_.num_draft_tokens, max_tokens - 1, target().decoder().n_ctx() - history_.size(),
+                     batch_.room(), drafting_->room(history_.size())});
 }
 
 // A draft that fails costs speed, never the text: what it has drawn is kept, and the target goes on alone.
@@ -375,7 +287,7 @@ void Speculator::propose(std::size_t gamma) {
     try {
         drafting_->commit(history_);
         drafting_->propose(
-            {history_, counters_.num_prompt_tokens, gamma, target_->decoder(), *draft_chain_, *settings_.rule,
+            {history_, counters_.num_prompt_tokens, gamma, target().decoder(), *draft_chain_, *settings_.rule,
              RoundNoise{settings_.seed, round_number_, history_.size()}, settings_.paced,
              settings_.rule->about().independent_of_draft || settings_.sampler.temperature == 0.0F, settings_.heed},
             proposal_);
@@ -387,22 +299,10 @@ void Speculator::propose(std::size_t gamma) {
     counters_.sample_seconds += now_seconds() - start - decode;
 }
 
-// [what a rollback has left to decode again, pending, d_1, .., d_gamma], with logits from pending on.
 void Speculator::decode_batch() {
-    const double before = target_->decode_seconds();
-    if (num_carried_ > most_carried(target_->decoder())) {
-        while (prefill_chunk(*target_, history_) > 0) {
-        }
-    }
-    num_held_ = target_->tokens().size();
-    batch_.assign(history_.begin() + static_cast<std::ptrdiff_t>(num_held_), history_.end());
-    first_row_ = batch_.size() - 1;
-    batch_.insert(batch_.end(), proposal_.tokens.begin(), proposal_.tokens.end());
-    if (proposal_.tokens.size() > target_->decoder().num_snapshots()) {
-        target_->save(1);
-    }
-    target_->decode(batch_.data(), batch_.size(), first_row_);
-    counters_.verify_seconds += target_->decode_seconds() - before;
+    const double before = target().decode_seconds();
+    batch_.decode(history_, proposal_.tokens, settings_.keeps_logits || settings_.logits_processor);
+    counters_.verify_seconds += target().decode_seconds() - before;
 }
 
 void Speculator::verify() {
@@ -427,12 +327,7 @@ void Speculator::verify() {
 
 // p_{i+1}, with the history that its position really has.
 const Distribution & Speculator::target_at(std::size_t i) {
-    const std::size_t num_before = sequence_.size() - round_.num_drafted - counters_.num_prompt_tokens;
-    for (; p_known_ <= i; ++p_known_) {
-        chain_->apply(target_row(p_known_), target_->decoder().n_vocab(),
-                      sequence_.data() + counters_.num_prompt_tokens, num_before + p_known_, p_[p_known_]);
-    }
-    return p_[i];
+    return p_.at(i, batch_, sequence_, counters_.num_prompt_tokens, sequence_.size() - round_.num_drafted);
 }
 
 // Of the round that is open: its first drafted token comes behind the history as it was then.
@@ -450,20 +345,13 @@ Step Speculator::decide_next() {
 
 void Speculator::commit() {
     const Stopwatch stopwatch(counters_.rollback_seconds);
-    // Snapshots are good for one rollback: with them it waits for the next round, or for finish(), which may go
-    // further.
-    if (target_->tokens().size() + 1 > history_.size() + target_->num_forgettable()) {
-        target_->keep_common(history_);
-    }
-    const bool rolled_back = target_->tokens().size() >= num_held_;
-    num_carried_ = rolled_back ? tokens_to_prefill(*target_, history_) : 0;
+    const bool rolled_back = batch_.roll_back(history_);
     if (!proposal_.tokens.empty()) {
         roll_back_draft();
         if (!rolled_back) {
             stop_drafting("the target's memory could not be rolled back");
         }
     }
-    assert(target_->tokens().size() < history_.size() + target_->num_forgettable());
 }
 
 // The round's text is safe by now: a draft that cannot follow is left behind.
@@ -488,10 +376,10 @@ void Speculator::stop_drafting(const std::string & why) {
 }
 
 void Speculator::count_decoded() {
-    counters_.num_target_tokens_decoded = target_->num_decoded() - target_decoded_before_;
+    counters_.num_target_tokens_decoded = target().num_decoded() - target_decoded_before_;
     if (round_number_ == 0) {
-        counters_.num_prompt_tokens_reused += target_->num_borrowed() - borrowed_before_;
-        borrowed_before_ = target_->num_borrowed();
+        counters_.num_prompt_tokens_reused += target().num_borrowed() - borrowed_before_;
+        borrowed_before_ = target().num_borrowed();
     }
     if (drafting_) {
         counters_.num_draft_tokens_decoded = drafting_->num_decoded() - draft_decoded_before_;

@@ -14,6 +14,8 @@
 #include "drafting.hpp"
 #include "scheduler.hpp"
 #include "sequence.hpp"
+#include "target_batch.hpp"
+#include "target_distributions.hpp"
 
 namespace specllama {
 
@@ -83,7 +85,7 @@ public:
     // of them the target's holds.
     std::size_t finish(std::size_t count);
 
-    std::size_t n_vocab() const { return target_->decoder().n_vocab(); }
+    std::size_t n_vocab() const { return target().decoder().n_vocab(); }
     const std::vector<int32_t> & history() const { return history_; }
     const Counters & counters() const { return counters_; }
     // What decides how much is drafted; null if nothing does.
@@ -96,7 +98,6 @@ private:
 
     std::size_t choose_gamma(std::size_t max_tokens) const;
     void settle();
-    void leave(Sequence & sequence);
     void open_round(std::size_t max_tokens);
     void decode_round();
     void close_round();
@@ -107,8 +108,6 @@ private:
     void learn();
     void copy_pace();
     void commit();
-    float * target_row(std::size_t i);
-    void keep_rows();
     void share_costs();
     const Distribution & target_at(std::size_t i);
     RoundNoise noise() const;
@@ -121,32 +120,29 @@ private:
     // What verification has cost, what became of a rejection included.
     double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
 
-    std::shared_ptr<Sequence> target_;
+    std::vector<Sequence *> sequences();
+    Sequence & target() { return batch_.sequence(); }
+    const Sequence & target() const { return batch_.sequence(); }
+    Scheduler * scheduler() const { return target().decoder().scheduler(); }
+
+    TargetBatch batch_;
     std::unique_ptr<Drafting> drafting_;
     Scheduler::Seat seat_;
     bool under_way_ = false;  // a generation
 
     std::vector<int32_t> history_;
     Settings settings_;
-    std::optional<SamplerChain> chain_;
     std::optional<SamplerChain> draft_chain_;
     std::uint64_t round_number_ = 0;
     std::string drafting_stopped_;
 
     Proposal proposal_;
-    std::size_t num_carried_ = 0;    // tokens of history before pending that the next batch brings back
-    std::size_t num_held_ = 0;       // tokens that the target held before the last batch
-    std::vector<int32_t> batch_;     // what is carried, pending, d_1..d_gamma
     std::vector<int32_t> sequence_;  // history, d_1..d_gamma
-    std::vector<Distribution> p_;    // [gamma+1]; the first p_known_ are those of this round
-    std::size_t p_known_ = 0;
+    TargetDistributions p_;
     bool proposed_ = false;  // in this round the drafter was asked
     bool carries_ = false;   // it pays for the last rejection
     double draft_before_ = 0.0;
     double verify_before_ = 0.0;
-    std::size_t num_rows_ = 0;   // of logits that the last decode left
-    std::size_t first_row_ = 0;  // which token of the batch has the first of them
-    std::vector<float> rows_;    // a copy of them, where the next batch may come before they are looked at
     Round round_;
     Counters counters_;
     std::size_t target_decoded_before_ = 0;

@@ -235,6 +235,26 @@ def splits() -> str:
     return table(["target", "greedy texts that differ", "texts with a seed that differ"], rows)
 
 
+def many_texts() -> str:
+    """Tokens per second of many texts at once."""
+    found = load("many-texts-q4_k_m")
+    one = found["runs"][0]["tokens"] / found["runs"][0]["seconds"]
+    rows = []
+    for run in found["runs"]:
+        rate = run["tokens"] / run["seconds"]
+        drafts = "auto" if run["num_draft_tokens"] == "auto" else "none"
+        rows.append(
+            [
+                str(run["max_parallel"]),
+                drafts,
+                f"{rate:.1f}",
+                f"{rate / one:.2f}",
+                f"{run['equal']} of {found['texts']}",
+            ]
+        )
+    return table(["texts at once", "drafts", "tokens/s", "ratio", "equal texts"], rows, 2)
+
+
 def overhead() -> str:
     """What a call costs outside the loop."""
     rows = load("overhead")["rows"]
@@ -323,6 +343,7 @@ TABLES = {
     function.__name__.replace("_", "-"): function
     for function in (
         headline, speedups, details, categories, batches, gains, ceilings, accuracy, perplexity, loading, splits,
+        many_texts,
         overhead, lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts, machines,
     )
 }  # fmt: skip

@@ -32,8 +32,7 @@ void bind_scheduler(py::module_ & module) {
         .field("num_tokens", &Counters::num_tokens, "Tokens in them.")
         .field("most_texts", &Counters::most_texts, "The most texts in one of them.")
         .field("decode_seconds", &Counters::decode_seconds, "In decodes, the draft's included.")
-        .field("waiting_seconds", &Counters::waiting_seconds,
-               "In which a decode waited for texts that were at work.");
+        .field("waiting_seconds", &Counters::waiting_seconds, "In which a decode waited for texts that were at work.");
     py::class_<Scheduler, std::shared_ptr<Scheduler>>(module, "Scheduler",
                                                       "Decodes what several loops want in one batch.")
         .def(py::init<std::shared_ptr<Decoder>, std::shared_ptr<Decoder>>(), py::arg("target"),

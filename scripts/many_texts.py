@@ -1,0 +1,76 @@
+"""Tokens per second of many texts at once, against one text after the other.
+
+Run it where specllama is installed, on a quiet machine: ``python scripts/many_texts.py TARGET DRAFT``. The same
+prompts, the shortest that come with specllama, are answered greedily in every mode, one mode after the other: one by
+one, then several at once, each without drafts and with ``"auto"``. The prompts' own time is part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from typing import Any
+
+import recorded
+
+import specllama
+from specllama.backend.cpu import default_threads
+from specllama.bench.machine import describe_machine
+from specllama.prompts import builtin_prompts
+
+
+def run(llm: specllama.Llama, prompts: list[str], max_parallel: int, **options: Any) -> dict[str, Any]:
+    """All prompts in one mode."""
+    start = time.perf_counter()
+    outcomes = llm.create_completions(prompts, max_parallel=max_parallel, progress=False, **options)
+    seconds = time.perf_counter() - start
+    errors = [outcome.error for outcome in outcomes if outcome.error]
+    if errors:
+        raise errors[0]
+    counters = llm.places.counters
+    return {
+        "max_parallel": max_parallel,
+        "num_draft_tokens": options["num_draft_tokens"],
+        "tokens": sum(outcome.stats.num_tokens for outcome in outcomes),
+        "seconds": seconds,
+        "decode_seconds": None if counters is None else counters.decode_seconds,
+        "texts": [outcome.text for outcome in outcomes],
+    }
+
+
+def main() -> None:
+    """Print tokens per second of each mode."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target")
+    parser.add_argument("draft")
+    parser.add_argument("--texts", type=int, default=16)
+    parser.add_argument("-n", "--max-tokens", type=int, default=64)
+    parser.add_argument("--parallel", type=int, nargs="+", default=[2, 4, 8, 16])
+    parser.add_argument("-t", "--threads", type=int, default=default_threads())
+    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+    given = parser.parse_args()
+    options = {"n_threads": given.threads, "n_threads_batch": given.threads, "n_ctx": 512, "verbose": False}
+    llm = specllama.Llama(given.target, draft_model=given.draft, **options)
+    shortest = sorted(builtin_prompts(), key=lambda prompt: len(prompt.text))
+    prompts = [prompt.rendered(llm) for prompt in itertools.islice(itertools.cycle(shortest), given.texts)]
+    runs: list[dict[str, Any]] = []
+    plain: list[str] = []
+    for max_parallel, drafted in [(n, d) for n in (1, *given.parallel) for d in (0, "auto")]:
+        found = run(llm, prompts, max_parallel, max_tokens=given.max_tokens, temperature=0.0, num_draft_tokens=drafted)
+        texts = found.pop("texts")
+        plain = plain or texts
+        found["equal"] = sum(one == other for one, other in zip(plain, texts, strict=True))
+        runs.append(found)
+        rate = found["tokens"] / found["seconds"]
+        print(
+            f"{max_parallel:3} at once, {drafted!s:>4}: {rate:6.1f} tokens/s, {found['equal']} texts equal", flush=True
+        )
+    machine = describe_machine(llm)
+    llm.close()
+    if given.record:
+        recorded.keep(given.record, {"machine": machine, "texts": given.texts, "runs": runs})
+
+
+if __name__ == "__main__":
+    main()
