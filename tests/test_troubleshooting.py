@@ -11,7 +11,7 @@ PAGE = pages.ROOT / "docs" / "troubleshooting.md"
 
 BINDINGS = (
     *("buffer_types", "counters", "decoders", "distributions", "grammars", "kernels", "masks"),
-    *("libllama", "module", "samplers", "speculator", "tables", "vocabularies"),
+    *("libllama", "module", "samplers", "scheduler", "speculator", "tables", "vocabularies"),
 )
 
 NOT_FOR_USERS = {
@@ -50,6 +50,7 @@ NOT_FOR_USERS = {
     "C++: sequence … of the … is there already": "Python makes one for each Llama",
     "C++: a batch is of one decoder": "the loop decodes each sequence once",
     "C++: a part of a batch has no tokens": "the loop leaves out a sequence that has nothing to add",
+    "cpp/scheduler.cpp: C++: the memory of the … is recurrent": "Python looks first",
     "C++: nothing to decode": "the loop decodes when there is something",
     "C++: token … is out of range: the …'s vocabulary": "prompts and drafts are looked at before they are decoded",
     "C++: max_tokens=0": "Python asks for one token at least",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Protocol
 
-from specllama.commands import bench, chat, compare, demo, generate, pull, quantize, serve, tune, verify
+from specllama.commands import batch, bench, chat, compare, demo, generate, pull, quantize, serve, tune, verify
 from specllama.commands import eval as evaluate
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ COMMANDS: tuple[Command, ...] = (
     pull,
     quantize,
     generate,
+    batch,
     chat,
     serve,
     demo,

@@ -58,7 +58,11 @@ class Watch:
 
     def stats(self) -> Stats:
         """Statistics of all generations together, the one under way included."""
-        return (self._ended if self._running is None else self._ended + self._running()).stats()
+        return self.tally().stats()
+
+    def tally(self) -> Tally:
+        """The sums that they are made of."""
+        return self._ended if self._running is None else self._ended + self._running()
 
     def show(self, tokens: Iterable[tuple[int, Origin]]) -> None:
         """These tokens (id, origin) make the piece of text that is handed out next."""

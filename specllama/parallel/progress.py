@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -10,12 +10,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .outcome import Outcome
 
 
-def progress_bar(outcomes: Iterator[Outcome], total: int | None) -> Iterator[Outcome]:
+def progress_bar(outcomes: Iterator[Outcome], total: int | None, num_done: int = 0) -> Generator[Outcome, None, None]:
     """The same outcomes, with a bar on stderr.
 
     Args:
         outcomes: as they end.
         total: how many there will be, if that is known.
+        num_done: how many of these there were before.
     """
     columns = (
         BarColumn(),
@@ -24,7 +25,7 @@ def progress_bar(outcomes: Iterator[Outcome], total: int | None) -> Iterator[Out
         TextColumn("{task.fields[speed]}"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total, speed="")
+        task = bar.add_task("", total=total, completed=num_done, speed="")
         num_tokens = 0
         for outcome in outcomes:
             num_tokens += outcome.stats.num_tokens

@@ -109,7 +109,7 @@ def _prompt_of(line: str, number: int) -> Prompt:
     Raises:
         ValueError: what is wrong with it.
     """
-    task = _object_of(line)
+    task = object_of(line)
     if "turns" in task:
         turns = task["turns"]
         if not isinstance(turns, list) or not turns:
@@ -125,7 +125,12 @@ def _prompt_of(line: str, number: int) -> Prompt:
     return Prompt(_name(task, "id", str(number)), _name(task, "category", _TEXT), text, task=task)
 
 
-def _object_of(line: str) -> dict[str, Any]:
+def object_of(line: str) -> dict[str, Any]:
+    """The object of a line of JSON lines.
+
+    Raises:
+        ValueError: there is none, with the reason.
+    """
     try:
         found = json.loads(line)
     except json.JSONDecodeError as error:

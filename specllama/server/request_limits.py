@@ -107,6 +107,15 @@ def _parse(body: bytes, model: type[_Body]) -> _Body:
         raise HTTPException(400, "the body must be a JSON object, such as {}")
     if num_values - _num_ids(value) > _MOST_WITHOUT_IDS:
         raise HTTPException(413, f"the body has more than {_MOST_WITHOUT_IDS} values beside token ids: send fewer")
+    return checked(value, model)
+
+
+def checked(value: dict[str, Any], model: type[_Body]) -> _Body:
+    """A body whose fields are those of a model.
+
+    Raises:
+        HTTPException: 400, with what is wrong.
+    """
     try:
         return model.model_validate(value)
     except ValidationError as error:

@@ -1,0 +1,123 @@
+"""One run: the lines that have no answer yet, many at once."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from specllama import Llama
+from specllama.backend.base_class import BaseLlama
+from specllama.engine.watch import Watch, watch_of_call
+from specllama.parallel.outcome import Outcome
+from specllama.parallel.outcomes import Job, Outcomes
+from specllama.stats import Stats, Tally
+from specllama.warn import warn
+
+from . import plain
+from .answers import Answers
+from .line import Line, lines_of
+
+Shown = Callable[[Iterator[Outcome]], Generator[Outcome, None, None]]
+"""Passes outcomes on, and shows how far they are."""
+
+
+class Batch:
+    """Answers the lines of an input that the output has no answer to.
+
+    Args:
+        llm: what answers.
+        source: the input.
+        answers: the output.
+        defaults: arguments of every text. Those of its line win.
+        name: what the model is called in answers in OpenAI's format.
+
+    Attributes:
+        num_texts: answers that this run has added, errors among them.
+        num_errors: those.
+    """
+
+    def __init__(self, llm: Llama, source: Path, answers: Answers, *, defaults: dict[str, Any], name: str) -> None:
+        self._llm = llm
+        self._source = source
+        self._answers = answers
+        self._defaults = defaults
+        self._name = name
+        self._under_way: dict[int, Line] = {}
+        self._tallies: dict[int, Tally] = {}
+        self._total = Tally()
+        self._started = time.monotonic()
+        self.num_texts = self.num_errors = 0
+
+    def run(self, count: int, shown: Shown | None = None) -> None:
+        """Add all answers that are missing.
+
+        Args:
+            count: how many texts at once, as far as the model can.
+            shown: what sees the outcomes first, such as a progress bar.
+
+        Raises:
+            ValueError, MemoryError: there cannot be so many at once.
+            OSError: the input cannot be read, or the output not be written.
+        """
+        self._started = time.monotonic()
+        with contextlib.closing(self._jobs()) as jobs:
+            places = self._llm.places
+            if (possible := places.open(count)) < count:
+                warn(f"one text after the other instead of {count} at once: this kind of memory cannot be shared")
+            with Outcomes(places, possible, jobs) as outcomes:
+                watched = shown(outcomes) if shown else (outcome for outcome in outcomes)
+                with contextlib.closing(watched):
+                    for outcome in watched:
+                        self._add(outcome)
+
+    @property
+    def stats(self) -> Stats:
+        """Statistics of the texts of this run. The time is that of the run."""
+        seconds = time.monotonic() - self._started
+        stats = self._total.stats()
+        speed = stats.num_tokens / seconds if seconds > 0 else 0.0
+        return dataclasses.replace(stats, total_seconds=seconds, tokens_per_second=speed)
+
+    def _jobs(self) -> Generator[Job, None, None]:
+        """Called by one thread at a time."""
+        with contextlib.closing(lines_of(self._source)) as lines:
+            missing = (line for line in lines if bytes.fromhex(line.key) not in self._answers.keys)
+            for number, line in enumerate(missing):
+                self._under_way[number] = line
+                yield self._job(number, line)
+
+    def _job(self, number: int, line: Line) -> Job:
+        def generate(place: BaseLlama) -> dict[str, Any]:
+            watch = watch_of_call() or Watch()
+            try:
+                return self._generated(place, line, watch)
+            finally:
+                self._tallies[number] = watch.tally()
+
+        return generate
+
+    def _generated(self, place: BaseLlama, line: Line, watch: Watch) -> dict[str, Any]:
+        if line.problem is not None:
+            raise line.problem
+        if line.is_request:
+            from . import openai
+
+            return openai.generate(cast(Llama, place), line, self._defaults, self._name, watch)
+        return plain.generate(place, line, self._defaults)
+
+    def _add(self, outcome: Outcome) -> None:
+        line = self._under_way.pop(outcome.index)
+        if line.is_request:
+            from . import openai
+
+            answer = openai.answer(line, outcome)
+        else:
+            answer = plain.answer(line, outcome)
+        self._answers.add(answer)
+        self.num_texts += 1
+        self.num_errors += outcome.error is not None
+        self._total = self._total + self._tallies.pop(outcome.index, Tally())

@@ -1,0 +1,107 @@
+"""One line of the input: a prompt or a chat with its arguments, or a request in OpenAI's batch format."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from specllama.prompts.reading import object_of
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_REQUEST = ("url", "method", "body")
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line that is not blank."""
+
+    number: int
+    """From 1, as editors count."""
+    key: str
+    """By which its answer is known: 32 hexadecimal digits of what it says and, without a name of its own, of where."""
+    name: dict[str, Any]
+    """How its answer says whose it is: ``custom_id`` or ``id`` as the line has it, else ``index``, its number."""
+    content: dict[str, Any]
+    """What it says; empty where `problem` is not None."""
+    problem: ValueError | None = None
+    """Why there is nothing to generate."""
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it is in OpenAI's batch format."""
+        return _is_request(self.content)
+
+
+def lines_of(path: Path) -> Generator[Line, None, None]:
+    """The lines of a file, read as they are needed. What is wrong with one of them is its `problem`.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    named: dict[bytes, int] = {}
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            text = raw.removeprefix(_BYTE_ORDER_MARK).strip() if number == 1 else raw.strip()
+            if text:
+                yield _line(number, text, named)
+
+
+def _line(number: int, text: bytes, named: dict[bytes, int]) -> Line:
+    """A line.
+
+    Args:
+        number: its number.
+        text: what it says.
+        named: digests of the names of the lines before, and their numbers. Its own is added.
+    """
+    unnamed = {"index": number}
+    try:
+        content = object_of(_decoded(text))
+        name = _name_of(content)
+        if name:
+            digest = hashlib.blake2b(json.dumps(list(name.values())).encode("ascii"), digest_size=16).digest()
+            if (before := named.setdefault(digest, number)) != number:
+                raise ValueError(f"line {before} has this {_shown(name)}, too: give each line one of its own")
+    except ValueError as problem:
+        return Line(number, _key(b"%d " % number + text), unnamed, {}, problem)
+    return Line(number, _key(text if name else b"%d " % number + text), name or unnamed, content)
+
+
+def _name_of(content: dict[str, Any]) -> dict[str, Any]:
+    """What the line calls itself; empty if it does not.
+
+    Raises:
+        ValueError: no name, or none where one is needed.
+    """
+    key = next((key for key in ("custom_id", "id") if key in content), None)
+    if _is_request(content) and key != "custom_id":
+        raise ValueError("a request needs a `custom_id`, by which its answer can be told from the others'")
+    if key is None:
+        return {}
+    value = content[key]
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+        raise ValueError(f"`{key}` must be a name or a whole number, not {value!r:.100}")
+    return {key: value}
+
+
+def _is_request(content: dict[str, Any]) -> bool:
+    return any(field in content for field in _REQUEST)
+
+
+def _decoded(text: bytes) -> str:
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8: byte {error.start} of the line; save the file as UTF-8 text") from None
+
+
+def _key(text: bytes) -> str:
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+def _shown(name: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value!r:.100}" for key, value in name.items())

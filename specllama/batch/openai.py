@@ -1,0 +1,74 @@
+"""Lines in OpenAI's batch format: requests, answered as the server would, and their answers.
+
+Imports the extra `server`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specllama import Llama
+from specllama.engine.watch import Watch
+from specllama.parallel.outcome import Outcome
+from specllama.server.answers import Answers
+from specllama.server.errors import error_body, status_of
+from specllama.server.request_limits import checked
+from specllama.server.requests import ChatRequest, CompletionRequest
+
+from .answers import REQUEST_ID
+from .line import Line
+from .plain import NO_STREAMS, problem_of
+
+_MODELS: dict[str, type[ChatRequest | CompletionRequest]] = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+}
+
+
+class LineError(ValueError):
+    """A line that is no request."""
+
+
+def generate(place: Llama, line: Line, defaults: dict[str, Any], name: str, watch: Watch) -> dict[str, Any]:
+    """The body of the response to one line.
+
+    Args:
+        place: where it is generated.
+        line: the request.
+        defaults: fields that it leaves to all.
+        name: what the model is called, unless the request names it.
+        watch: that of this call.
+
+    Raises:
+        LineError: no method, URL and body that are known.
+        Exception: what is wrong with the body, or with generating.
+    """
+    method, url, given = (line.content.get(field) for field in ("method", "url", "body"))
+    if method not in ("POST", None):
+        raise LineError(f"method={method!r:.100} must be 'POST'")
+    if not isinstance(url, str) or url not in _MODELS:
+        raise LineError(f"url={url!r:.100} is not known: it must be one of {', '.join(_MODELS)}")
+    if not isinstance(given, dict):
+        raise LineError(f"`body` must be an object with the fields of {url}")
+    if given.get("stream"):
+        raise LineError(NO_STREAMS)
+    body = checked({**defaults, **{field: value for field, value in given.items() if value is not None}}, _MODELS[url])
+    body.require_room(place.n_ctx())
+    body.model = body.model or name
+    [response] = Answers(place, body)(watch)
+    return response
+
+
+def answer(line: Line, outcome: Outcome) -> dict[str, Any]:
+    """The line of the output."""
+    head = {"id": f"{REQUEST_ID}{line.key}", **line.name}
+    if isinstance(outcome.error, LineError):
+        said = {"code": "invalid_request", "message": problem_of(line, outcome.error)}
+        return {**head, "response": None, "error": said}
+    failed = outcome.error
+    response = {
+        "status_code": 200 if failed is None else status_of(failed),
+        "request_id": f"req_{line.key}",
+        "body": outcome.response if failed is None else error_body(failed),
+    }
+    return {**head, "response": response, "error": None}

@@ -1,0 +1,65 @@
+"""Lines with arguments of ``create_completion`` or ``create_chat_completion``, and their answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llama_cpp.llama_grammar import LlamaGrammar
+
+from specllama.backend.base_class import BaseLlama
+from specllama.parallel.outcome import Outcome
+from specllama.parallel.outcomes import arguments_of
+
+from .line import Line
+
+NO_STREAMS = 'a batch has no streams: leave "stream" out'
+_METHODS = {"prompt": "create_completion", "messages": "create_chat_completion"}
+
+
+def generate(place: BaseLlama, line: Line, defaults: dict[str, Any]) -> dict[str, Any]:
+    """The response to one line.
+
+    Args:
+        place: where it is generated.
+        line: its arguments.
+        defaults: those that it leaves to all.
+
+    Raises:
+        Exception: what the method raises; ValueError also for a line with neither a prompt nor messages, or both.
+    """
+    own = {name: value for name, value in line.content.items() if name not in line.name}
+    given = [name for name in _METHODS if name in own]
+    if len(given) != 1:
+        found = "both `prompt` and `messages`" if given else "neither `prompt` nor `messages`"
+        raise ValueError(f"the line has {found}: give one of them, or OpenAI's `custom_id`, `url` and `body`")
+    [name] = given
+    if own.get("stream"):
+        raise ValueError(NO_STREAMS)
+    arguments = arguments_of(own, name, defaults)
+    if isinstance(arguments.get("grammar"), str):
+        arguments["grammar"] = LlamaGrammar.from_string(arguments["grammar"], verbose=False)
+    response: dict[str, Any] = getattr(place, _METHODS[name])(**arguments)
+    return response
+
+
+def answer(line: Line, outcome: Outcome) -> dict[str, Any]:
+    """The line of the output."""
+    if outcome.error is not None:
+        said = {"error": {"message": problem_of(line, outcome.error), "type": type(outcome.error).__name__}}
+        return {**line.name, **said, "key": line.key}
+    response = outcome.response or {}
+    choice = response["choices"][0]
+    more = {"logprobs": choice.get("logprobs"), **choice.get("message", {})}
+    return {
+        **line.name,
+        "text": outcome.text,
+        "finish_reason": choice["finish_reason"],
+        **{name: more[name] for name in ("logprobs", "tool_calls", "function_call") if more.get(name) is not None},
+        "usage": response["usage"],
+        "key": line.key,
+    }
+
+
+def problem_of(line: Line, error: Exception) -> str:
+    """What was wrong with a line, in one line of text."""
+    return f"line {line.number}: {' '.join(str(error).split()) or type(error).__name__}"

@@ -1,0 +1,48 @@
+"""What is to be done: the lines of an input, beside the answers that are there."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from .answers import Answers
+from .line import lines_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """Known before a model is loaded."""
+
+    num_lines: int
+    """Lines that are not blank."""
+    num_done: int
+    """Those that are answered."""
+    has_requests: bool
+    """Whether any that is left is in OpenAI's format."""
+
+    @classmethod
+    def of(cls, path: Path, answers: Answers) -> Survey:
+        """Read the input once.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it has no line, or not all those that are answered.
+        """
+        others = dict(answers.keys)
+        num_lines = num_done = 0
+        has_requests = False
+        for line in lines_of(path):
+            num_lines += 1
+            if others.pop(bytes.fromhex(line.key), None) is not None:
+                num_done += 1
+            else:
+                has_requests = has_requests or line.is_request
+        if others:
+            raise ValueError(
+                f"{len(others)} of {len(answers.keys)} answers in the output, the first in its line "
+                f"{min(others.values())}, are to lines that {path} does not have: give another --output, or the input "
+                "as it was (lines may be added)"
+            )
+        if not num_lines:
+            raise ValueError(f"{path} has no line: give a prompt, a chat or a request on each")
+        return cls(num_lines, num_done, has_requests)

@@ -1,0 +1,144 @@
+"""`specllama batch`: many texts from a file into a file."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specllama.commands import arguments as common
+
+if TYPE_CHECKING:
+    from specllama.batch.batch import Batch, Shown
+    from specllama.batch.survey import Survey
+    from specllama.commands import Subparsers
+
+_MOST_PARALLEL = 256  # llama.cpp's own limit may be lower: it is looked at when the model is loaded
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "batch",
+        help="answer a file of prompts, many at once",
+        description="Answer each line of a file, many at once. Answers are appended as texts end. When the command is "
+        "ended, the same command goes on: it never answers a line twice. A line that fails has its error as its "
+        "answer, and the exit code stays 0.",
+    )
+    parser.add_argument(
+        "--input",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help='JSON lines: {"prompt": ...} or {"messages": [...]} with other arguments of a completion, or OpenAI\'s '
+        "batch format",
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="FILE", help="where answers are appended, in the order they end"
+    )
+    parser.add_argument(
+        "--parallel",
+        type=common.whole(1, _MOST_PARALLEL),
+        default=8,
+        metavar="N",
+        help="texts at once, default 8; each has room for --ctx-size tokens",
+    )
+    parser.add_argument(
+        "--max-tokens",
+        "-n",
+        type=common.whole(1),
+        metavar="N",
+        help="tokens of an answer whose line does not say; default: 16 to a prompt, as many as fit in a chat",
+    )
+    parser.add_argument("--quiet", "-q", action="store_true", help="neither progress nor statistics")
+    common.add_model_arguments(parser)
+    common.add_sampling_arguments(parser, "that of every text whose line has none")
+    common.add_server_sampling_arguments(parser)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Answer what has no answer yet; on Ctrl-C and SIGTERM say how to go on."""
+    from specllama.batch.answers import Answers
+    from specllama.batch.survey import Survey
+
+    with common.usage_checked():
+        _check_files(arguments.input, arguments.output)
+    interrupted: BaseException | None = None
+    with Answers(arguments.output) as answers:
+        survey = Survey.of(arguments.input, answers)
+        if survey.num_lines == survey.num_done:
+            if not arguments.quiet:
+                print(f"all {survey.num_lines} lines have their answers in {arguments.output}", file=sys.stderr)
+            return 0
+        _require_server(survey)
+        llm = common.load_llama(arguments)
+        with contextlib.closing(llm):
+            from specllama.batch.batch import Batch
+
+            name = Path(arguments.model).name
+            batch = Batch(llm, arguments.input, answers, defaults=_defaults(arguments), name=name)
+            try:
+                batch.run(min(arguments.parallel, survey.num_lines - survey.num_done), _shown(arguments, survey))
+            except (KeyboardInterrupt, SystemExit) as error:
+                interrupted = error
+    _report(arguments, batch, survey)
+    if interrupted is not None:
+        raise interrupted
+    return 0
+
+
+def _check_files(source: Path, output: Path) -> None:
+    """Refuse what cannot be gone on with.
+
+    Raises:
+        ValueError: a pipe, or one file for both.
+        OSError: the input cannot be read.
+    """
+    for option, path in (("--input", source), ("--output", output)):
+        if str(path) == "-" or (path.exists() and not path.is_file()):
+            raise ValueError(f"{option} {path} is no file: a batch reads it again in order to go on where it stopped")
+    with source.open("rb"):  # before the output is made
+        pass
+    if output.exists() and source.samefile(output):
+        raise ValueError(f"--input and --output are both {source}: give another --output")
+
+
+def _require_server(survey: Survey) -> None:
+    missing = next((name for name in ("fastapi", "prometheus_client") if not importlib.util.find_spec(name)), None)
+    if survey.has_requests and missing:
+        raise ImportError(f'lines in OpenAI\'s format need {missing}: pip install "specllama[server]"')
+
+
+def _defaults(arguments: argparse.Namespace) -> dict[str, Any]:
+    options = {**common.sampling_options(arguments), **common.server_sampling_options(arguments)}
+    if arguments.max_tokens is not None:
+        options["max_tokens"] = arguments.max_tokens
+    if "top_k" in options:
+        options["top_k"] = max(0, options["top_k"])  # all, as requests say it
+    return options
+
+
+def _shown(arguments: argparse.Namespace, survey: Survey) -> Shown | None:
+    from specllama.parallel.progress import progress_bar
+
+    if arguments.quiet or not sys.stderr.isatty():
+        return None
+    return functools.partial(progress_bar, total=survey.num_lines, num_done=survey.num_done)
+
+
+def _report(arguments: argparse.Namespace, batch: Batch, survey: Survey) -> None:
+    num_done = survey.num_done + batch.num_texts
+    if not arguments.quiet and batch.num_texts:
+        print(batch.stats, file=sys.stderr)
+    if batch.num_errors:
+        print(f"{batch.num_errors} of {batch.num_texts} texts failed: their answers say why", file=sys.stderr)
+    if num_done < survey.num_lines:
+        left = "the same command goes on with the others"
+        print(f"{num_done} of {survey.num_lines} answers are in {arguments.output}: {left}", file=sys.stderr)
+    elif not arguments.quiet:
+        print(f"all {survey.num_lines} answers are in {arguments.output}", file=sys.stderr)
