@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <stdexcept>
 
 #include "clock.hpp"
@@ -161,6 +162,7 @@ std::size_t Scheduler::chunk(const Decoder & decoder) {
     if (num_generating > 0) {
         const double seconds = served_by(decoder).token_seconds;
         most = seconds > 0.0 ? static_cast<std::size_t>(prompt_share / seconds) : first_chunk;
+        most = std::min(most, decoder.n_batch() / 2);  // the others' tokens fit beside it
     }
     return std::clamp(most / num_prompts, std::min(least_chunk, decoder.n_batch()), decoder.n_batch());
 }
@@ -256,17 +258,22 @@ void Scheduler::run() {
     done_.notify_all();
 }
 
-// The draft's decodes before the target's, rounds before prompts; as many as fit.
+// The draft's decodes before the target's, as many as fit: the one that has waited longest, so that everybody's turn
+// comes, then rounds before prompts.
 std::vector<Scheduler::Want *> Scheduler::next_group() {
     const auto is_drafts = [this](const Want * want) {
         return &want->addition.sequence->decoder() != served_[0].decoder.get();
     };
     const bool drafts = std::any_of(wants_.begin(), wants_.end(), is_drafts);
-    std::stable_partition(wants_.begin(), wants_.end(), [](const Want * want) { return !is_prompt(want->addition); });
+    std::vector<Want *> waiting;
+    std::copy_if(wants_.begin(), wants_.end(), std::back_inserter(waiting),
+                 [&](const Want * want) { return is_drafts(want) == drafts; });
+    std::stable_partition(waiting.begin() + 1, waiting.end(),
+                          [](const Want * want) { return !is_prompt(want->addition); });
     std::vector<Want *> group;
     std::size_t room = served_[drafts ? 1 : 0].decoder->n_batch();
-    for (Want * want : wants_) {
-        if (is_drafts(want) == drafts && want->addition.count <= room) {
+    for (Want * want : waiting) {
+        if (want->addition.count <= room) {
             group.push_back(want);
             room -= want->addition.count;
         }

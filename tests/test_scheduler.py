@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from engine import Engine
-from many_texts import ManyTexts
 from scipy import stats
+from several_texts import ManyTexts
 
 from specllama import _core
 
