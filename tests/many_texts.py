@@ -89,7 +89,7 @@ class ManyTexts:
         tokens: list[int] = []
         try:
             while len(tokens) < count:
-                new, _, _ = engine.step(count - len(tokens))
+                new = engine.step(count - len(tokens)).tokens
                 # A round that is open says all that it has emitted so far.
                 tokens = list(np.asarray(engine.history())[len(prompt) :]) if new else tokens
         finally:

@@ -13,6 +13,7 @@ import pytest
 from engine import Engine
 from many_texts import ManyTexts
 from scipy import stats
+from structs import values
 
 from specllama import _core
 
@@ -140,7 +141,7 @@ def test_a_prompt_comes_in_parts_beside_the_others_tokens(
     thread = threading.Thread(target=join)
     thread.start()
     while not joined.is_set():
-        during += first.step(1)[0]
+        during += first.step(1).tokens
     thread.join()
     assert len(during) > 2
     texts.finish()
@@ -158,7 +159,7 @@ def test_a_reader_who_takes_their_time_holds_nobody_up(
         quick.step(1)
     assert texts.scheduler.counters.waiting_seconds < 0.5 * max(1.0, time.perf_counter() - start)
     assert texts.scheduler.num_generating == 1, "the other is not counted while nobody asks for its next token"
-    assert len(slow.step(1)[0]) == 1, "it goes on where it was"
+    assert len(slow.step(1).tokens) == 1, "it goes on where it was"
     texts.finish()
 
 
@@ -295,9 +296,9 @@ def test_what_batches_cost_is_learned_and_shared(tiny_files: TinyFiles, open_tex
         for prompt in prompts(16)
     ]
     texts.run(jobs)
-    target, draft = texts.scheduler.costs
+    target, draft = values(texts.scheduler.costs)
     assert draft
     assert any(n >= PLACES for n in target)
     assert all(seconds > 0 for seconds in target.values())
     texts.scheduler.restore_costs({1: 1.0, 4: 2.0}, {1: 0.5})
-    assert texts.scheduler.costs == ({1: 1.0, 4: 2.0}, {1: 0.5})
+    assert values(texts.scheduler.costs) == ({1: 1.0, 4: 2.0}, {1: 0.5})
