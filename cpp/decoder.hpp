@@ -81,7 +81,10 @@ public:
     void require_open() const;
 
     // Forgets the llama_context: whoever created it is about to free it.
-    void close() { context_ = nullptr; }
+    void close() {
+        const std::lock_guard lock(memory_mutex_);
+        context_ = nullptr;
+    }
 
     // What has several sequences decoded together, each of which has a thread of its own; null: nothing has.
     Scheduler * scheduler() const { return scheduler_; }

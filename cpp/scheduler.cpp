@@ -69,6 +69,8 @@ void Scheduler::close() {
     done_.notify_all();
     if (thread_.joinable()) {
         thread_.join();
+        std::unique_lock lock(mutex_);
+        work_.wait(lock, [this] { return num_working_ == 0; });
         for (const Served & served : served_) {
             served.decoder->ask(nullptr);
         }

@@ -40,7 +40,8 @@ public:
     Scheduler(const Scheduler &) = delete;
     Scheduler & operator=(const Scheduler &) = delete;
 
-    // Ends the decode that is running. Whoever waits for one, and whoever asks later, gets ClosedError.
+    // Ends the decode that is running. Whoever waits for one, and whoever asks later, gets ClosedError. Returns when no
+    // text is at work any more: their contexts may be freed then.
     void close();
 
     // Of one text. Its Speculator has it.

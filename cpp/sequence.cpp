@@ -122,6 +122,7 @@ void Sequence::save_to(Checkpoints & checkpoints, std::size_t most) {
 }
 
 std::size_t Sequence::keep_common(const std::vector<int32_t> & history) {
+    const std::lock_guard lock(decoder_->memory_mutex());
     decoder_->require_open();
     const auto limit = std::min(tokens_.size(), history.empty() ? 0 : history.size() - 1);
     const auto end = tokens_.begin() + static_cast<std::ptrdiff_t>(limit);
@@ -131,6 +132,7 @@ std::size_t Sequence::keep_common(const std::vector<int32_t> & history) {
 }
 
 void Sequence::keep(std::size_t count) {
+    const std::lock_guard lock(decoder_->memory_mutex());
     decoder_->require_open();
     cut(std::min(count, tokens_.size()));
 }
@@ -169,12 +171,17 @@ void Sequence::plan(const std::vector<int32_t> & history) {
 bool Sequence::should_wait(const std::vector<int32_t> & history) const {
     const std::lock_guard lock(decoder_->memory_mutex());
     return std::any_of(decoder_->sequences().begin(), decoder_->sequences().end(),
-                       [this, &history](const Sequence * other) {
-                           const std::size_t held = other->tokens_.size();
-                           const std::size_t common = num_common(history, other->plan_);
-                           const bool is_ahead = held > tokens_.size() || (held == tokens_.size() && other->id_ < id_);
-                           return other != this && is_ahead && held < common && common >= tokens_.size() + least_shared;
-                       });
+                       [this, &history](const Sequence * other) { return other != this && leads(*other, history); });
+}
+
+// Whether another sequence is ahead in what both are about to decode.
+bool Sequence::leads(const Sequence & other, const std::vector<int32_t> & history) const {
+    const std::size_t held = other.tokens_.size();
+    // The last token of a prompt is not decoded with it.
+    const std::size_t most = std::min(history.size(), std::max<std::size_t>(other.plan_.size(), 1)) - 1;
+    const std::size_t common = std::min(num_common(history, other.plan_), most);
+    const bool is_ahead = held > tokens_.size() || (held == tokens_.size() && other.id_ < id_);
+    return is_ahead && held < common && common >= tokens_.size() + least_shared;
 }
 
 BatchPart Sequence::part_of(const Addition & addition) const {

@@ -85,6 +85,7 @@ public:
 
 private:
     BatchPart part_of(const Addition & addition) const;
+    bool leads(const Sequence & other, const std::vector<int32_t> & history) const;
     void cut(std::size_t count);
     bool remove_behind(std::size_t count);
     void restore(std::size_t count);

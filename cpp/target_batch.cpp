@@ -86,7 +86,6 @@ bool TargetBatch::roll_back(const std::vector<int32_t> & history) {
 void TargetBatch::finish(const std::vector<int32_t> & history) {
     num_rows_ = 0;
     sequence_->keep(num_common(history, sequence_->tokens()));  // what was rejected may be in it
-    sequence_->plan({});
 }
 
 }  // namespace specllama

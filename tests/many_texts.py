@@ -89,9 +89,8 @@ class ManyTexts:
         tokens: list[int] = []
         try:
             while len(tokens) < count:
-                new = engine.step(count - len(tokens)).tokens
-                # A round that is open says all that it has emitted so far.
-                tokens = list(np.asarray(engine.history())[len(prompt) :]) if new else tokens
+                engine.step(count - len(tokens))
+                tokens = list(np.asarray(engine.history())[len(prompt) :])
         finally:
             engine.finish(len(prompt) + len(tokens))
         return [int(token) for token in tokens]

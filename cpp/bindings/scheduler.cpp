@@ -16,6 +16,16 @@ namespace specllama {
 
 namespace {
 
+// Texts may need Python's lock to come to an end.
+void destroy(Scheduler * scheduler) {
+    const py::gil_scoped_release release;
+    delete scheduler;  // NOLINT(cppcoreguidelines-owning-memory)
+}
+
+std::shared_ptr<Scheduler> make_scheduler(std::shared_ptr<Decoder> target, std::shared_ptr<Decoder> draft) {
+    return {new Scheduler(std::move(target), std::move(draft)), &destroy};
+}
+
 Costs costs(Scheduler & self) { return {self.costs(0).known(), self.costs(1).known()}; }
 
 void restore_costs(Scheduler & self, const Curve & target, const Curve & draft) {
@@ -35,8 +45,7 @@ void bind_scheduler(py::module_ & module) {
         .field("waiting_seconds", &Counters::waiting_seconds, "In which a decode waited for texts that were at work.");
     py::class_<Scheduler, std::shared_ptr<Scheduler>>(module, "Scheduler",
                                                       "Decodes what several loops want in one batch.")
-        .def(py::init<std::shared_ptr<Decoder>, std::shared_ptr<Decoder>>(), py::arg("target"),
-             py::arg("draft") = nullptr)
+        .def(py::init(&make_scheduler), py::arg("target"), py::arg("draft") = nullptr)
         .def_property_readonly("counters", &Scheduler::counters)
         .def_property_readonly("num_generating", &Scheduler::num_generating)
         .def_property_readonly("costs", &costs)
