@@ -1,5 +1,5 @@
 #!/bin/bash
-# Measures what README and docs/ show: bash scripts/measure.sh [PART ...], by default all of them, about 75 minutes on two cores.
+# Measures what README and docs/ show: bash scripts/measure.sh [PART ...], by default all of them, about 80 minutes on two cores.
 # A part is a file of docs/data/ (PART.json) and takes less than 5 minutes there. Afterwards: python scripts/tables.py.
 #
 #   costs-TYPE              T(n) and prompts, llama.cpp's kernels and ours by turns; TYPE is q4_k_m or q8_0
@@ -9,6 +9,7 @@
 #   ceiling-TYPE-WAY        what would be possible
 #   loading-TYPE            memory and time of loading
 #   overhead, lookup-cost   what specllama itself costs
+#   many-texts-q4_k_m       several texts at once
 #   json-schemas-TYPE       answers in JSON; f16 too
 #   These need no quiet machine:
 #   accuracy, perplexity-TYPE, splits-TYPE-WAY
@@ -32,6 +33,7 @@ parts() {
     for kind in kinds humaneval spec-bench; do echo "$kind-f16-theirs"; done
     echo overhead
     echo lookup-cost
+    echo many-texts-q4_k_m
     echo accuracy
     for type in q4_k_m q8_0; do
         echo "perplexity-$type"
@@ -85,6 +87,7 @@ measure() {
         json-schemas-*) python "$scripts/json_schemas.py" "$(model "$part")" "$draft" --record "$part" ;;
         overhead) python "$scripts/overhead.py" --record "$part" ;;
         lookup-cost) python "$scripts/lookup_cost.py" --record "$part" ;;
+        many-texts-*) python "$scripts/many_texts.py" "$(model "$part")" "$draft" --record "$part" ;;
         accuracy) python "$scripts/accuracy.py" --record "$part" ;;
         perplexity-*) python "$scripts/perplexity.py" "$(model "$part")" --record "$part" ;;
         splits-*) python "$scripts/splits.py" "$(model "$part")" "$draft" --kernels "$(kernels "$part")" --record "$part" ;;

@@ -33,6 +33,7 @@ MODEL = {
     "n_ctx": 4096,
     "n_gpu_layers": 0,
     "kernels": "AVX2, 950 MiB of weights",
+    "batch_invariant": False,
     "n_threads": 2,
     "n_threads_batch": 2,
 }
@@ -103,6 +104,16 @@ def test_markdown_has_all_that_others_need(result: BenchResult) -> None:
     threads = ["0", "4096", "2", "2"]
     assert models["target"] == ["Some Model", "some.gguf", "qwen2 1.5B F16", "3.00 GiB", "1.54 B", *threads]
     assert models["draft"] == ["Some Model", "small.gguf", "qwen2 1.5B F16", "98.00 MiB", "134.52 M", *threads]
+
+
+def test_the_same_bits_are_said_and_an_older_result_does_not_know(result: BenchResult) -> None:
+    def report(**known: bool) -> str:
+        target = {name: value for name, value in MODEL.items() if name != "batch_invariant"} | known
+        return to_markdown(dataclasses.replace(result, machine={**MACHINE, "target": target}))
+
+    assert "the same bits in every batch" in report(batch_invariant=True)
+    assert "the same bits in every batch" not in report(batch_invariant=False)
+    assert report() == report(batch_invariant=False)
 
 
 def test_markdown_summary(result: BenchResult) -> None:

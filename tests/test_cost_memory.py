@@ -230,8 +230,8 @@ class Rounds:
         self.target, self.draft = _test.CostModel(), _test.CostModel()
 
     @property
-    def costs(self) -> tuple[dict[int, float], dict[int, float]]:
-        return self.target.known(), self.draft.known()
+    def costs(self) -> types.SimpleNamespace:
+        return types.SimpleNamespace(target=self.target.known(), draft=self.draft.known())
 
     def restore_costs(self, target: dict[int, float], draft: dict[int, float]) -> None:
         self.target.restore(target)

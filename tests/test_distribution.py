@@ -207,10 +207,10 @@ def test_logprobs(n_vocab: int) -> None:
     expected = logits.astype(np.float64) - np.logaddexp.reduce(logits.astype(np.float64))
     for num_top in (0, 1, 10, n_vocab - 1, n_vocab, n_vocab + 1):
         token = (7 * num_top) % n_vocab
-        logprob, by_id = _core.logprobs(logits, token, num_top)
-        assert logprob == pytest.approx(expected[token], abs=1e-6)
-        assert list(by_id) == ranked[:num_top].tolist()
-        assert np.allclose(list(by_id.values()), expected[list(by_id)], rtol=0.0, atol=1e-6)
+        found = _core.logprobs(logits, token, num_top)
+        assert found.logprob == pytest.approx(expected[token], abs=1e-6)
+        assert list(found.top) == ranked[:num_top].tolist()
+        assert np.allclose(list(found.top.values()), expected[list(found.top)], rtol=0.0, atol=1e-6)
     with pytest.raises(ValueError, match=r"a vector \[n_vocab\]"):
         _core.logprobs(logits.reshape(1, -1), 0, 1)
     with pytest.raises(ValueError, match=f"token {n_vocab} is none of {n_vocab} logits"):
@@ -219,7 +219,9 @@ def test_logprobs(n_vocab: int) -> None:
 
 def test_logprobs_of_banned_tokens() -> None:
     logits = np.array([-np.inf, 1.0, -np.inf, 1.0], np.float32)
-    assert _core.logprobs(logits, 0, 4) == (-np.inf, pytest.approx({1: -np.log(2), 3: -np.log(2)}))
+    found = _core.logprobs(logits, 0, 4)
+    assert found.logprob == -np.inf
+    assert found.top == pytest.approx({1: -np.log(2), 3: -np.log(2)})
 
 
 def test_banned_tokens_get_nothing_and_the_last_one_left_gets_all() -> None:

@@ -255,7 +255,7 @@ def test_two_loops_over_one_pair_are_refused_or_take_turns(make_engine: MakeEngi
         settings: dict[str, Any] = {"rule": "block", "num_draft_tokens": 4, "seed": 1}
         patiently(lambda: loop.begin(prompt, sampler=_core.SamplerParams(), **settings))
         while len(result) < 60:
-            result += patiently(functools.partial(loop.step, 60 - len(result)))[0]
+            result += patiently(functools.partial(loop.step, 60 - len(result))).tokens
 
     for _ in range(50):
         results: list[list[int]] = [[], []]

@@ -136,8 +136,8 @@ def test_a_pair(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
         wanted = {n: result.curves[role].spread(n)[0] for n in result.curves[role].sizes}
         assert kept(model, role) == wanted
     restored = llm.session.engine.costs  # the engine that was there believes it from here on
-    assert restored[0] == pytest.approx(kept(llm, "target"))
-    assert restored[1] == pytest.approx(kept(draft, "draft"))
+    assert restored.target == pytest.approx(kept(llm, "target"))
+    assert restored.draft == pytest.approx(kept(draft, "draft"))
     assert llm.n_tokens == draft.n_tokens == 0
     assert llm.create_completion(PROMPT, max_tokens=8, temperature=0.0)["choices"][0]["text"] == text
     other = make_llama(draft=tiny_files.good)

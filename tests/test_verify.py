@@ -165,7 +165,7 @@ def test_the_next_token_is_the_inverse_of_the_cumulated_residual(rule: str) -> N
             edges = np.cumsum(source.probs)
             for i, token in enumerate(source.ids):
                 inside = [edges[i] - 1e-9, edges[i] - source.probs[i] + 1e-9]
-                assert [verify(r.core_p, r.core_q, r.draft, accept, u)[1] for u in inside] == [token] * 2
+                assert [verify(r.core_p, r.core_q, r.draft, accept, u).next for u in inside] == [token] * 2
                 seen.add((n, int(token)))
     assert len({n for n, _ in seen}) > 1
 
@@ -175,9 +175,9 @@ def test_a_drafted_token_without_probability_is_never_accepted(rule: str) -> Non
     verify = {"rejection": _test.verify_rejection, "block": _test.verify_block}[rule]
     p = [_core.Distribution([0], [1.0])] * 2
     q = [_core.Distribution([1], [1.0])]
-    assert verify(p, q, [1], [0.0], 0.7) == (0, 0)
+    assert values(verify(p, q, [1], [0.0], 0.7)) == (0, 0)
     # A draft whose own distribution lacks the token cannot have drawn it.
-    assert verify(p, q, [0], [0.0], 0.7)[1] == 0
+    assert verify(p, q, [0], [0.0], 0.7).next == 0
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
@@ -259,7 +259,7 @@ def test_sampled_rounds_have_the_distribution_of_the_target(rule: str) -> None:
         p = [distribution(target(block[:j]), "sparse") for j in range(gamma + 1)]
         q = [distribution(draft(block[:j]), "sparse") for j in range(gamma)]
         accept = [_test.uniform(1, 3, i, j) for j in range(gamma)]
-        accepted, token = verify(p, q, list(block), accept, _test.uniform(1, 4, i, 0))
+        accepted, token = values(verify(p, q, list(block), accept, _test.uniform(1, 4, i, 0)))
         first[(*block[:accepted], token)[0]] += 1
         length += accepted
     assert scipy.stats.chisquare(first, n * target(())).pvalue > 1e-4

@@ -108,13 +108,14 @@ def _cell(text: str) -> str:
 def machine_text(machine: Mapping[str, Any]) -> str:
     """What `describe_machine` says, as a list and a table."""
     gpu = "GPU offload" if machine["gpu_offload"] else "no GPU offload"
+    same_bits = machine["target"].get("batch_invariant", False)  # older results do not say
     lines = [
         f"- specllama {machine['specllama']}, llama-cpp-python {machine['llama_cpp_python']}, "
         f"Python {machine['python']}, {machine['os']}",
         f"- {machine['cpu']}, {machine['logical_cores']} logical cores",
         f"- backend {', '.join(machine['backends']) or 'unknown'} ({gpu}): {machine['system_info']}",
         *(f"- kernels of the {role}: {machine[role]['kernels']}" for role in ("target", "draft") if machine[role]),
-        *(["- the target's logits are the same bits in every batch"] if machine["target"]["batch_invariant"] else []),
+        *(["- the target's logits are the same bits in every batch"] if same_bits else []),
         *(f"- {note}" for note in machine["backend_notes"]),
     ]
     rows = [_model_cells(name, machine[name]) for name in ("target", "draft") if machine[name]]
