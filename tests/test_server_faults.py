@@ -225,7 +225,7 @@ GARBAGE: list[tuple[str, bytes]] = (
             b'{"messages": [{"role": "user", "content": "hi"}], "response_format": {"type": "json_object", "schema": '
             b'{"type": "array", "items": {"type": "null"}, "minItems": 1000000000}}}',
             b'{"messages": [{"role": "user", "content": "hi"}], "response_format": {"type": "json_object", "schema": '
-            b'{"type": "array", "items": {"type": "null"}, "maxItems": 30000}}}',
+            b'{"type": "string", "maxLength": 5000, "not": {"const": "a"}}}}',
             b'{"messages": [{"role": "user", "content": "hi"}], "top_logprobs": -1}',
             b'{"messages": [{"role": "user", "content": "hi"}], "logprobs": true, "top_logprobs": 21}',
             b'{"messages": [{"role": "user", "content": "hi", "tool_calls": 5}]}',
