@@ -12,14 +12,16 @@ import pytest
 from needed import imported
 
 jsonschema = imported("jsonschema")
-imported("llguidance")
+llguidance = imported("llguidance")
 
 import llama_cpp
+import numpy as np
 
 import specllama
 from specllama.completions.chat_template import chat_call
 from specllama.engine.schema_constraint import SchemaProcessor, schema_matcher, schema_vocabulary
-from specllama.grammars.schema_matcher import NotEnforcedError, SchemaGrammar, matched_schema
+from specllama.grammars.schema_matcher import NotEnforcedError, SchemaGrammar, SchemaMatcher, matched_schema
+from specllama.grammars.schema_pieces import SchemaPieces
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 MESSAGES: Any = [{"role": "user", "content": "the cat"}]
 DRAFTS = ["identical", "good", "adversarial", "padded_draft"]
 STRING: Any = {"type": "string"}
+NULL: Any = {"type": "null"}
 
 
 def of(**properties: Any) -> dict[str, Any]:
@@ -219,18 +222,96 @@ def test_any_vocabulary_will_do(make_llama: MakeLlama, tiny_files: TinyFiles, ki
     vocabulary = schema_vocabulary(llm)
     assert vocabulary is schema_vocabulary(llm)
     assert 0 < vocabulary.seconds < 30
-    mask, may_end, _ = schema_matcher(llm, grammar("values"))(llm._input_ids[:0])
+    matcher = schema_matcher(llm, grammar("values"))
+    if kind == "letters":  # llama.cpp would end the process if it were to find the tokens of a brace
+        with pytest.raises(ValueError, match="cannot be followed any further"):
+            matcher(llm._input_ids[:0])
+        return
+    mask, may_end, _ = matcher(llm._input_ids[:0])
     assert not may_end
     allowed = int.from_bytes(mask, "little")
+    assert allowed
+    before = llm.tokenize(b"a", add_bos=False)
+    start = llm.detokenize(before)
     for token in range(llm.n_vocab()):
-        text = llm.detokenize([llm.tokenize(b"a", add_bos=False)[0], token])[1:]
         if allowed >> token & 1:
-            assert text.lstrip()[:1] in (b"{", b"")
+            assert llm.detokenize([*before, token]).removeprefix(start)[:1] == b"{"
+
+
+def test_a_vocabulary_that_lacks_bytes() -> None:
+    tokens = [b"\xff<end>", b"{", b'"', b"a", b'":', b'"a', b":", b"1", b"}", b'{"', b"b"]
+    tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(SchemaPieces(tokens, 0)))
+    for value in (11, "ab"):
+        matched = matched_schema(json.dumps(of(a={"const": value})))
+        matcher = SchemaMatcher(llguidance.LLMatcher(tokenizer, matched, log_level=0), frozenset([0]))
+        written: list[int] = []
+        for _ in range(9):
+            mask, may_end, forced = matcher(np.array(written, dtype=np.intc))
+            if may_end:
+                break
+            allowed = [token for token in range(1, len(tokens)) if int.from_bytes(mask, "little") >> token & 1]
+            assert forced in (-1, *allowed)
+            written.append(allowed[-1])
+        assert json.loads(b"".join(tokens[token] for token in written)) == {"a": value}
+    unknown = SchemaMatcher(llguidance.LLMatcher(tokenizer, matched_schema('{"const": "a☺"}')), frozenset([0]))
+    with pytest.raises(ValueError, match="cannot be followed any further"):
+        unknown(np.array([5], dtype=np.intc))
+
+
+# --- Answers that end -------------------------------------------------------------------------------------------------
+
+
+def writes(schema: Any, text: str) -> bool:
+    """Whether all of a text, and nothing less, is an answer."""
+    tokenizer = llguidance.LLTokenizer("byte")
+    matcher = llguidance.LLMatcher(tokenizer, matched_schema(json.dumps(schema)), log_level=0)
+    return bool(matcher.try_consume_tokens(list(text.encode())) == len(text.encode()) and matcher.is_accepting())
+
+
+def test_blanks_are_few() -> None:
+    schema = {**of(a={"const": 1}, b={"type": "array", "items": NULL}), "x-guidance": {"whitespace_pattern": " +"}}
+    for text in ('{"a":1,"b":[null,null]}', '{"a": 1, "b": [null, null]}'):
+        assert writes(schema, text)
+    for text in ('{"a":  1,"b":[]}', '{ "a":1,"b":[]}', '{"a":1,\n"b":[]}', '{"a":1 ,"b":[]}', '{"a":1,"b":[ ]}'):
+        assert not writes(schema, text)
+
+
+NAMED: Any = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+REFERRED: Any = {"$ref": "#/$defs/named"}
+CLOSED: dict[str, Any] = {
+    "an object": (NAMED, "@"),
+    "an item": ({"type": "array", "items": NAMED}, "[@]"),
+    "a reference": ({**of(x=REFERRED), "$defs": {"named": NAMED}}, '{"x":@}'),
+    "an alternative": ({"anyOf": [NAMED, NULL]}, "@"),
+    "one schema of allOf": ({"allOf": [REFERRED], "$defs": {"named": NAMED}}, "@"),
+    "a property of this name": ({"type": "object", "properties": {"properties": NAMED}}, '{"properties":@}'),
+}
+OPEN: dict[str, Any] = {
+    "says so": ({**NAMED, "additionalProperties": True}, '{"a":1,"b":2}'),
+    "says which": ({**NAMED, "additionalProperties": {"const": 3}}, '{"a":1,"b":3}'),
+    "names none": ({"type": "object"}, '{"a":1,"b":2}'),
+    "requires another": ({**NAMED, "required": ["a", "b"]}, '{"a":1,"b":2}'),
+    "requires several": ({**NAMED, "minProperties": 2}, '{"a":1,"b":2}'),
+    "holds with another": ({"allOf": [NAMED, {"properties": {"b": {"const": 2}}}]}, '{"a":1,"b":2}'),
+    "holds with a reference": ({**REFERRED, "properties": {"b": NULL}, "$defs": {"named": NAMED}}, '{"a":1,"b":null}'),
+    "is no schema": (of(x={"const": NAMED}), json.dumps({"x": NAMED}, separators=(",", ":"))),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_objects_have_the_properties_that_are_named(name: str) -> None:
+    schema, text = CLOSED[name]
+    assert writes(schema, text.replace("@", '{"a":1}'))
+    assert not writes(schema, text.replace("@", '{"a":1,"b":2}'))
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_where_others_are_meant_they_may_come(name: str) -> None:
+    schema, text = OPEN[name]
+    assert writes(schema, text)
 
 
 # --- What llguidance is not given -------------------------------------------------------------------------------------
-
-NULL: Any = {"type": "null"}
 
 
 def chain(length: int) -> Any:

@@ -225,7 +225,7 @@ GARBAGE: list[tuple[str, bytes]] = (
             b'{"messages": [{"role": "user", "content": "hi"}], "response_format": {"type": "json_object", "schema": '
             b'{"type": "array", "items": {"type": "null"}, "minItems": 1000000000}}}',
             b'{"messages": [{"role": "user", "content": "hi"}], "response_format": {"type": "json_object", "schema": '
-            b'{"type": "string", "maxLength": 5000}}}',
+            b'{"type": "string", "maxLength": 5000, "not": {"const": "a"}}}}',
             b'{"messages": [{"role": "user", "content": "hi"}], "top_logprobs": -1}',
             b'{"messages": [{"role": "user", "content": "hi"}], "logprobs": true, "top_logprobs": 21}',
             b'{"messages": [{"role": "user", "content": "hi", "tool_calls": 5}]}',
@@ -250,6 +250,16 @@ def test_garbage_is_answered_by_what_is_wrong_with_it(served: Served) -> None:
         assert len(reply.json()["error"]["message"]) < 1000
     assert served.complete()["choices"] == expected
     assert served.app.state.worker.outcomes["stopped"] == 0
+
+
+def test_a_schema_that_llama_cpps_parser_might_crash_on(served: Served, without_llguidance: None) -> None:
+    schema = {"type": "string", "maxLength": 5000}
+    body = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "response_format": {"type": "json_object", "schema": schema},
+    }
+    assert served.post("/v1/chat/completions", **body).status_code == 400
+    assert served.complete()["choices"]
 
 
 TEMPLATE = """{% for m in messages %}{{ m.role }}: {{ m.content }}

@@ -139,7 +139,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"grammar": "root ::= ["}, "grammar"),
     ({"seed": 2**100}, ""),
     ({"num_draft_tokens": 2**40}, "num_draft_tokens"),
-    ({"n": -1}, "must be 1"),
+    ({"n": -1}, "-1 answers cannot be given: ask for 1"),
     ({"model": "a\0b"}, ""),
     ({"stop": ["\0"]}, ""),
     ({"user": "a\0b"}, ""),

@@ -14,7 +14,9 @@ from specllama import _core
 from specllama.backend import libllama
 from specllama.backend.base_class import BaseLlama
 from specllama.grammars.schema_matcher import SchemaGrammar, SchemaMatcher
+from specllama.grammars.schema_pieces import SchemaPieces
 
+_EVERY_BYTE = frozenset(bytes([byte]) for byte in range(256))
 _MOST_MATCHERS = 8  # of the last schemas: making one takes longer than copying it
 
 
@@ -87,18 +89,21 @@ class SchemaProcessor:
 
 
 def _made(llama: BaseLlama) -> SchemaVocabulary:
-    from llguidance import LLTokenizer
-
     start = time.perf_counter()
     vocab = libllama.vocab_of(llama._model)
     pieces, ends = _core.token_pieces(libllama.API, vocab)
     if not ends:  # llguidance needs one
         pieces.append(b"\xff<end>")
     end = llama.token_eos()
-    tokenizer = LLTokenizer.from_llamacpp(
-        tokens=pieces,
-        vocab_ptr=vocab,
-        tokenize_fptr=libllama.address_of("llama_tokenize"),
-        eos_token=end if end in ends else ends[0] if ends else len(pieces) - 1,
+    end = end if end in ends else ends[0] if ends else len(pieces) - 1
+    return SchemaVocabulary(_tokenizer(vocab, pieces, end), ends, time.perf_counter() - start)
+
+
+def _tokenizer(vocab: int, pieces: list[bytes], end: int) -> Any:
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    if not _EVERY_BYTE.issubset(pieces):  # llama_tokenize would end the process at a byte that no token has
+        return LLTokenizer(TokenizerWrapper(SchemaPieces(pieces, end)))
+    return LLTokenizer.from_llamacpp(
+        tokens=pieces, vocab_ptr=vocab, tokenize_fptr=libllama.address_of("llama_tokenize"), eos_token=end
     )
-    return SchemaVocabulary(tokenizer, ends, time.perf_counter() - start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp.llama_grammar import LlamaGrammar
 
+from .schema_closed import closed_schema
 from .schema_limits import too_much_for_matcher
 
 if TYPE_CHECKING:
@@ -17,9 +19,17 @@ if TYPE_CHECKING:
 
 _LONGEST_REASON = 200  # characters: it quotes the schema
 _NUM_BYTES = 256
-# Blanks as llama_cpp's grammars of schemas have them: an answer that goes on with blanks forever would be valid, too.
-# The others may not be set by a schema's own "x-guidance".
-_OPTIONS = {"whitespace_pattern": r"( |\n{1,2}[ \t]{0,20})", "lenient": False, "coerce_one_of": False}
+# At most one blank, behind a comma or a colon. Where llguidance may put blanks anywhere, it takes any number of them,
+# whatever the pattern for one is, and a model may go on with them until its tokens are used up.
+# A schema's own "x-guidance" changes none of it.
+_OPTIONS = {
+    "whitespace_flexible": False,
+    "whitespace_pattern": None,
+    "item_separator": ", ?",
+    "key_separator": ": ?",
+    "lenient": False,
+    "coerce_one_of": False,
+}
 
 
 class NotEnforcedError(ValueError):
@@ -97,11 +107,22 @@ def matched_schema(text: str) -> str:
 
 @functools.lru_cache(maxsize=32)
 def _matched(text: str) -> str:
-    from llguidance import LLMatcher
-
     reason = too_much_for_matcher(text)
     if reason is not None:
         raise NotEnforcedError(reason)
+    grammar = _checked(text)
+    closed = closed_schema(text)
+    if closed is None:
+        return grammar
+    with contextlib.suppress(NotEnforcedError):
+        return _checked(closed)
+    return grammar
+
+
+def _checked(text: str) -> str:
+    """The grammar of a schema, if there are answers and llguidance passes nothing over."""
+    from llguidance import LLMatcher
+
     try:
         grammar: str = LLMatcher.grammar_from_json_schema(text, overrides=_OPTIONS)
     except ValueError as error:
