@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
 LINES = {
+    "batch": "batch -m x -md y --input prompts.jsonl --output answers.jsonl",
     "generate": "generate -m x -p y",
     "chat": "chat -m x",
     "serve": "serve -m x --port 0",
@@ -33,7 +34,7 @@ class Loaded(Exception):
 
 
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """The arguments of the last Llama, on a machine that 5 threads suit."""
     options: dict[str, Any] = {}
 
@@ -42,6 +43,8 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         options.update(kwargs)
         raise Loaded
 
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)  # of the files that a batch names
     monkeypatch.setitem(vars(specllama), "Llama", llama)
     monkeypatch.setattr("specllama.backend.cpu.default_threads", lambda: 5)
     return options

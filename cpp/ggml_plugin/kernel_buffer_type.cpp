@@ -126,12 +126,13 @@ void KernelBufferType::learn_attention(void * context) {
     ggml::Tensor * v = api_.ggml_new_tensor_3d(context, ggml::kHalf, 48, 64, 2);
     ggml::Tensor * mask = api_.ggml_new_tensor_2d(context, ggml::kHalf, 64, 64);
     const ggml::Tensor * attention = api_.ggml_flash_attn_ext(context, q, k, v, mask, 0.25F, 0.0F, 0.0F);
-    constexpr float expected[] = {0.25F, 0.0F, 0.0F};
+    constexpr std::array<float, 3> expected{0.25F, 0.0F, 0.0F};
+    std::array<float, 3> found{};
+    std::memcpy(found.data(), attention->op_params, sizeof found);
     require(std::strcmp(api_.ggml_op_name(attention->op), "FLASH_ATTN_EXT") == 0 && attention->src[0] == q &&
                 attention->src[1] == k && attention->src[2] == v && attention->src[3] == mask &&
                 attention->src[4] == nullptr && attention->ne[0] == 48 && attention->ne[1] == 4 &&
-                attention->ne[2] == 5 && std::memcmp(attention->op_params, expected, sizeof expected) == 0 &&
-                FlashAttention::fits(attention),
+                attention->ne[2] == 5 && found == expected && FlashAttention::fits(attention),
             "attention is described otherwise");
     flash_attention_ = attention->op;
 }

@@ -112,7 +112,7 @@ struct PlainFloats {
 
     template <class Function>
     static Floats each(Function function) {
-        Floats made;
+        Floats made{};
         for (int i = 0; i < kFloatLanes; ++i) {
             made.at[i] = function(i);
         }
