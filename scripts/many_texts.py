@@ -20,7 +20,7 @@ from specllama.bench.machine import describe_machine
 from specllama.prompts import builtin_prompts
 
 
-def run(llm: specllama.Llama, prompts: list[str], max_parallel: int, **options: Any) -> dict[str, Any]:
+def run(llm: specllama.Llama, prompts: list[Any], max_parallel: int, **options: Any) -> dict[str, Any]:
     """All prompts in one mode."""
     start = time.perf_counter()
     outcomes = llm.create_completions(prompts, max_parallel=max_parallel, progress=False, **options)
@@ -53,7 +53,7 @@ def main() -> None:
     options = {"n_threads": given.threads, "n_threads_batch": given.threads, "n_ctx": 512, "verbose": False}
     llm = specllama.Llama(given.target, draft_model=given.draft, **options)
     shortest = sorted(builtin_prompts(), key=lambda prompt: len(prompt.text))
-    prompts = [prompt.rendered(llm) for prompt in itertools.islice(itertools.cycle(shortest), given.texts)]
+    prompts = [prompt.rendered(llm).tokens for prompt in itertools.islice(itertools.cycle(shortest), given.texts)]
     runs: list[dict[str, Any]] = []
     plain: list[str] = []
     for max_parallel, drafted in [(n, d) for n in (1, *given.parallel) for d in (0, "auto")]:
