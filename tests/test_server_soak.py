@@ -24,6 +24,7 @@ import httpx
 from served import Served, serving  # needs the extra
 from test_server_faults import GARBAGE, send
 
+from specllama.server.freed_memory import give_back_freed_memory
 from specllama.server.request_limits import MAX_BODY
 
 if TYPE_CHECKING:
@@ -167,11 +168,13 @@ def followed(served: Served, leavers: dict[int, Leaver]) -> collections.Counter[
 
 
 def resident_megabytes() -> float | None:
-    """Memory of this process, server and clients together; None where it says nothing."""
+    """Memory of this process, server and clients together, as `give_back_freed_memory` keeps it; None if unknown."""
     if "libasan" in Path("/proc/self/maps").read_text():
         return None  # AddressSanitizer holds back what is freed, up to 256 MB
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc keeps what is freed, in pieces between what is not
+    # glibc keeps what is freed, in pieces between what is not. The ends of the threads' heaps are not trimmed here: that
+    # is what `give_back_freed_memory` is for.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MEGABYTE
@@ -209,6 +212,7 @@ def storm(served: Served, numbers: range, leavers: dict[int, Leaver]) -> tuple[d
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux' /proc")
 @pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
 def test_everybody_gets_the_answer_that_the_model_gives_alone(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    give_back_freed_memory()
     numbers = range(NUM_REQUESTS)
     leavers = {number: Leaver(number) for number in random.Random(0).sample(numbers, int(CUT_OFF * NUM_REQUESTS))}
     llm = make_llama(draft=tiny_files.good, num_draft_tokens="auto")

@@ -69,11 +69,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until told to end."""
     try:
         from specllama import server
+        from specllama.server.freed_memory import give_back_freed_memory
         from specllama.server.hosts import checked_host
     except ModuleNotFoundError as error:
         raise ImportError(f'the server needs {error.name}: pip install "specllama[server]"') from error
     api_key = arguments.api_key if arguments.api_key is not None else os.environ.get(_KEY_VARIABLE)
     hosts = [checked_host(host) for host in (arguments.host, *arguments.allowed_hosts)]
+    give_back_freed_memory()
     with contextlib.closing(server.bound_socket(arguments.host, arguments.port)) as bound:
         llm = common.load_llama(arguments)
         with contextlib.closing(llm):
