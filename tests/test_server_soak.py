@@ -172,8 +172,8 @@ def resident_megabytes() -> float | None:
     if "libasan" in Path("/proc/self/maps").read_text():
         return None  # AddressSanitizer holds back what is freed, up to 256 MB
     gc.collect()
-    # glibc keeps what is freed, in pieces between what is not. The ends of the threads' heaps are not trimmed here: that
-    # is what `give_back_freed_memory` is for.
+    # glibc keeps what is freed, in pieces between what is not. The ends of the threads' heaps are not trimmed here:
+    # that is what `give_back_freed_memory` is for.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
