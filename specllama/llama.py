@@ -182,7 +182,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
 
     @property
     def total_stats(self) -> Stats:
-        """Statistics of all finished generations of this Llama together."""
+        """Statistics of all finished generations of this Llama together, those of ``create_completions`` too."""
         return self.session.total_stats()
 
     @property

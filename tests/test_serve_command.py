@@ -58,7 +58,7 @@ def wait_for(url: str, **options: Any) -> httpx.Response:
 @has_signals
 def test_a_signal_during_generation_ends_it_cleanly(tiny_files: TinyFiles, sent: int, status: int) -> None:
     with process(tiny_files) as (running, url):
-        assert wait_for(url).json() == {"status": "ok"}
+        assert wait_for(url).json() == {"status": "ok", "running": 0, "waiting": 0, "max_parallel": 1}
         with httpx.stream("POST", url + "/v1/completions", json={**LONG, "stream": True}, timeout=60) as response:
             lines = response.iter_lines()
             assert "text" in json.loads(next(lines).removeprefix("data: "))["choices"][0]

@@ -230,7 +230,12 @@ def test_logprobs_of_a_chat(served: Served) -> None:
 
 def test_models_health_and_the_page(served: Served) -> None:
     assert [model["id"] for model in served.client.get("/v1/models").json()["data"]] == ["tiny"]
-    assert served.client.get("/health").json() == {"status": "ok"}
+    assert served.client.get("/health").json() == {
+        "status": "ok",
+        "running": 0,
+        "waiting": 0,
+        "max_parallel": 1,
+    }
     page = served.client.get("/")
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
@@ -266,6 +271,7 @@ def test_metrics_add_up(served: Served) -> None:
     assert metrics['specllama_requests_total{endpoint="/v1/completions",status="400"}'] == 1
     assert metrics['specllama_requests_total{endpoint="other",status="404"}'] == 1
     assert metrics["specllama_running"] == metrics["specllama_waiting"] == 0
+    assert metrics["specllama_max_parallel"] == 1
 
 
 def test_nobody_else_is_watched(served: Served) -> None:

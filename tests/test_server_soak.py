@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import llama_cpp
 import pytest
 from needed import imported
 
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
     from specllama.server.job import Item, Work
 
 NUM_REQUESTS = 200
-NUM_CLIENTS = 8
 CUT_OFF = 0.2
 MOST_GROWTH = 20.0  # MB
 MEGABYTE = 1 << 20
+# Among other texts a text's cells are added up in another order. With a cache of F16 that moves a logit by up to 4e-4,
+# and one of these texts has two tokens which are nearer to each other. With F32 it is 6e-6, and all are equal.
+EXACT_AMONG_OTHERS = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32}
 
 
 def a_request(number: int) -> tuple[str, dict[str, Any]]:
@@ -187,10 +190,12 @@ def garbage(client: httpx.Client, done: threading.Event) -> Iterator[int]:
             yield client.post(path, content=body, headers={"Content-Type": "application/json"}).status_code
 
 
-def storm(served: Served, numbers: range, leavers: dict[int, Leaver]) -> tuple[dict[int, str], list[int]]:
-    """All requests from eight clients at once, beside one that sends garbage and one whose bodies are at the limits."""
+def storm(
+    served: Served, numbers: range, num_clients: int, leavers: dict[int, Leaver]
+) -> tuple[dict[int, str], list[int]]:
+    """All requests from so many clients at once, one that sends garbage, and one whose bodies are at the limits."""
     done = threading.Event()
-    with httpx.Client(base_url=served.url, timeout=120) as client, ThreadPoolExecutor(NUM_CLIENTS + 2) as clients:
+    with httpx.Client(base_url=served.url, timeout=120) as client, ThreadPoolExecutor(num_clients + 2) as clients:
         limits = clients.submit(lambda: list(at_the_limits(client, done, served.llm.n_ctx())))
         statuses = clients.submit(lambda: list(garbage(client, done)))
         answers: dict[int, Any] = {
@@ -211,17 +216,21 @@ def storm(served: Served, numbers: range, leavers: dict[int, Leaver]) -> tuple[d
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux' /proc")
 @pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
-def test_everybody_gets_the_answer_that_the_model_gives_alone(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+@pytest.mark.parametrize(("max_parallel", "num_clients", "cache"), [(1, 8, {}), (4, 16, EXACT_AMONG_OTHERS)])
+def test_everybody_gets_the_answer_that_the_model_gives_alone(
+    make_llama: MakeLlama, tiny_files: TinyFiles, max_parallel: int, num_clients: int, cache: dict[str, int]
+) -> None:
     give_back_freed_memory()
     numbers = range(NUM_REQUESTS)
     leavers = {number: Leaver(number) for number in random.Random(0).sample(numbers, int(CUT_OFF * NUM_REQUESTS))}
-    llm = make_llama(draft=tiny_files.good, num_draft_tokens="auto")
-    with serving(llm, max_waiting=NUM_REQUESTS) as served:
-        started = followed(served, leavers)
+    llm = make_llama(draft=tiny_files.good, num_draft_tokens="auto", **cache)
+    with serving(llm) as served:
         alone = {number: text_of(served.client, number) for number in numbers if number not in leavers}
+    with serving(llm, max_waiting=NUM_REQUESTS, max_parallel=max_parallel) as served:
+        started = followed(served, leavers)
         storms, resident = [], []
         for _ in range(2):  # what is allocated once is there after the first
-            storms.append(storm(served, numbers, leavers))
+            storms.append(storm(served, numbers, num_clients, leavers))
             served.wait_until_idle()
             resident.append(resident_megabytes())
         again = text_of(served.client, min(alone))
@@ -234,7 +243,7 @@ def test_everybody_gets_the_answer_that_the_model_gives_alone(make_llama: MakeLl
     # Everybody is counted once, and whoever left in the middle for sure has stopped the model.
     assert outcomes["failed"] == started["garbage"] > 0
     assert outcomes["completed"] + outcomes["stopped"] == started["requests"]
-    assert outcomes["completed"] >= 3 * len(alone) + 1
+    assert outcomes["completed"] >= 2 * len(alone) + 1
     waited_for = [leaver.body["stream"] for leaver in leavers.values() if leaver.waited_for]
     assert outcomes["stopped"] >= 2 * len(waited_for)
     assert set(waited_for) == {True, False}

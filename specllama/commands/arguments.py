@@ -14,6 +14,7 @@ from specllama.engine.rules import VERIFY
 if TYPE_CHECKING:
     from specllama import Llama
 
+_MOST_PARALLEL = 256  # llama.cpp's own limit may be lower: it is looked at when the model is loaded
 _SEED = "the same seed gives the same text, with any draft or none"
 
 
@@ -133,6 +134,17 @@ def add_max_tokens(parser: argparse._ActionsContainer, default: int | None, leas
     shown = "no limit" if default is None else default
     parser.add_argument(
         "--max-tokens", "-n", type=whole(least), default=default, metavar="N", help=f"{of or 'tokens'}, default {shown}"
+    )
+
+
+def add_parallel(parser: argparse._ActionsContainer, default: int, of: str) -> None:
+    """Add how many texts are under way at once."""
+    parser.add_argument(
+        "--parallel",
+        type=whole(1, _MOST_PARALLEL),
+        default=default,
+        metavar="N",
+        help=f"{of} at once, default {default}; each has room for --ctx-size tokens",
     )
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from specllama.batch.survey import Survey
     from specllama.commands import Subparsers
 
-_MOST_PARALLEL = 256  # llama.cpp's own limit may be lower: it is looked at when the model is loaded
-
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the command."""
@@ -40,13 +38,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="where answers are appended, in the order they end"
     )
-    parser.add_argument(
-        "--parallel",
-        type=common.whole(1, _MOST_PARALLEL),
-        default=8,
-        metavar="N",
-        help="texts at once, default 8; each has room for --ctx-size tokens",
-    )
+    common.add_parallel(parser, default=8, of="texts")
     parser.add_argument(
         "--max-tokens",
         "-n",

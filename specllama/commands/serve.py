@@ -55,6 +55,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         metavar="N",
         help="requests that may wait; others get 503 (default 16)",
     )
+    common.add_parallel(group, default=1, of="requests answered")
     group.add_argument(
         "--max-body",
         type=common.whole(1),
@@ -85,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
                 name=name,
                 api_key=api_key,
                 max_waiting=arguments.max_waiting,
+                max_parallel=arguments.parallel,
                 allowed_hosts=hosts,
                 max_body=arguments.max_body,
             )

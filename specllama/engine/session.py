@@ -17,6 +17,7 @@ from specllama.warn import warn
 
 from .memory import memory_of
 from .options import FallbackWarning, Options
+from .total import Total
 from .watch import heed_watch
 
 
@@ -42,25 +43,30 @@ class Session:
 
     It does not keep the Llama alive: whoever needs that holds the Llama, too.
 
-    With `is_place` it is one of several that share contexts.
+    Args:
+        llama: the target.
+        options: how to speculate where a call does not say.
+        place_of: the session whose Llama this is a place of: one of several that share contexts. Both count together,
+            and say a thing once.
 
     Attributes:
         options: how to speculate where a call does not say.
         memory: what is known of the target's memory.
     """
 
-    def __init__(self, llama: BaseLlama, options: Options, is_place: bool = False) -> None:
+    def __init__(self, llama: BaseLlama, options: Options, place_of: Session | None = None) -> None:
         self._llama = weakref.ref(llama)
         self.options = options
-        self._is_place = is_place
+        self._is_place = place_of is not None
         self.memory = memory_of(llama)
         self._draft: Draft | None = None
         self._engine: _core.Speculator | None = None
         self._costs: CostMemory | None = None
         self._lock = threading.RLock()
         self._under_way: UnderWay | None = None
-        self._warned: set[str] = set()
-        self._total = self._last = Tally()
+        self._warned: set[str] = set() if place_of is None else place_of._warned
+        self._total: Total = Total() if place_of is None else place_of._total
+        self._last = Tally()
 
     # The contexts, and the loop over them
 
@@ -164,7 +170,7 @@ class Session:
         if generation is not self._under_way:
             return
         if tally is not None:
-            self._total = self._total + tally
+            self._total.add(tally)
             self._last = tally
         self._under_way = None
         if self._costs is not None:
@@ -218,5 +224,5 @@ class Session:
         return (running.tally() if running is not None and running.begun else self._last).stats()
 
     def total_stats(self) -> Stats:
-        """Statistics of all generations that have ended, together."""
+        """Statistics of all generations that have ended, at places too, together."""
         return self._total.stats()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import llama_cpp
@@ -56,17 +58,31 @@ class Contexts:
         if hasattr(params, "n_rs_seq"):
             params.n_rs_seq = 0
         try:
-            context = _internals.LlamaContext(model=llama._model, params=params, verbose=llama.verbose)
+            with _quiet(llama):
+                context = _internals.LlamaContext(model=llama._model, params=params, verbose=llama.verbose)
         except ValueError as error:
             raise MemoryError(
                 f"there is no room for {count} texts of n_ctx={llama.n_ctx()} tokens with the {name}: take a smaller "
-                "max_parallel, or create the Llama with a smaller n_ctx"
+                "max_parallel (--parallel), or create the Llama with a smaller n_ctx (-c)"
             ) from error
         self._stack.callback(context.close)
         _apply_lora(llama, context.ctx)
         decoder = _core.Decoder(API, ctypes.cast(context.ctx, ctypes.c_void_p).value or 0, name, llama.n_ctx())
         self._stack.callback(decoder.close)
         return decoder
+
+
+@contextlib.contextmanager
+def _quiet(llama: BaseLlama) -> Iterator[None]:
+    """llama.cpp warns of nothing: it would take the room of all texts for that of one. A verbose Llama lets it."""
+    logger = logging.getLogger("llama-cpp-python")
+    level = logger.level
+    if not llama.verbose:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _apply_lora(llama: BaseLlama, context: Any) -> None:

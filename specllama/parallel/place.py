@@ -49,7 +49,7 @@ def make_place(llama: BaseLlama, session: Session, target: _core.Sequence, own: 
     place.input_ids = np.zeros_like(llama.input_ids)
     remember(place, use_of(llama))
     memory_of(place).use(target)
-    place.session = Session(place, session.options, is_place=True)
+    place.session = Session(place, session.options, place_of=session)
     if session.draft is not None:
         place.session.exchange_draft(DraftAtPlace(session.draft, own))
     return cast(BaseLlama, place)

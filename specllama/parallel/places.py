@@ -110,8 +110,9 @@ class Places:
                 if self._contexts is not None:
                     self._free.append(place)
                 self._lock.notify()
-            if self._costs is not None:
-                self._costs.keep()
+            costs = self._costs
+            if costs is not None:
+                costs.keep()
 
     @property
     def counters(self) -> _core.SchedulerCounters | None:

@@ -25,7 +25,7 @@ class Answers:
         self._request = request
 
     def __call__(self, watch: Watch) -> Generator[Item, None, None]:
-        """Runs in the model's thread."""
+        """Runs in a thread of the worker's."""
         watch.heed()
         given = self._request.begin(self._llm)
         if self._request.stream:

@@ -16,12 +16,13 @@ from starlette.responses import Response
 
 from specllama import Llama, __version__
 from specllama.engine.watch import Stopped
+from specllama.parallel.places import checked_max_parallel
 
-from .answers import Answers
 from .auth import KeyRequired
 from .documentation import body_of, document
 from .errors import ShuttingDownError, error_body, error_reply
 from .hosts import HostsChecked, checked_host
+from .lender import Lender
 from .metrics import Metrics, RequestsCounted
 from .page import page_and_policy
 from .replies import EventStream, JsonReply, stopped_when_client_leaves
@@ -36,6 +37,7 @@ def create_app(
     name: str,
     api_key: str | None = None,
     max_waiting: int = 16,
+    max_parallel: int = 1,
     allowed_hosts: Iterable[str] = (),
     max_body: int = MAX_BODY,
 ) -> FastAPI:
@@ -45,13 +47,16 @@ def create_app(
         llm: what answers. Nobody else may use it meanwhile; closing it is the caller's.
         name: its name in /v1/models.
         api_key: what every request must carry; None: nothing.
-        max_waiting: how many requests may wait while another one has the model; more get 503.
+        max_waiting: how many requests may wait while others have the model; more get 503.
+        max_parallel: how many requests are answered at once, each with room for ``n_ctx`` tokens. A model whose memory
+            cannot be shared takes one after the other, and says so.
         allowed_hosts: names and addresses by which it may be called, beside the loopback ones: 403 to all others.
             ``"0.0.0.0"`` allows every address, ``"*"`` every name, too, and pages of every origin.
         max_body: bytes that the body of a request may have; more get 413.
 
     Raises:
-        ValueError: an empty key, a negative number, or a host that is neither a name nor an address.
+        ValueError: an empty key, a number out of range, or a host that is neither a name nor an address.
+        MemoryError: there is no room for so many requests at once.
     """
     if api_key is not None and not api_key.strip():
         raise ValueError("the API key is empty: give one, or none to serve without")
@@ -59,7 +64,8 @@ def create_app(
         raise ValueError(f"max_waiting={max_waiting} must be 0 (none may wait) or more")
     hosts = [checked_host(host) for host in allowed_hosts]
     bodies = Bodies(max_body)
-    worker = Worker(max_waiting)
+    lender = Lender(llm, checked_max_parallel(max_parallel))
+    worker = Worker(max_waiting, lender.num_places)
     registry = CollectorRegistry()
     registry.register(Metrics(llm, worker))
 
@@ -72,7 +78,7 @@ def create_app(
     # FastAPI's documentation pages load scripts from elsewhere; /openapi.json is what they show.
     app = FastAPI(title="specllama", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.worker = worker
-    _add_generation(app, llm, name, worker, bodies)
+    _add_generation(app, lender, name, worker, bodies)
     _add_tokenizer(app, llm, bodies)
     _add_service(app, name, worker, registry)
     _add_errors(app)
@@ -85,7 +91,7 @@ def create_app(
     return app
 
 
-def _add_generation(app: FastAPI, llm: Llama, name: str, worker: Worker, bodies: Bodies) -> None:
+def _add_generation(app: FastAPI, lender: Lender, name: str, worker: Worker, bodies: Bodies) -> None:
     @app.post("/v1/completions", response_model=None, openapi_extra=body_of(CompletionRequest))
     async def completions(request: Request) -> Response:
         return await answer(request, CompletionRequest)
@@ -97,9 +103,9 @@ def _add_generation(app: FastAPI, llm: Llama, name: str, worker: Worker, bodies:
     async def answer(request: Request, model: type[CompletionRequest | ChatRequest]) -> Response:
         try:
             body: CompletionRequest | ChatRequest = await bodies.parsed(request, model)
-            await asyncio.to_thread(body.require_room, llm.n_ctx())
+            await asyncio.to_thread(body.require_room, lender.llm.n_ctx())
             body.model = body.model or name
-            job = worker.start(Answers(llm, body))
+            job = worker.start(lender.work(body))
             async with stopped_when_client_leaves(request.receive, job):
                 first = await anext(job)  # so that an error has a status of its own, in a stream too
                 if not body.stream:
@@ -145,7 +151,10 @@ def _add_service(app: FastAPI, name: str, worker: Worker, registry: CollectorReg
 
     @app.get("/health", response_model=None)
     async def health() -> Response:
-        return error_reply(ShuttingDownError()) if worker.closing else JsonReply({"status": "ok"})
+        if worker.closing:
+            return error_reply(ShuttingDownError())
+        texts = {"running": worker.num_running, "waiting": worker.num_waiting, "max_parallel": worker.max_running}
+        return JsonReply({"status": "ok", **texts})
 
     @app.get("/metrics", response_model=None)
     async def metrics() -> Response:

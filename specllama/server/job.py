@@ -13,11 +13,11 @@ from specllama.engine.watch import Stopped, Watch, watching
 Item = dict[str, Any]
 """A response, or a chunk of a stream."""
 Work = Callable[[Watch], Generator[Item, None, None]]
-"""Generates the items, in the model's thread."""
+"""Generates the items, in a thread of the worker's."""
 
 
 class Job:
-    """Work that runs in the model's thread. Iterating over it in the event loop gives what it yields, or its error.
+    """Work that runs in one of the worker's threads. Iterating in the event loop gives what it yields, or its error.
 
     What it yields waits here without bound, so that a client that reads slowly keeps nobody from the model; it is
     never more than a context full of tokens.
@@ -33,12 +33,12 @@ class Job:
         self.outcome: Literal["completed", "failed", "stopped"] = "stopped"
         """How it ended; meaningless before."""
 
-    def submit_to(self, thread: concurrent.futures.Executor, ended: Callable[[Job], None]) -> None:
+    def submit_to(self, threads: concurrent.futures.Executor, ended: Callable[[Job], None]) -> None:
         """Queue it. `ended` is called in the event loop when it has run, or has been stopped before.
 
         Only then does an iteration end: whoever has seen the end finds the model free.
         """
-        self._future = thread.submit(self._run)
+        self._future = threads.submit(self._run)
         self._future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._end, ended))
 
     def stop(self, reason: Exception | None = None) -> None:

@@ -48,6 +48,9 @@ class Metrics(Collector):
         yield generations
         yield GaugeMetricFamily("specllama_running", "Requests that have the model.", self._worker.num_running)
         yield GaugeMetricFamily("specllama_waiting", "Requests that wait for it.", self._worker.num_waiting)
+        yield GaugeMetricFamily(
+            "specllama_max_parallel", "Requests that can have it at once.", self._worker.max_running
+        )
 
 
 def _count(name: str, text: str, value: float) -> CounterMetricFamily:

@@ -1,4 +1,4 @@
-"""The model's one thread, and the line of requests before it."""
+"""The threads that answer requests, and the line before them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ _LONGEST_RETRY = 60
 
 
 class Worker:
-    """Runs one job at a time, first come first served. All methods are for the event loop's thread.
+    """Runs jobs in the order in which they come. All methods are for the event loop's thread.
 
-    A thread of its own, because each thread that decodes would get OpenMP threads of its own.
+    In threads of its own: one that decodes gets OpenMP threads of its own. Of several texts at once none does, since
+    their scheduler has a thread for that.
 
     Args:
-        max_waiting: how many jobs may wait behind the one that runs.
+        max_waiting: how many jobs may wait behind those that run.
+        max_running: how many run at once.
     """
 
-    def __init__(self, max_waiting: int) -> None:
+    def __init__(self, max_waiting: int, max_running: int = 1) -> None:
         self._max_waiting = max_waiting
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="specllama")
+        self.max_running = max_running
+        self._threads = concurrent.futures.ThreadPoolExecutor(max_running, thread_name_prefix="specllama")
         self._jobs: dict[Job, float] = {}  # and when each began to wait
         self._closing = False
         self._mean_seconds = 0.0
@@ -33,13 +36,13 @@ class Worker:
 
     @property
     def num_running(self) -> int:
-        """Jobs that have the model: 0 or 1."""
-        return min(1, len(self._jobs))
+        """Jobs that have the model, or a place of it."""
+        return min(self.max_running, len(self._jobs))
 
     @property
     def num_waiting(self) -> int:
         """Jobs that wait for it."""
-        return max(0, len(self._jobs) - 1)
+        return max(0, len(self._jobs) - self.max_running)
 
     @property
     def closing(self) -> bool:
@@ -56,16 +59,16 @@ class Worker:
         if self._closing:
             self.outcomes["refused"] += 1
             raise ShuttingDownError
-        if len(self._jobs) > self._max_waiting:
+        if len(self._jobs) >= self.max_running + self._max_waiting:
             self.outcomes["refused"] += 1
             raise LineFullError(self.num_waiting, self._retry_after())
         job = Job(work)
         self._jobs[job] = time.monotonic()
-        job.submit_to(self._thread, self._ended)
+        job.submit_to(self._threads, self._ended)
         return job
 
     def shut_down(self) -> None:
-        """Stop all jobs, the running one within a round, and take no other."""
+        """Stop all jobs, those that run within a round, and take no other."""
         self._closing = True
         for job in list(self._jobs):
             job.stop(ShuttingDownError())
@@ -73,7 +76,7 @@ class Worker:
     def close(self) -> None:
         """Shut down, and wait until the model is free."""
         self.shut_down()
-        self._thread.shutdown()
+        self._threads.shutdown()
 
     def _ended(self, job: Job) -> None:
         self.outcomes[job.outcome] += 1  # first: once the model is free, it has been counted

@@ -1,0 +1,91 @@
+"""Who answers a request: the Llama, or one of its places."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Generator, Iterator
+from typing import cast
+
+from specllama import Llama
+from specllama.engine.seeds import seed_for_completion
+from specllama.engine.watch import Watch
+from specllama.warn import warn
+
+from .answers import Answers
+from .job import Item
+from .requests import ChatRequest, CompletionRequest
+
+_WAITING = 0.05  # seconds between two looks at whether the client has left
+
+
+class Lender:
+    """Lends a Llama to one request at a time, or its places to several at once.
+
+    Args:
+        llm: what answers.
+        max_parallel: how many requests at once.
+
+    Attributes:
+        llm: the same.
+        num_places: how many it can be: 1 if the memory cannot be shared, which is said.
+
+    Raises:
+        MemoryError: there is no room for so many.
+    """
+
+    def __init__(self, llm: Llama, max_parallel: int) -> None:
+        self.llm = llm
+        self.num_places = 1 if max_parallel == 1 else llm.places.open(max_parallel)
+        self._alone = threading.Lock()
+        if self.num_places < max_parallel:
+            warn(
+                f"one request after the other instead of {max_parallel} at once: the memory of this model, or of its "
+                "draft, is recurrent or a sliding window and cannot be shared"
+            )
+
+    def work(self, request: CompletionRequest | ChatRequest) -> Answers:
+        """What answers a request. To be called in the order in which requests come."""
+        if self.num_places == 1:
+            return Answers(self.llm, request)
+        if request.seed is None:  # places know nothing of each other: the seeds of a Llama with a seed are drawn here
+            seed, is_given = seed_for_completion(self.llm, None)
+            request.seed = seed if is_given else None
+        return _AnswersAtPlace(self, request)
+
+    @contextlib.contextmanager
+    def lent(self, request: CompletionRequest | ChatRequest, watch: Watch) -> Iterator[Llama]:
+        """A place, within the block. What takes the model alone gets the Llama itself, beside the places.
+
+        Raises:
+            Stopped: the client has left before it was its turn.
+        """
+        if not _takes_the_model_alone(request):
+            with self.llm.places.taken() as place:
+                yield cast(Llama, place)
+            return
+        while not self._alone.acquire(timeout=_WAITING):
+            watch.heed()
+        try:
+            yield self.llm
+        finally:
+            self._alone.release()
+
+
+class _AnswersAtPlace(Answers):
+    """The same where it is not known before which place is free."""
+
+    def __init__(self, lender: Lender, request: CompletionRequest | ChatRequest) -> None:
+        super().__init__(lender.llm, request)
+        self._lender = lender
+
+    def __call__(self, watch: Watch) -> Generator[Item, None, None]:
+        watch.heed()
+        with self._lender.lent(self._request, watch) as llm:
+            yield from Answers(llm, self._request)(watch)
+
+
+def _takes_the_model_alone(request: CompletionRequest | ChatRequest) -> bool:
+    """Whether a place would refuse it, see ``Session.require_alone``."""
+    scores_prompt = isinstance(request, CompletionRequest) and request.echo and request.logprobs is not None
+    return bool(request.mirostat_mode or scores_prompt)
