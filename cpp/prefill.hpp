@@ -22,10 +22,11 @@ inline std::size_t prompt_chunk(const Decoder & decoder) {
 }
 
 // Decodes up to n_batch of them, without logits; returns how many are left. The cache must hold a prefix of history.
-// What another text has of it is not decoded again.
+// What another text has of it is not decoded again, and what it is about to decode is waited for.
 inline std::size_t prefill_chunk(Sequence & sequence, const std::vector<int32_t> & history) {
-    if (sequence.decoder().scheduler() != nullptr) {
-        sequence.decoder().scheduler()->share_prompt(sequence, history);
+    Scheduler * scheduler = sequence.decoder().scheduler();
+    if (scheduler != nullptr && !scheduler->share_prompt(sequence, history)) {
+        return tokens_to_prefill(sequence, history);
     }
     const std::size_t left = tokens_to_prefill(sequence, history);
     const std::size_t count = std::min(left, prompt_chunk(sequence.decoder()));

@@ -134,24 +134,23 @@ void Scheduler::decode(const Sequence::Addition & addition) {
     }
 }
 
-void Scheduler::share_prompt(Sequence & sequence, const std::vector<int32_t> & history) {
-    for (;;) {
-        sequence.borrow(history);
-        if (!sequence.should_wait(history)) {
-            break;
-        }
-        std::unique_lock lock(mutex_);
-        if (closed_) {
-            throw closed();
-        }
-        const std::size_t before = num_served_;
-        num_working_ -= 1;
-        work_.notify_all();
-        done_.wait_for(lock, std::chrono::duration<double>(longest_wait),
-                       [this, before] { return closed_ || num_served_ != before; });
-        num_working_ += 1;
+bool Scheduler::share_prompt(Sequence & sequence, const std::vector<int32_t> & history) {
+    sequence.borrow(history);
+    if (!sequence.should_wait(history)) {
+        sequence.plan(history);
+        return true;
     }
-    sequence.plan(history);
+    std::unique_lock lock(mutex_);
+    if (closed_) {
+        throw closed();
+    }
+    const std::size_t before = num_served_;
+    num_working_ -= 1;
+    work_.notify_all();
+    done_.wait_for(lock, std::chrono::duration<double>(longest_wait),
+                   [this, before] { return closed_ || num_served_ != before; });
+    num_working_ += 1;
+    return false;
 }
 
 std::size_t Scheduler::chunk(const Decoder & decoder) {

@@ -73,9 +73,10 @@ public:
     // the batch of several texts is that of those which cannot be decoded alone either.
     void decode(const Sequence::Addition & addition);
 
-    // From a thread at work, before it decodes a part of `history`, its prompt: takes over what another text has of it,
-    // and waits for one that is about to decode the same.
-    void share_prompt(Sequence & sequence, const std::vector<int32_t> & history);
+    // From a thread at work, before it decodes a part of `history`, its prompt: takes over what another text has of it.
+    // If another one is about to decode the same, waits for it a little and gives false: to be called again, once the
+    // caller has looked at whether anybody still wants this text.
+    bool share_prompt(Sequence & sequence, const std::vector<int32_t> & history);
 
     // How many tokens of a prompt to decode at once, so that texts that are generating do not wait long.
     std::size_t chunk(const Decoder & decoder);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import re
@@ -212,6 +213,36 @@ def test_whoever_waits_takes_the_place_of_one_that_leaves(served: Served, monkey
     for connection in (waiting, running[0], running[2]):
         connection.close()
     served.wait_until_idle()
+
+
+def test_a_client_that_leaves_while_another_reads_the_same_prompt(
+    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one of them decodes it: the other one waits for that, and must not wait any longer than its client."""
+    go_on, heed, num_heeded = threading.Event(), Watch.heed, collections.Counter[Watch]()
+
+    def hold_in_the_prompt(watch: Watch) -> None:
+        num_heeded[watch] += 1
+        while num_heeded[watch] > 2 and not go_on.is_set() and not watch._stopped:
+            time.sleep(0.001)
+        heed(watch)
+
+    monkeypatch.setattr(Watch, "heed", hold_in_the_prompt)
+    body = json.dumps({"prompt": "the cat " * 150, "max_tokens": 4}).encode()
+    with serving(make_llama(n_ctx=1024, n_batch=64), max_parallel=2) as served:
+        worker = served.app.state.worker
+        try:
+            first = send(served, COMPLETIONS, body)
+            served.wait_until(lambda: 3 in num_heeded.values())
+            second = send(served, COMPLETIONS, body)
+            served.wait_until(lambda: len(num_heeded) == 2 and min(num_heeded.values()) >= 2)
+            time.sleep(0.2)  # it waits by now
+            second.close()
+            served.wait_until(lambda: worker.outcomes["stopped"] == 1)
+        finally:
+            go_on.set()
+        assert first.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        first.close()
 
 
 def test_errors_of_one_are_nobody_elses(served: Served) -> None:

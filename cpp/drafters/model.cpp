@@ -33,8 +33,9 @@ std::size_t ModelDrafter::room(std::size_t history_size) const {
 }
 
 std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) {
-    if (Scheduler * scheduler = own_->decoder().scheduler()) {
-        scheduler->share_prompt(*own_, history);
+    Scheduler * scheduler = own_->decoder().scheduler();
+    if (scheduler != nullptr && !scheduler->share_prompt(*own_, history)) {
+        return tokens_to_prefill(*own_, history);
     }
     const std::size_t left = tokens_to_prefill(*own_, history);
     const std::size_t count = std::min(left, prompt_chunk(own_->decoder()));

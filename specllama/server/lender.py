@@ -80,7 +80,6 @@ class _AnswersAtPlace(Answers):
         self._lender = lender
 
     def __call__(self, watch: Watch) -> Generator[Item, None, None]:
-        watch.heed()
         with self._lender.lent(self._request, watch) as llm:
             yield from Answers(llm, self._request)(watch)
 
