@@ -17,7 +17,7 @@ from specllama.parallel.outcomes import Outcomes
 from specllama.parallel.places import checked_max_parallel
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama, TinyFiles
+    from conftest import MakeBase, MakeLlama, TinyFiles
 
 PROMPTS = ["hello " * (i % 5 + 1) + "word " * i for i in range(14)]
 
@@ -187,6 +187,42 @@ def test_several_calls_share_the_places(llm: specllama.Llama) -> None:
         assert results[number] == [
             text_of(llm.create_completion(prompt, max_tokens=9, seed=number)) for prompt in PROMPTS
         ]
+
+
+def test_total_stats_count_all_texts(llm: specllama.Llama) -> None:
+    """At all places, also at those that are no more."""
+    num_tokens = num_drafted = 0
+    for _ in range(2):
+        outcomes = llm.create_completions(PROMPTS * 4, max_tokens=9, num_draft_tokens=3)
+        num_tokens += sum(outcome.stats.num_tokens for outcome in outcomes)
+        num_drafted += sum(outcome.stats.num_draft_tokens for outcome in outcomes)
+        assert (llm.total_stats.num_tokens, llm.total_stats.num_draft_tokens) == (num_tokens, num_drafted)
+        llm.draft_model = "lookup"
+    assert num_drafted > 0
+
+
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_a_draft_that_its_owner_has_closed(
+    make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, is_under_way: bool
+) -> None:
+    draft = make_base(tiny_files.good, n_ctx=256)
+    llm = make_llama(draft=draft, n_ctx=256, max_parallel=4)
+    expected = [text_of(llm.create_completion(prompt, max_tokens=9, seed=1)) for prompt in PROMPTS]
+    if is_under_way:
+        assert llm.create_completions(PROMPTS, max_tokens=9, seed=1)[0].stats.num_draft_tokens > 0
+    draft.close()
+    with pytest.warns(specllama.FallbackWarning, match="the draft Llama is closed"):
+        outcomes = llm.create_completions(PROMPTS, max_tokens=9, seed=1)
+    assert [outcome.text for outcome in outcomes] == expected
+    assert sum(outcome.stats.num_draft_tokens for outcome in outcomes) == 0
+
+
+def test_all_places_together_warn_once(make_llama: MakeLlama) -> None:
+    llm = make_llama(draft=lambda tokens: 1 // 0, n_ctx=256, max_parallel=4)
+    with pytest.warns(specllama.FallbackWarning, match="decoding plainly") as warned:
+        outcomes = llm.create_completions(PROMPTS, max_tokens=4, num_draft_tokens=2)
+    assert all(outcome.error is None for outcome in outcomes)
+    assert len(warned) == 1
 
 
 def test_another_draft_means_other_places(llm: specllama.Llama, tiny_files: TinyFiles) -> None:

@@ -281,14 +281,25 @@ def test_metrics_add_up_over_all_places(served: Served) -> None:
     assert served.llm.total_stats.num_tokens == 12 * 20
 
 
+def test_conversations_find_what_was_said(served: Served) -> None:
+    """In whatever order they come, also if there is one for each place."""
+    talks = [[{"role": "user", "content": f"{word} sat on the dog and " * 4}] for word in ("cat", "fox", "dog")]
+    assert len(talks) == PLACES
+    num_tokens = [0] * PLACES
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0), (1, 0, 2)):
+        for talk in order:
+            reply = served.post(CHAT, messages=talks[talk], max_tokens=8, temperature=0.0).json()
+            assert reply["timings"]["cache_n"] >= num_tokens[talk]
+            num_tokens[talk] = reply["usage"]["prompt_tokens"]
+            talks[talk] += [reply["choices"][0]["message"], {"role": "user", "content": "the dog sat on the cat"}]
+
+
 def test_a_prompt_is_found_at_another_place(served: Served) -> None:
-    """As in a conversation, whose turns come to one place after the other."""
-    messages = [{"role": "user", "content": "the cat sat on the dog and " * 4}]
-    for turn in range(PLACES + 2):
-        reply = served.post(CHAT, messages=messages, max_tokens=8, temperature=0.0).json()
-        if turn > 0:
-            assert reply["timings"]["cache_n"] > 20 * turn
-        messages += [reply["choices"][0]["message"], {"role": "user", "content": "the dog sat on the cat and " * 4}]
+    prompt = "the cat sat on the dog and " * 4
+    with served.client.stream("POST", COMPLETIONS, json={**LONG, "prompt": prompt, "stream": True}) as long:
+        next(long.iter_lines())  # its place is taken
+        assert served.complete(prompt + "it")["timings"]["cache_n"] > 20
+    served.wait_until_idle()
 
 
 def test_a_seed_of_the_llama_gives_each_request_its_own(make_llama: MakeLlama) -> None:

@@ -64,7 +64,7 @@ class Session:
         self._costs: CostMemory | None = None
         self._lock = threading.RLock()
         self._under_way: UnderWay | None = None
-        self._warned: set[str] = set() if place_of is None else place_of._warned
+        self._warned: dict[str, object] = {} if place_of is None else place_of._warned
         self._total: Total = Total() if place_of is None else place_of._total
         self._last = Tally()
 
@@ -214,8 +214,8 @@ class Session:
 
     def warn_once(self, message: str) -> None:
         """Warn of a fallback, unless that has been said."""
-        if message not in self._warned:
-            self._warned.add(message)
+        first = object()
+        if self._warned.setdefault(message, first) is first:  # atomic: places of one Llama say it at once
             warn(message, FallbackWarning)
 
     def stats(self) -> Stats:

@@ -31,7 +31,9 @@ class Contexts:
     def __init__(self, session: Session, count: int) -> None:
         self._stack = contextlib.ExitStack()
         target = session.llama
-        draft = session.draft.llama if isinstance(session.draft, ModelDraft) else None
+        draft = None
+        if isinstance(session.draft, ModelDraft) and session.draft.unusable is None:
+            draft = session.draft.llama
         try:
             self._target = self._decoder(target, "target", count)
             self._draft = None if draft is None else self._decoder(draft, "draft", count)

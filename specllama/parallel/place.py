@@ -25,6 +25,8 @@ class DraftAtPlace(Draft):
 
     def engine(self, target: _core.Sequence, own: _core.Sequence | None = None) -> _core.Speculator:
         """See the base class."""
+        if self.unusable is not None:
+            return _core.Speculator(target)
         return self._draft.engine(target, own or self._sequence)
 
     def pickled(self) -> object:

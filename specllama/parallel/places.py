@@ -52,10 +52,11 @@ class Places:
         self._lock = threading.Condition()
         self._contexts: Contexts | None = None
         self._costs: CostMemory | None = None
-        self._free: deque[BaseLlama] = deque()
+        self._free: deque[BaseLlama] = deque()  # the one used least recently first
+        self._texts: dict[BaseLlama, str] = {}  # what was asked for there last
         self._count = 0
         self._num_taken = 0
-        self._draft: object = None
+        self._draft: tuple[object, bool] = (None, False)  # with which they were opened, and whether it was usable
         self._is_closed = False
 
     def open(self, count: int) -> int:
@@ -76,7 +77,8 @@ class Places:
                 if not self._num_taken:
                     self._close()
                 return 1
-            is_fitting = self._count >= count and self._draft is self._session.draft
+            draft = self._draft_now()
+            is_fitting = self._count >= count and self._draft == draft
             if self._contexts is not None and is_fitting:
                 return count
             if self._num_taken:
@@ -86,11 +88,17 @@ class Places:
                 )
             self._close()
             self._open(count)
+            self._draft = draft
         return count
 
     @contextlib.contextmanager
-    def taken(self) -> Iterator[BaseLlama]:
-        """A place, when one is free: the one that was used least recently, so that the others' prompts stay."""
+    def taken(self, text: str = "") -> Iterator[BaseLlama]:
+        """A place, when one is free.
+
+        Args:
+            text: what is asked for. If it continues that of a place, such as a conversation, it gets this one. Else it
+                gets the one that was used least recently, so that the others can be continued.
+        """
         with self._lock:
             is_alone = self._contexts is None and not self._is_closed
         if is_alone:
@@ -100,7 +108,9 @@ class Places:
             self._lock.wait_for(lambda: self._free or self._contexts is None)
             if self._contexts is None:
                 raise _core.ClosedError("this Llama is closed: create a new one")
-            place = self._free.popleft()
+            place = max(self._free, key=lambda free: _num_continued(self._texts.get(free, ""), text))
+            self._free.remove(place)
+            self._texts[place] = text
             self._num_taken += 1
         try:
             yield place
@@ -134,12 +144,19 @@ class Places:
             rollbacks.append(draft.sequence.decoder.rollback)
         return all(rollback == "seq_rm" for rollback in rollbacks)
 
+    def _draft_now(self) -> tuple[object, bool]:
+        draft = self._session.draft
+        if draft is None:
+            return None, False
+        draft.notice_closing()
+        return draft, draft.unusable is None
+
     def _open(self, count: int) -> None:
         session = self._session
         llama = session.llama
         contexts = Contexts(session, count)
         self._free.extend(make_place(llama, session, *contexts.sequences(number)) for number in range(count))
-        self._contexts, self._count, self._draft = contexts, count, session.draft
+        self._contexts, self._count = contexts, count
         if session.draft is not None:
             self._costs = CostMemory(contexts.scheduler, llama, session.draft.given)
 
@@ -148,4 +165,17 @@ class Places:
             self._contexts.close()
         self._contexts = self._costs = None
         self._free.clear()
+        self._texts.clear()
         self._count = 0
+
+
+def _num_continued(before: str, text: str) -> int:
+    """How many characters of a text another one repeats; 0 where that is less than half of it."""
+    least, most = 0, min(len(before), len(text))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if before.startswith(text[:middle]):
+            least = middle
+        else:
+            most = middle - 1
+    return least if 2 * least >= len(before) else 0

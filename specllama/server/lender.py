@@ -61,7 +61,7 @@ class Lender:
             Stopped: the client has left before it was its turn.
         """
         if not _takes_the_model_alone(request):
-            with self.llm.places.taken() as place:
+            with self.llm.places.taken(request.text()) as place:
                 yield cast(Llama, place)
             return
         while not self._alone.acquire(timeout=_WAITING):

@@ -161,6 +161,10 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         size = _size_of(self.prompt) if isinstance(self.prompt, str) else len(self.prompt) * _BYTES_OF_TOKEN
         require_room(size + _size_of(self.suffix), n_ctx)
 
+    def text(self) -> str:
+        """What is asked, by which it is seen whether another request continues it."""
+        return str(self.prompt)
+
     def begin(self, llm: Llama) -> Any:
         """A response, or the chunks of a stream."""
         with prompt_only(self.max_tokens == 0):
@@ -243,6 +247,10 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
             raise ValueError(f'{reason}; simplify it, or send "strict": false with it')
         texts = [message.model_dump() for message in self.messages]
         require_room(_size_of([texts, self.tools, self.functions]), n_ctx)
+
+    def text(self) -> str:
+        """What is asked, by which it is seen whether another request continues it."""
+        return "\0".join(f"{message.role}\0{message.content}" for message in self.messages)
 
     def warnings(self) -> list[str]:
         """What of the request was accepted and did nothing."""
