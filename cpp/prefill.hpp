@@ -21,19 +21,30 @@ inline std::size_t prompt_chunk(const Decoder & decoder) {
     return decoder.scheduler() != nullptr ? decoder.scheduler()->chunk(decoder) : decoder.n_batch();
 }
 
-// Decodes up to n_batch of them, without logits; returns how many are left. The cache must hold a prefix of history.
-// What another text has of it is not decoded again, and what it is about to decode is waited for.
-inline std::size_t prefill_chunk(Sequence & sequence, const std::vector<int32_t> & history) {
+struct PromptPart {
+    std::size_t left = 0;   // tokens of the prompt that the cache lacks
+    std::size_t count = 0;  // of these, how many to decode next
+};
+
+// What to decode next of a prompt. The cache must hold a prefix of history. What another text has of it is taken over;
+// nothing is decoded, for now, of what another one is about to decode.
+inline PromptPart next_prompt_part(Sequence & sequence, const std::vector<int32_t> & history) {
     Scheduler * scheduler = sequence.decoder().scheduler();
-    if (scheduler != nullptr && !scheduler->share_prompt(sequence, history)) {
-        return tokens_to_prefill(sequence, history);
-    }
+    const bool is_ours = scheduler == nullptr || scheduler->share_prompt(sequence, history);
     const std::size_t left = tokens_to_prefill(sequence, history);
-    const std::size_t count = std::min(left, prompt_chunk(sequence.decoder()));
-    if (count > 0) {
-        sequence.decode(history.data() + sequence.tokens().size(), count, count);
+    if (!is_ours) {
+        return {left, 0};
     }
-    return left - count;
+    return {left, std::min(left, prompt_chunk(sequence.decoder()))};
+}
+
+// Decodes it, without logits; returns how many tokens are left.
+inline std::size_t prefill_chunk(Sequence & sequence, const std::vector<int32_t> & history) {
+    const PromptPart part = next_prompt_part(sequence, history);
+    if (part.count > 0) {
+        sequence.decode(history.data() + sequence.tokens().size(), part.count, part.count);
+    }
+    return part.left - part.count;
 }
 
 }  // namespace specllama
