@@ -64,7 +64,7 @@ class Contexts:
             ) from error
         self._stack.callback(context.close)
         _apply_lora(llama, context.ctx)
-        decoder = _core.Decoder(API, ctypes.cast(context.ctx, ctypes.c_void_p).value or 0, name, llama.n_ctx())
+        decoder = _core.Decoder(API, int(context.ctx), name, llama.n_ctx())
         self._stack.callback(decoder.close)
         return decoder
 
