@@ -104,7 +104,7 @@ def main() -> None:
     )
     try:
         rows = answered_by_mortals(folder, asked["deadly"], asked["options"])
-        data, server = examples(folder)
+        data, server, _ = examples(folder)
         exec(compile(data, PAGE, "exec"), {})
         written = [json.loads(line) for path in (folder / "answers").iterdir() for line in path.open()]
         served = answered_by_servers(server, asked["bodies"], asked["port"])

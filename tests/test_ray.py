@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
@@ -13,10 +14,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from needed import imported
+from ray_driver import examples
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -124,6 +127,29 @@ def test_the_server_of_the_page(found: dict[str, Any], make_llama: MakeLlama) ->
     expected = make_llama(n_ctx=512).create_completion(**SERVED)
     assert [answer["choices"][0]["text"] for answer in found["served"]] == [expected["choices"][0]["text"]] * 3
     assert all(answer["timings"]["draft_n"] for answer in found["served"])
+
+
+def test_servers_of_layers_are_named_before_the_model_is_opened(
+    tiny_files: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page does it. The functions are llama.cpp's, if it is built with them: here they only note their calls."""
+    shutil.copy(tiny_files.target, tmp_path / "target.gguf")
+    shutil.copy(tiny_files.good, tmp_path / "draft.gguf")
+    library, load = mock.Mock(), ctypes.CDLL
+    library.ggml_backend_rpc_add_server.side_effect = [5, 6]
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, *rest: library if "/" not in str(name) else load(name, *rest))
+    names: dict[str, Any] = {}
+    exec(examples(tmp_path)[2], names)
+    try:
+        assert [call.args[0] for call in library.ggml_backend_rpc_add_server.mock_calls] == [
+            b"192.168.1.10:50052",
+            b"192.168.1.11:50052",
+        ]
+        assert [call.args[0].value for call in library.ggml_backend_register.mock_calls] == [5, 6]
+        assert names["llm"].create_completion("hello", max_tokens=4)["usage"]["completion_tokens"] == 4
+        assert names["llm"].draft_model.model_params.n_gpu_layers == 0 < names["llm"].model_params.n_gpu_layers
+    finally:
+        names["llm"].close()
 
 
 # --- Without a cluster -----------------------------------------------------------------------------------------------
