@@ -158,11 +158,15 @@ def test_servers_of_layers_are_named_before_the_model_is_opened(
 @pytest.fixture
 def completions(tiny_files: TinyFiles) -> Iterator[Any]:
     """Makes a `Completions` over `target`, and closes it afterwards."""
+    imported("ray")
+    imported("pyarrow")
+    from specllama.ray import Completions
+
     made = []
 
     def make(**kwargs: Any) -> Any:
         kwargs = {"n_ctx": 128, "n_threads": 1, "max_parallel": 3, **kwargs}
-        made.append(imported("specllama.ray").Completions(str(tiny_files.target), **kwargs))
+        made.append(Completions(str(tiny_files.target), **kwargs))
         return made[-1]
 
     yield make
@@ -235,6 +239,7 @@ def test_what_every_row_would_fail_of_is_refused(
 
 @pytest.mark.parametrize("missing", ["ray", "pyarrow"])
 def test_without_ray(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    imported("pyarrow")  # is looked for before ray
     monkeypatch.delitem(sys.modules, "specllama.ray", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=rf'specllama\.ray needs {missing}: pip install "specllama\[ray\]"'):
