@@ -21,18 +21,27 @@ inline std::size_t prompt_chunk(const Decoder & decoder) {
     return decoder.scheduler() != nullptr ? decoder.scheduler()->chunk(decoder) : decoder.n_batch();
 }
 
-// Decodes up to n_batch of them, without logits; returns how many are left. The cache must hold a prefix of history.
-// What another text has of it is not decoded again.
-inline std::size_t prefill_chunk(Sequence & sequence, const std::vector<int32_t> & history) {
+struct PromptPart {
+    std::size_t left = 0;   // tokens of the prompt that the cache lacks
+    std::size_t count = 0;  // of these, how many to decode next
+};
+
+// What to decode next of a prompt. The cache must hold a prefix of history. What another text has of it is taken over.
+inline PromptPart next_prompt_part(Sequence & sequence, const std::vector<int32_t> & history) {
     if (sequence.decoder().scheduler() != nullptr) {
         sequence.decoder().scheduler()->share_prompt(sequence, history);
     }
     const std::size_t left = tokens_to_prefill(sequence, history);
-    const std::size_t count = std::min(left, prompt_chunk(sequence.decoder()));
-    if (count > 0) {
-        sequence.decode(history.data() + sequence.tokens().size(), count, count);
+    return {left, std::min(left, prompt_chunk(sequence.decoder()))};
+}
+
+// Decodes it, without logits; returns how many tokens are left.
+inline std::size_t prefill_chunk(Sequence & sequence, const std::vector<int32_t> & history) {
+    const PromptPart part = next_prompt_part(sequence, history);
+    if (part.count > 0) {
+        sequence.decode(history.data() + sequence.tokens().size(), part.count, part.count);
     }
-    return left - count;
+    return part.left - part.count;
 }
 
 }  // namespace specllama

@@ -262,7 +262,7 @@ void Scheduler::run() {
 // comes, then rounds before prompts.
 std::vector<Scheduler::Want *> Scheduler::next_group() {
     const auto is_drafts = [this](const Want * want) {
-        return &want->addition.sequence->decoder() != served_[0].decoder.get();
+        return &served_by(want->addition.sequence->decoder()) != &target();
     };
     const bool drafts = std::any_of(wants_.begin(), wants_.end(), is_drafts);
     std::vector<Want *> waiting;
@@ -299,8 +299,7 @@ std::exception_ptr Scheduler::try_together(const std::vector<Want *> & group) {
     }
     const double seconds = now_seconds() - start;
     const std::lock_guard lock(mutex_);
-    learn(served_by(additions[0].sequence->decoder()), group, seconds);
-    count(group, seconds);
+    observe(served_by(additions[0].sequence->decoder()), group, seconds);
     return nullptr;
 }
 
@@ -312,30 +311,24 @@ void Scheduler::serve(const std::vector<Want *> & group) {
     }
 }
 
-void Scheduler::learn(Served & served, const std::vector<Want *> & group, double seconds) {
+void Scheduler::observe(Served & served, const std::vector<Want *> & group, double seconds) {
     std::size_t num_tokens = 0;
-    std::size_t num_prompts = 0;
+    bool has_prompt = false;
     for (const Want * want : group) {
         num_tokens += want->addition.count;
-        num_prompts += is_prompt(want->addition) ? 1 : 0;
+        has_prompt = has_prompt || is_prompt(want->addition);
     }
-    if (num_prompts == 0) {
+    if (!has_prompt) {
         served.costs.observe(num_tokens, seconds);
     } else if (num_tokens >= least_chunk) {
         const double each = seconds / static_cast<double>(num_tokens);
         served.token_seconds += (served.token_seconds == 0.0 ? 1.0 : forgetting) * (each - served.token_seconds);
     }
-}
-
-void Scheduler::count(const std::vector<Want *> & group, double seconds) {
     counters_.decode_seconds += seconds;
-    if (&group[0]->addition.sequence->decoder() != served_[0].decoder.get()) {
-        return;
-    }
-    counters_.num_batches += 1;
-    counters_.most_texts = std::max(counters_.most_texts, group.size());
-    for (const Want * want : group) {
-        counters_.num_tokens += want->addition.count;
+    if (&served == &target()) {
+        counters_.num_batches += 1;
+        counters_.most_texts = std::max(counters_.most_texts, group.size());
+        counters_.num_tokens += num_tokens;
     }
 }
 

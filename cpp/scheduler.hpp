@@ -110,11 +110,9 @@ private:
     std::vector<Want *> next_group();
     void serve(const std::vector<Want *> & group);
     std::exception_ptr try_together(const std::vector<Want *> & group);
-    void learn(Served & served, const std::vector<Want *> & group, double seconds);
-    void count(const std::vector<Want *> & group, double seconds);
-    Served & served_by(const Decoder & decoder) {
-        return &decoder == served_[0].decoder.get() ? served_[0] : served_[1];
-    }
+    void observe(Served & served, const std::vector<Want *> & group, double seconds);
+    Served & target() { return served_[0]; }
+    Served & served_by(const Decoder & decoder) { return &decoder == target().decoder.get() ? target() : served_[1]; }
     std::size_t num_in_rounds() const;
     void enter(Seat & seat);
     void leave(Seat & seat, bool under_way);

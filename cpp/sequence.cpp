@@ -38,8 +38,7 @@ Sequence::Sequence(std::shared_ptr<Decoder> decoder, int32_t id) : decoder_(std:
 
 void Sequence::assume(std::vector<int32_t> tokens) {
     const std::lock_guard lock(decoder_->memory_mutex());
-    const auto common = std::mismatch(tokens.begin(), tokens.end(), tokens_.begin(), tokens_.end()).first;
-    const auto count = static_cast<std::size_t>(common - tokens.begin());
+    const std::size_t count = num_common(tokens, tokens_);
     prompt_.drop_behind(count);
     checkpoints_.drop_behind(count);
     tokens_ = std::move(tokens);
@@ -124,10 +123,7 @@ void Sequence::save_to(Checkpoints & checkpoints, std::size_t most) {
 std::size_t Sequence::keep_common(const std::vector<int32_t> & history) {
     const std::lock_guard lock(decoder_->memory_mutex());
     decoder_->require_open();
-    const auto limit = std::min(tokens_.size(), history.empty() ? 0 : history.size() - 1);
-    const auto end = tokens_.begin() + static_cast<std::ptrdiff_t>(limit);
-    const auto common = std::mismatch(tokens_.begin(), end, history.begin()).first - tokens_.begin();
-    cut(static_cast<std::size_t>(common));
+    cut(std::min(num_common(tokens_, history), history.empty() ? 0 : history.size() - 1));
     return tokens_.size();
 }
 

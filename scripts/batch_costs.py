@@ -1,8 +1,8 @@
 """Prints what batches and prompts cost with llama.cpp's kernels and with ours, by turns in one process.
 
 Run it where specllama is installed: ``python scripts/batch_costs.py MODEL`` (a path or a name). Nothing else should use
-the machine. A batch of n tokens is decoded behind 128 others, with logits for all of them, as verification needs it;
-a prompt is decoded from its first token, with logits for the last one.
+the machine. A batch of n tokens is decoded behind 128 others (``--behind``), with logits for all of them, as
+verification needs it; a prompt is decoded from its first token, with logits for the last one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from specllama.engine.memory import sequence_of
 from specllama.verify.scorer import scorer_of
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-BEHIND = 128
 PROMPTS = (128, 512)
 WAYS = {"llama.cpp": "off", "ours": "auto"}
 
@@ -36,17 +35,17 @@ def decoded(llm: specllama.Llama, tokens: np.ndarray, first_output: int) -> floa
     return time.perf_counter() - before
 
 
-def turn(llm: specllama.Llama, tokens: np.ndarray, batches: Samples, prompts: Samples) -> None:
+def turn(llm: specllama.Llama, tokens: np.ndarray, behind: int, batches: Samples, prompts: Samples) -> None:
     """One decode of each size."""
     sequence = sequence_of(llm, "target")
     with scorer_of(llm) as scorer:
         for n in prompts:
             scorer.clear()
             prompts[n].append(decoded(llm, tokens[:n], n - 1))
-        scorer.prefill(tokens[:BEHIND].tolist())
+        scorer.prefill(tokens[:behind].tolist())
         for n in batches:
-            sequence.keep(BEHIND)
-            batches[n].append(decoded(llm, tokens[BEHIND : BEHIND + n], 0))
+            sequence.keep(behind)
+            batches[n].append(decoded(llm, tokens[behind : behind + n], 0))
 
 
 def main() -> None:
@@ -54,18 +53,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--behind", type=int, default=128, help="tokens before a batch")
+    parser.add_argument("--flash-attn", action="store_true")
     parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     n = default_threads()
-    options = {"n_ctx": 1024, "n_threads": n, "n_threads_batch": n, "verbose": False}
+    size = max(*PROMPTS, given.behind + max(SIZES))
+    options = {"n_ctx": size, "n_threads": n, "n_threads_batch": n, "flash_attn": given.flash_attn, "verbose": False}
     models = {way: specllama.Llama(given.model, kernels=kernels, **options) for way, kernels in WAYS.items()}
     n_vocab = models["ours"].n_vocab()
-    tokens = np.random.default_rng(1).integers(n_vocab // 100, n_vocab // 10, max(PROMPTS)).astype(np.int32)
+    tokens = np.random.default_rng(1).integers(n_vocab // 100, n_vocab // 10, size).astype(np.int32)
     batches: dict[str, Samples] = {way: {n: [] for n in SIZES} for way in WAYS}
     prompts: dict[str, Samples] = {way: {n: [] for n in PROMPTS} for way in WAYS}
     for repeat in range(given.repeats + 1):
         for way, llm in models.items():
-            turn(llm, tokens, batches[way], prompts[way])
+            turn(llm, tokens, given.behind, batches[way], prompts[way])
             if repeat == 0:  # which warms up
                 for samples in (*batches[way].values(), *prompts[way].values()):
                     samples.clear()
@@ -74,7 +76,8 @@ def main() -> None:
         rates = (f"{n / statistics.median(one):.0f}" for n, one in prompts[way].items())
         print(f"{way}: {', '.join(cells)} ms; prompts {', '.join(rates)} tokens/s ({models[way].kernels})")
     if given.record:
-        found = {"machine": describe_machine(models["ours"]), "behind": BEHIND, "batches": batches, "prompts": prompts}
+        settings = {"behind": given.behind, "flash_attn": given.flash_attn}
+        found = {"machine": describe_machine(models["ours"]), **settings, "batches": batches, "prompts": prompts}
         recorded.keep(given.record, found)
     for llm in models.values():
         llm.close()

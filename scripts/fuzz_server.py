@@ -13,25 +13,18 @@ import collections
 import contextlib
 import json
 import statistics
-import subprocess
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
 import requests
 import schemathesis
+from latencies import latencies
 
 _SECONDS = 60  # that an answer may take
 _MOST_SHOWN = 20
-_ASK = (
-    "import sys, time, httpx\nclient = httpx.Client(base_url=sys.argv[1], timeout=600)\nclient.get('/health')\n"
-    "while True:\n    start = time.perf_counter(); client.get('/health')\n"
-    "    print(time.perf_counter() - start, flush=True); time.sleep(0.005)\n"
-)
 
 
 class Fuzzer:
@@ -88,25 +81,6 @@ def _fuzz(fuzzer: Fuzzer, operation: Any, mode: Any, count: int, seed: int) -> N
     run()
 
 
-@contextlib.contextmanager
-def health(url: str) -> Iterator[list[float]]:
-    """Seconds that /health takes meanwhile, as another process sees it."""
-    asking = subprocess.Popen([sys.executable, "-c", _ASK, url], stdout=subprocess.PIPE, text=True)
-    found: list[float] = []
-    assert asking.stdout is not None
-    lines = asking.stdout
-    found.append(float(lines.readline()))
-    reader = threading.Thread(target=lambda: found.extend(map(float, lines)))
-    reader.start()
-    try:
-        yield found
-    finally:
-        asking.kill()
-        reader.join()
-        lines.close()
-        asking.wait()
-
-
 def _shown(case: Any) -> str:
     with contextlib.suppress(TypeError, ValueError):
         return f"{case.method} {case.path} {json.dumps(case.body)[:500]}"
@@ -122,7 +96,7 @@ def main() -> int:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     start = time.monotonic()
-    with health(arguments.url) as seconds:
+    with latencies(arguments.url) as seconds:
         fuzzer = fuzz(arguments.url, arguments.n, arguments.seed)
     print(f"{fuzzer.statuses.total()} answers in {time.monotonic() - start:.0f} s")
     for status, number in sorted(fuzzer.statuses.items()):

@@ -47,11 +47,19 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=16)
     parser.add_argument("-n", "--max-tokens", type=int, default=64)
     parser.add_argument("--parallel", type=int, nargs="+", default=[2, 4, 8, 16])
+    parser.add_argument("--flash-attn", action="store_true", help="for one text, too: several have it anyway")
     parser.add_argument("-t", "--threads", type=int, default=default_threads())
     parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
-    options = {"n_threads": given.threads, "n_threads_batch": given.threads, "n_ctx": 512, "verbose": False}
-    llm = specllama.Llama(given.target, draft_model=given.draft, **options)
+    llm = specllama.Llama(
+        given.target,
+        draft_model=given.draft,
+        n_ctx=512,
+        n_threads=given.threads,
+        n_threads_batch=given.threads,
+        flash_attn=given.flash_attn,
+        verbose=False,
+    )
     shortest = sorted(builtin_prompts(), key=lambda prompt: len(prompt.text))
     prompts = [prompt.rendered(llm).tokens for prompt in itertools.islice(itertools.cycle(shortest), given.texts)]
     runs: list[dict[str, Any]] = []

@@ -53,11 +53,20 @@ def main() -> None:
     parser.add_argument("draft")
     parser.add_argument("-n", "--max-tokens", type=int, default=48)
     parser.add_argument("--kernels", default="auto")
+    parser.add_argument("--flash-attn", action="store_true")
     parser.add_argument("-t", "--threads", type=int, default=default_threads())
     parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
-    options = {"n_threads": given.threads, "n_threads_batch": given.threads, "kernels": given.kernels, "n_ctx": 1024}
-    llm = specllama.Llama(given.target, draft_model=given.draft, verbose=False, **options)
+    llm = specllama.Llama(
+        given.target,
+        draft_model=given.draft,
+        n_ctx=1024,
+        n_threads=given.threads,
+        n_threads_batch=given.threads,
+        flash_attn=given.flash_attn,
+        kernels=given.kernels,
+        verbose=False,
+    )
     prompts = shortest(builtin_prompts(), PROMPTS)
     texts = [compared(llm, prompt, way, given.max_tokens) for prompt in prompts for way in WAYS]
     for way in WAYS:
@@ -65,7 +74,7 @@ def main() -> None:
         places = sorted(place for place in splits if place is not None)
         print(f"{way}: {len(places)} of {len(splits)} texts split, at tokens {places} ({llm.kernels})")
     if given.record:
-        settings = {"max_tokens": given.max_tokens, "num_draft_tokens": DRAFTED}
+        settings = {"max_tokens": given.max_tokens, "num_draft_tokens": DRAFTED, "flash_attn": given.flash_attn}
         recorded.keep(given.record, {"machine": describe_machine(llm), "settings": settings, "texts": texts})
     llm.close()
 

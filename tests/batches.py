@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from conftest import TinyFiles
 
 
+MANY = [{"prompt": "hello " * (i % 5 + 1) + "word " * (i % 7)} for i in range(120)]
+
+
 def request(name: str, url: str = "/v1/completions", **body: Any) -> dict[str, Any]:
     return {"custom_id": name, "method": "POST", "url": url, "body": body}
 

@@ -21,7 +21,9 @@ from needed import MODELS, missing
 
 if TYPE_CHECKING:
     import llama_cpp
+    from batches import Files
     from responses import Pair
+    from test_engine_statistics import Scorer
 
     import specllama
     from specllama.models.catalog import Model
@@ -244,6 +246,19 @@ def make_base(tiny_files: TinyFiles) -> Iterator[MakeBase]:
         llm.close()
 
 
+@pytest.fixture(scope="module")
+def scorer(tiny_files: TinyFiles) -> Iterator[Scorer]:
+    """Of the model of letters, after the prompt of the statistics."""
+    import llama_cpp
+    from test_engine_statistics import PROMPT, Scorer
+
+    llm = llama_cpp.Llama(
+        str(tiny_files.letters), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False, logits_all=True
+    )
+    yield Scorer(llm, PROMPT)
+    llm.close()
+
+
 @pytest.fixture
 def pair(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> Pair:
     """Ours with a draft, and theirs without."""
@@ -254,6 +269,20 @@ def pair(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> P
 def llm(request: pytest.FixtureRequest, make_llama: MakeLlama, tiny_files: TinyFiles) -> specllama.Llama:
     """With an identical draft: nearly every round accepts all six tokens, so interruptions fall into a run."""
     return make_llama(draft=tiny_files.identical, num_draft_tokens=6, verify=request.param)
+
+
+@pytest.fixture
+def files(tmp_path: Path, tiny_files: TinyFiles) -> Files:
+    """For `specllama batch`, over the tiny pair."""
+    from batches import Files
+
+    return Files(tmp_path, tiny_files)
+
+
+@pytest.fixture
+def batch_llm(make_llama: MakeLlama, tiny_files: TinyFiles) -> specllama.Llama:
+    """What `specllama batch` opens for ``files``, to compare with."""
+    return make_llama(draft=tiny_files.good, n_ctx=256, num_draft_tokens="auto")
 
 
 @pytest.fixture

@@ -121,12 +121,44 @@ def test_large_scores_do_not_overflow(name: str) -> None:
     assert np.allclose(found, values[best].astype(np.float32))
 
 
+@pytest.mark.parametrize("name", _core.instruction_sets())
+@settings(max_examples=40, deadline=None)
+@given(
+    half=st.booleans(),
+    queries=st.integers(1, 20),
+    seen=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 300)), min_size=1, max_size=6),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_some_cells_count_as_if_there_were_no_others(
+    name: str, half: bool, queries: int, seen: list[tuple[int, int]], seed: int
+) -> None:
+    """Gaps and runs of cells, of which each query sees a part."""
+    cells: list[int] = []
+    end = 0
+    for gap, run in seen:
+        cells += range(end + gap, end + gap + run)
+        end += gap + run
+    room, count = -(-end // 16) * 16, -(-len(cells) // 16) * 16
+    asked, keys, values, _ = made(TYPES[0 if half else 1], queries, room, 32, 48, seed)
+    own = np.full((queries, count), -np.inf, dtype=np.float16)
+    chosen = np.random.default_rng(seed).random((queries, len(cells))) < 0.9
+    own[:, : len(cells)][chosen] = 0.0
+    masks = np.full((queries, room), -np.inf, dtype=np.float16)
+    masks[:, cells] = own[:, : len(cells)]
+    alone_keys, alone_values = (np.zeros((count, rows.shape[1]), rows.dtype) for rows in (keys, values))
+    alone_keys[: len(cells)], alone_values[: len(cells)] = keys[cells], values[cells]
+    among = _test.attend(asked, raw(keys), raw(values), masks.view(np.uint16), 0.3, name, cells)
+    assert np.array_equal(among, attended(name, asked, alone_keys, alone_values, own))
+
+
 def test_what_does_not_fit_is_refused() -> None:
     asked, keys, values, masks = made(np.float16, 3, 32, 32, 32)
     with pytest.raises(ValueError, match="multiples of 16"):
         attended("plain", asked, keys[:30], values[:30], np.ascontiguousarray(masks[:, :30]))
     with pytest.raises(ValueError, match="do not belong together"):
         attended("plain", asked[:2], keys, values, masks)
+    with pytest.raises(ValueError, match="no such cells"):
+        _test.attend(asked, raw(keys), raw(values), masks.view(np.uint16), 0.3, "plain", [3, 32])
     with pytest.raises(ValueError, match="of one length"):
         _test.multiply_rows(raw(keys), asked[:, :16], "plain")
     with pytest.raises(ValueError, match="float32, or float16"):

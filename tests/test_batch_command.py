@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from batches import Files, request
+from batches import MANY, Files, request
 from needed import imported
 
 import specllama
@@ -18,26 +18,14 @@ from specllama.parallel.outcomes import Outcomes
 imported("fastapi")
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama, TinyFiles
-
-MANY = [{"prompt": "hello " * (i % 5 + 1) + "word " * (i % 7)} for i in range(120)]
-
-
-@pytest.fixture
-def files(tmp_path: Path, tiny_files: TinyFiles) -> Files:
-    return Files(tmp_path, tiny_files)
-
-
-@pytest.fixture
-def llm(make_llama: MakeLlama, tiny_files: TinyFiles) -> specllama.Llama:
-    return make_llama(draft=tiny_files.good, n_ctx=256, num_draft_tokens="auto")
+    from conftest import TinyFiles
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
 def test_answers_are_those_of_create_completion(
-    files: Files, llm: specllama.Llama, capsys: pytest.CaptureFixture[str]
+    files: Files, batch_llm: specllama.Llama, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chat = [{"role": "user", "content": "hello"}]
     own: list[dict[str, Any]] = [
@@ -62,7 +50,9 @@ def test_answers_are_those_of_create_completion(
         alone = {**defaults, **given}
         if "grammar" in alone:
             alone["grammar"] = specllama.llama.llama_cpp.LlamaGrammar.from_string(alone["grammar"], verbose=False)
-        response: Any = (llm.create_chat_completion if "messages" in alone else llm.create_completion)(**alone)
+        response: Any = (batch_llm.create_chat_completion if "messages" in alone else batch_llm.create_completion)(
+            **alone
+        )
         choice, answer = response["choices"][0], found[name]
         assert answer["text"] == (choice["message"]["content"] if "messages" in alone else choice["text"])
         assert answer["finish_reason"] == choice["finish_reason"]
@@ -72,7 +62,7 @@ def test_answers_are_those_of_create_completion(
 
 
 def test_requests_are_answered_as_the_server_does(
-    files: Files, llm: specllama.Llama, capsys: pytest.CaptureFixture[str]
+    files: Files, batch_llm: specllama.Llama, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chat = [
         {"role": "developer", "content": "be brief"},
@@ -100,7 +90,7 @@ def test_requests_are_answered_as_the_server_does(
     assert all(list(answer) == ["id", "custom_id", "response", "error"] for answer in found.values())
 
     first, second = (found[name]["response"] for name in "ab")
-    expected = llm.create_completion("hello", max_tokens=5, temperature=0.0, seed=1, top_k=0)
+    expected = batch_llm.create_completion("hello", max_tokens=5, temperature=0.0, seed=1, top_k=0)
     assert first["status_code"] == 200
     assert first["body"]["choices"][0]["text"] == expected["choices"][0]["text"]
     assert first["body"]["model"] == "target.gguf"
@@ -123,7 +113,7 @@ def test_requests_are_answered_as_the_server_does(
 
 
 def test_bad_lines_have_errors_of_their_own(
-    files: Files, llm: specllama.Llama, capsys: pytest.CaptureFixture[str]
+    files: Files, batch_llm: specllama.Llama, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad: list[tuple[Any, str, str]] = [
         ("{", "ValueError", "not JSON"),
@@ -143,7 +133,7 @@ def test_bad_lines_have_errors_of_their_own(
     assert cli.main([*files.line, "-n", "5", "--quiet"]) == 0
     assert capsys.readouterr() == ("", "10 of 20 texts failed: their answers say why\n")
     found = files.by_index()
-    expected = llm.create_completion("hello", seed=3, max_tokens=5)["choices"][0]["text"]
+    expected = batch_llm.create_completion("hello", seed=3, max_tokens=5)["choices"][0]["text"]
     for i, (_, kind, what) in enumerate(bad):
         error = found[2 * i + 1]["error"]
         assert (i, error["type"]) == (i, kind)

@@ -7,32 +7,16 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import faults
 import pytest
-from batches import Files
+from batches import MANY, Files
 
 import specllama
 from specllama import cli
 from specllama.batch.answers import Answers
 
-if TYPE_CHECKING:
-    from conftest import MakeLlama, TinyFiles
-
-MANY = [{"prompt": "hello " * (i % 5 + 1) + "word " * (i % 7)} for i in range(120)]
 has_signals = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-
-
-@pytest.fixture
-def files(tmp_path: Path, tiny_files: TinyFiles) -> Files:
-    return Files(tmp_path, tiny_files)
-
-
-@pytest.fixture
-def llm(make_llama: MakeLlama, tiny_files: TinyFiles) -> specllama.Llama:
-    return make_llama(draft=tiny_files.good, n_ctx=256, num_draft_tokens="auto")
 
 
 def test_it_goes_on_where_it_stopped(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +41,7 @@ def test_it_goes_on_where_it_stopped(files: Files, capsys: pytest.CaptureFixture
 
 
 @has_signals
-def test_killed_in_the_middle_again_and_again(files: Files, llm: specllama.Llama) -> None:
+def test_killed_in_the_middle_again_and_again(files: Files, batch_llm: specllama.Llama) -> None:
     """Every line is answered once, and each answer is that of a run that nobody ended."""
     files.write(*MANY)
     options = ["-n", "48", "--temp", "0.8", "--seed", "2", "--quiet"]
@@ -75,7 +59,7 @@ def test_killed_in_the_middle_again_and_again(files: Files, llm: specllama.Llama
     found = files.by_index()
     assert sorted(found) == list(range(1, len(MANY) + 1))
     for number in range(1, len(MANY) + 1, 11):
-        alone = llm.create_completion(**MANY[number - 1], max_tokens=48, temperature=0.8, seed=2)
+        alone = batch_llm.create_completion(**MANY[number - 1], max_tokens=48, temperature=0.8, seed=2)
         assert found[number]["text"] == alone["choices"][0]["text"]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -87,15 +87,6 @@ def chi_square(counts: ref.Array, probabilities: ref.Array) -> float:
 def core_settings(chain: ref.Chain) -> dict[str, Any]:
     """The parameters of the chain under the core's names."""
     return {f.name: getattr(chain, f.name) for f in dataclasses.fields(chain)}
-
-
-@pytest.fixture(scope="module")
-def scorer(tiny_files: TinyFiles) -> Iterator[Scorer]:
-    llm = llama_cpp.Llama(
-        str(tiny_files.letters), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False, logits_all=True
-    )
-    yield Scorer(llm, PROMPT)
-    llm.close()
 
 
 @pytest.fixture(scope="module")

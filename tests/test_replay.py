@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import statistics
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+import record_traces
+import replay
 from simulation import Machine
 
 from specllama._core import _test
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 FAST, STEEP = "Q8_0, kernels, Xeon (Sapphire Rapids)", "Q4_K_M, llama.cpp, EPYC (Zen 4)"
 
 
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # its data classes look themselves up there
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def replay() -> ModuleType:
-    return script("replay")
-
-
 @pytest.mark.parametrize("machine", [FAST, STEEP])
-def test_auto_gains_on_recorded_texts_and_no_more_than_is_possible(replay: ModuleType, machine: str) -> None:
+def test_auto_gains_on_recorded_texts_and_no_more_than_is_possible(machine: str) -> None:
     sets = replay.read_traces(replay.TRACES)
     assert sum(map(len, sets.values())) > 40
     for traces in sets.values():
@@ -47,7 +29,7 @@ def test_auto_gains_on_recorded_texts_and_no_more_than_is_possible(replay: Modul
         assert min(gains) > 0.9
 
 
-def test_an_oracle_drafts_what_will_be_accepted(replay: ModuleType) -> None:
+def test_an_oracle_drafts_what_will_be_accepted() -> None:
     """Five tokens that can be looked up, in a text of six: they are one batch."""
     recorded = {"category": "text", "prompt": 1, "model": "000000", "sure": [0] * 6, "agrees": "000000"}
     recorded |= {"match": [9, 10, 11, 12, 13, 0], "right": [5, 4, 3, 2, 1, 0], "disputed": "000000"}
@@ -55,7 +37,7 @@ def test_an_oracle_drafts_what_will_be_accepted(replay: ModuleType) -> None:
     assert replay.oracle(FAST, replay.Trace.of(recorded)) == pytest.approx(6 * target(1) / target(6))
 
 
-def test_a_constant_can_be_changed(replay: ModuleType) -> None:
+def test_a_constant_can_be_changed() -> None:
     """A pace that may draw one token in a round gains less where batches are cheap, and little can be copied."""
     traces = replay.read_traces(replay.TRACES)["qwen2.5-coder: Spec-Bench"]
     usual, short = (
@@ -67,13 +49,12 @@ def test_a_constant_can_be_changed(replay: ModuleType) -> None:
         _test.Pace({"drawn": 1.0})
 
 
-def test_what_is_recorded_of_a_text(replay: ModuleType) -> None:
+def test_what_is_recorded_of_a_text() -> None:
     """The text repeats its prompt from the third token on, and leaves it at the sixth; the draft knows every other."""
-    record = script("record_traces")
     prompt, text = [1, 2, 3, 4, 5, 6, 7, 8], [9, 1, 2, 3, 4, 9, 9]
     drafted = [(token if i % 2 == 0 else 5, 0.5) for i, token in enumerate(text)]
-    given = record.Prompt("id", "kind", "text")
-    found = json.loads(json.dumps(record.trace(given, prompt, text, drafted)))
+    given = record_traces.Prompt("id", "kind", "text")
+    found = json.loads(json.dumps(record_traces.trace(given, prompt, text, drafted)))
     assert found["prompt"] == len(prompt)
     assert found["model"] == "1010101"
     assert found["match"] == [0, 0, 0, 2, 3, 4, 0]
@@ -85,7 +66,7 @@ def test_what_is_recorded_of_a_text(replay: ModuleType) -> None:
     assert len(trace.text.right) == len(text) + replay.MOST + 1
 
 
-def test_all_curves_rise(replay: ModuleType) -> None:
+def test_all_curves_rise() -> None:
     """But for the one known step of llama.cpp's kernels: a typing error would be a cheaper batch."""
     for name in replay.TARGETS:
         target = replay.machine(name).target
@@ -95,6 +76,6 @@ def test_all_curves_rise(replay: ModuleType) -> None:
         assert dips <= (1 if "llama.cpp" in name else 0), name
 
 
-def test_a_machine_of_the_table_is_what_the_simulation_takes(replay: ModuleType) -> None:
+def test_a_machine_of_the_table_is_what_the_simulation_takes() -> None:
     assert isinstance(replay.machine(FAST), Machine)
     assert replay.machine(FAST).target(1) == pytest.approx(0.119)

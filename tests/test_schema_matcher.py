@@ -16,6 +16,7 @@ llguidance = imported("llguidance")
 
 import llama_cpp
 import numpy as np
+from test_guided import DRAFTS, SAMPLED
 
 import specllama
 from specllama.completions.chat_template import chat_call
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
 
 MESSAGES: Any = [{"role": "user", "content": "the cat"}]
-DRAFTS = ["identical", "good", "adversarial", "padded_draft"]
 STRING: Any = {"type": "string"}
 NULL: Any = {"type": "null"}
 
@@ -58,11 +58,6 @@ SCHEMAS: dict[str, Any] = {
         "maxProperties": 2,
     },
 }
-SAMPLED: dict[str, dict[str, Any]] = {
-    "default": {},
-    "hot": {"temp": 1.3, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
-    "top-p": {"temp": 1.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0},
-}
 
 
 def grammar(name: str) -> SchemaGrammar:
@@ -76,13 +71,6 @@ def tokens_of(llm: llama_cpp.Llama, name: str, count: int = 30, **settings: Any)
 
 def wanted(schema: Any) -> Any:
     return {"type": "json_object", "schema": schema}
-
-
-@pytest.fixture(autouse=True)
-def no_fallback() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", specllama.FallbackWarning)
-        yield
 
 
 @pytest.mark.parametrize("draft", DRAFTS)

@@ -7,8 +7,6 @@ import contextlib
 import json
 import socket
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +19,7 @@ imported("fastapi")
 
 import httpx
 import uvicorn
+from latencies import latencies
 from served import Served, serving  # needs the extra
 from test_serve_command import process, wait_for
 
@@ -69,29 +68,6 @@ HUGE: dict[str, tuple[str, bytes, int, str]] = {
     "to count": ("/extras/tokenize/count", body(input="a " * 4_000_000), 400, "exceed context window of 512"),
     "to detokenize": ("/extras/detokenize", body(tokens=["x"] * 100_000), 400, "whole numbers"),
 }
-
-
-@contextlib.contextmanager
-def latencies(url: str) -> Iterator[list[float]]:
-    """Seconds that /health takes meanwhile, as another process sees it."""
-    code = (
-        "import sys, time, httpx\nclient = httpx.Client(base_url=sys.argv[1], timeout=60)\nclient.get('/health')\n"
-        "while True:\n    start = time.perf_counter(); client.get('/health')\n"
-        "    print(time.perf_counter() - start, flush=True); time.sleep(0.005)\n"
-    )
-    asking = subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
-    found: list[float] = []
-    assert asking.stdout is not None
-    found.append(float(asking.stdout.readline()))
-    reader = threading.Thread(target=lambda: found.extend(map(float, asking.stdout or ())))
-    reader.start()
-    try:
-        yield found
-    finally:
-        asking.kill()
-        reader.join()
-        asking.stdout.close()
-        asking.wait()
 
 
 @pytest.mark.parametrize("what", HUGE)

@@ -6,25 +6,16 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
+import figures
 import pages
 import pytest
+import recorded
+import tables
 
 SCRIPTS = pages.ROOT / "scripts"
 DATA = pages.ROOT / "docs" / "data"
-
-
-@pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
-    """The modules of scripts/ that tables are made with."""
-    names = ("recorded", "figures", "tables")
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    yield {name: __import__(name) for name in names}
-    for name in names:
-        sys.modules.pop(name, None)
 
 
 def test_pages_show_what_the_data_says() -> None:
@@ -34,48 +25,43 @@ def test_pages_show_what_the_data_says() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_page_that_is_changed_by_hand_is_found(scripts: dict[str, ModuleType]) -> None:
+def test_a_page_that_is_changed_by_hand_is_found() -> None:
     page = pages.ROOT / "docs" / "kernels.md"
     text = page.read_text(encoding="utf-8")
-    written = scripts["tables"].written
+    written = tables.written
     assert written(text) == text
-    shown = scripts["figures"].ik_llama_cpp()
+    shown = figures.ik_llama_cpp()
     assert shown in text
     assert written(text.replace(shown, shown.replace("8.50", "8.05"))) == text
 
 
-def test_every_figure_is_shown_and_every_marker_is_closed(scripts: dict[str, ModuleType]) -> None:
+def test_every_figure_is_shown_and_every_marker_is_closed() -> None:
     texts = [page.read_text(encoding="utf-8") for page in pages.PAGES]
-    shown = [name for text in texts for name in scripts["tables"].names_in(text)]
-    assert set(shown) == set(scripts["figures"].TABLES)
+    shown = [name for text in texts for name in tables.names_in(text)]
+    assert set(shown) == set(figures.TABLES)
     for text in texts:
         opened, closed = len(re.findall("<!-- data:", text)), text.count("<!-- /data -->")
-        assert opened == closed == len(scripts["tables"].names_in(text))
+        assert opened == closed == len(tables.names_in(text))
 
 
-def test_a_marker_within_a_line_stays_there(scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(scripts["figures"].TABLES, "gain", lambda: "2.0 times")
-    written = scripts["tables"].written
+def test_a_marker_within_a_line_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(figures.TABLES, "gain", lambda: "2.0 times")
+    written = tables.written
     assert written("a <!-- data: gain --><!-- /data --> b") == "a <!-- data: gain -->2.0 times<!-- /data --> b"
     assert written("<!-- data: gain -->\nold\n<!-- /data -->") == "<!-- data: gain -->\n\n2.0 times\n\n<!-- /data -->"
     with pytest.raises(LookupError, match=r"no figure is called loss: there are .*gain"):
         written("<!-- data: loss --><!-- /data -->")
 
 
-def test_what_is_not_measured_says_so(
-    scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(scripts["recorded"], "DATA", tmp_path)
-    for name, function in scripts["figures"].TABLES.items():
-        with pytest.raises(scripts["figures"].MissingError):
+def test_what_is_not_measured_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(recorded, "DATA", tmp_path)
+    for name, function in figures.TABLES.items():
+        with pytest.raises(figures.MissingError):
             function()
-        assert scripts["tables"].made(name, in_line=False) == "Not measured yet."
+        assert tables.made(name, in_line=False) == "Not measured yet."
 
 
-def test_data_is_kept_with_machine_and_commit(
-    scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    recorded = scripts["recorded"]
+def test_data_is_kept_with_machine_and_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(recorded, "DATA", tmp_path / "data")
     run = {"speedup": 1.23456789, "stats": {"num_drafts": 3}}
     recorded.keep("one", {"machine": {"cpu": "x"}, "runs": [run], "times": (0.000123456789,)})

@@ -8,7 +8,6 @@
 #include "../drafter_parts.hpp"
 #include "../logits_scan.hpp"
 #include "../prefill.hpp"
-#include "../scheduler.hpp"
 
 namespace specllama {
 
@@ -33,18 +32,14 @@ std::size_t ModelDrafter::room(std::size_t history_size) const {
 }
 
 std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) {
-    if (Scheduler * scheduler = own_->decoder().scheduler()) {
-        scheduler->share_prompt(*own_, history);
-    }
-    const std::size_t left = tokens_to_prefill(*own_, history);
-    const std::size_t count = std::min(left, prompt_chunk(own_->decoder()));
-    if (count > 0) {
-        decode(history.data() + own_->tokens().size(), count, count);
-        if (count == left && history.size() == prompt_size_) {
+    const PromptPart part = next_prompt_part(*own_, history);
+    if (part.count > 0) {
+        decode(history.data() + own_->tokens().size(), part.count, part.count);
+        if (part.count == part.left && history.size() == prompt_size_) {
             own_->save_prompt();
         }
     }
-    return left - count;
+    return part.left - part.count;
 }
 
 void ModelDrafter::probe(const std::vector<int32_t> & history) {

@@ -11,10 +11,11 @@ namespace specllama {
 namespace {
 
 constexpr int64_t kMostWork = int64_t{1} << 24;  // bytes of partials
-constexpr std::size_t kLine = 64;
+constexpr int64_t kLine = 64;
 
 uint8_t * aligned(void * work) {
-    return reinterpret_cast<uint8_t *>((reinterpret_cast<std::uintptr_t>(work) + kLine - 1) / kLine * kLine);
+    return reinterpret_cast<uint8_t *>((reinterpret_cast<std::uintptr_t>(work) + kLine - 1) &
+                                       ~static_cast<std::uintptr_t>(kLine - 1));
 }
 
 float parameter(const ggml::Tensor * op, int index) {
@@ -63,41 +64,75 @@ bool FlashAttention::splits(int num_threads) const {
            num_units_ * num_chunks_ * unit_bytes() <= kMostWork;
 }
 
-std::size_t FlashAttention::work_bytes(int num_threads) const {
-    const int64_t whole = splits(num_threads) ? num_units_ * num_chunks_ : 0;
-    return kLine + static_cast<std::size_t>(std::max<int64_t>(whole, int64_t{2} * num_threads) * unit_bytes());
+int64_t FlashAttention::thread_bytes() const {
+    const auto packed = static_cast<int64_t>(kernels::packed_bytes(key_->ne[0], value_->ne[0], is_half()));
+    return 2 * unit_bytes() + (packed + kLine - 1) / kLine * kLine;
 }
 
-int64_t FlashAttention::place(int64_t unit, int i) const { return unit % blocks_ * kernels::kMostQueries + i; }
+std::size_t FlashAttention::work_bytes(int num_threads) const {
+    const int64_t whole = splits(num_threads) ? num_units_ * num_chunks_ * unit_bytes() : 0;
+    return static_cast<std::size_t>(kLine + std::max<int64_t>(whole, num_threads * thread_bytes()));
+}
 
-kernels::Queries FlashAttention::queries_of(int64_t unit) const {
-    const int64_t head = unit / blocks_ % key_->ne[2];
-    const int64_t stream = unit / blocks_ / key_->ne[2];
+FlashAttention::Unit FlashAttention::unit_of(int64_t number) const {
+    const int64_t place = number % blocks_ * kernels::kMostQueries;
+    return {number / blocks_ % key_->ne[2], number / blocks_ / key_->ne[2], place,
+            std::min<int64_t>(kernels::kMostQueries, num_queries_ - place)};
+}
+
+kernels::Queries FlashAttention::queries_of(const Unit & unit) const {
     kernels::Queries queries = {};
-    queries.keys = {at(key_, 0, head, stream), static_cast<int64_t>(key_->nb[1])};
-    queries.values = {at(value_, 0, head, stream), static_cast<int64_t>(value_->nb[1])};
+    queries.keys = {at(key_, 0, unit.head, unit.stream), static_cast<int64_t>(key_->nb[1])};
+    queries.values = {at(value_, 0, unit.head, unit.stream), static_cast<int64_t>(value_->nb[1])};
     queries.key_length = key_->ne[0];
     queries.value_length = value_->ne[0];
     queries.scale = scale_;
-    queries.count = static_cast<int>(std::min<int64_t>(kernels::kMostQueries, num_queries_ - place(unit, 0)));
+    queries.count = static_cast<int>(unit.count);
     for (int i = 0; i < queries.count; ++i) {
-        const int64_t token = place(unit, i) / heads_;
-        const int64_t query_head = head * heads_ + place(unit, i) % heads_;
-        queries.vectors[i] = reinterpret_cast<const float *>(at(query_, token, query_head, stream));
-        queries.masks[i] = at(mask_, token, 0, stream);
+        const int64_t token = (unit.place + i) / heads_;
+        const int64_t query_head = unit.head * heads_ + (unit.place + i) % heads_;
+        queries.vectors[i] = reinterpret_cast<const float *>(at(query_, token, query_head, unit.stream));
+        queries.masks[i] = at(mask_, token, 0, unit.stream);
     }
     return queries;
 }
 
-void FlashAttention::finish(int64_t unit, const kernels::Queries & queries, const uint8_t * partials) const {
-    const int64_t head = unit / blocks_ % key_->ne[2];
-    const int64_t stream = unit / blocks_ / key_->ne[2];
-    for (int i = 0; i < queries.count; ++i) {
+void FlashAttention::finish(const Unit & unit, const uint8_t * partials) const {
+    for (int64_t i = 0; i < unit.count; ++i) {
+        const int64_t token = (unit.place + i) / heads_;
         // The result has its heads before its tokens.
-        uint8_t * out = at(op_, head * heads_ + place(unit, i) % heads_, place(unit, i) / heads_, stream);
+        uint8_t * out = at(op_, unit.head * heads_ + (unit.place + i) % heads_, token, unit.stream);
         kernels::divide(
-            *reinterpret_cast<const kernels::Partial *>(partials + i * kernels::Partial::bytes(queries.value_length)),
-            queries.value_length, reinterpret_cast<float *>(out));
+            *reinterpret_cast<const kernels::Partial *>(partials + i * kernels::Partial::bytes(value_->ne[0])),
+            value_->ne[0], reinterpret_cast<float *>(out));
+    }
+}
+
+std::vector<TextInBatch> FlashAttention::texts_of() const {
+    return key_->ne[3] == 1 ? texts_in_batch(mask_, query_->ne[1]) : std::vector<TextInBatch>();
+}
+
+uint8_t * FlashAttention::room_of(const ggml::ComputeParams & params) const {
+    return aligned(params.wdata) + params.ith * thread_bytes();
+}
+
+void FlashAttention::attend_to_texts(const ggml::ComputeParams & params, const std::vector<TextInBatch> & texts) const {
+    uint8_t * out = room_of(params);
+    int64_t number = 0;
+    for (const TextInBatch & text : texts) {
+        const kernels::SeenCells seen = {text.cells.data(), static_cast<int64_t>(text.cells.size()), key_->ne[1]};
+        const int64_t last = (text.first + text.count) * heads_;
+        for (int64_t head = 0; head < key_->ne[2]; ++head) {
+            for (int64_t place = text.first * heads_; place < last; place += kernels::kMostQueries, ++number) {
+                if (number % params.nth != params.ith) {
+                    continue;
+                }
+                const Unit unit = {head, 0, place, std::min<int64_t>(kernels::kMostQueries, last - place)};
+                kernels::attend_to_some(kernels_, is_half(), queries_of(unit), seen, out, out + unit_bytes(),
+                                        out + 2 * unit_bytes());
+                finish(unit, out);
+            }
+        }
     }
 }
 
@@ -108,27 +143,26 @@ uint8_t * FlashAttention::part(const ggml::ComputeParams & params, int64_t unit,
 void FlashAttention::attend_in_parts(const ggml::ComputeParams & params) const {
     for (int64_t item = params.ith; item < num_units_ * num_chunks_; item += params.nth) {
         const int64_t unit = item / num_chunks_;
-        kernels::attend_to_chunk(kernels_, key_->type == ggml::kHalf, queries_of(unit), key_->ne[1], item % num_chunks_,
+        kernels::attend_to_chunk(kernels_, is_half(), queries_of(unit_of(unit)), key_->ne[1], item % num_chunks_,
                                  part(params, unit, item % num_chunks_));
     }
 }
 
 void FlashAttention::merge_parts(const ggml::ComputeParams & params) const {
     for (int64_t unit = params.ith; unit < num_units_; unit += params.nth) {
-        const kernels::Queries queries = queries_of(unit);
+        const kernels::Queries queries = queries_of(unit_of(unit));
         for (int64_t chunk = 1; chunk < num_chunks_; ++chunk) {
             kernels::merge_all(kernels_, queries, part(params, unit, 0), part(params, unit, chunk));
         }
-        finish(unit, queries, part(params, unit, 0));
+        finish(unit_of(unit), part(params, unit, 0));
     }
 }
 
 void FlashAttention::attend_to_units(const ggml::ComputeParams & params) const {
-    uint8_t * all = aligned(params.wdata) + int64_t{2} * params.ith * unit_bytes();
+    uint8_t * all = room_of(params);
     for (int64_t unit = params.ith; unit < num_units_; unit += params.nth) {
-        const kernels::Queries queries = queries_of(unit);
-        kernels::attend_to_all(kernels_, key_->type == ggml::kHalf, queries, key_->ne[1], all, all + unit_bytes());
-        finish(unit, queries, all);
+        kernels::attend_to_all(kernels_, is_half(), queries_of(unit_of(unit)), key_->ne[1], all, all + unit_bytes());
+        finish(unit_of(unit), all);
     }
 }
 

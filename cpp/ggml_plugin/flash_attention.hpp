@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "ggml_plugin/ggml_layout.hpp"
+#include "ggml_plugin/texts_in_batch.hpp"
 #include "kernels/float_kernels.hpp"
 
 namespace specllama {
@@ -19,10 +21,13 @@ public:
 
     std::size_t work_bytes(int num_threads) const;
 
-    // `wait` is called once if `splits(params.nth)`: until all threads are there.
+    // `wait` is called at most once, and then in each thread: until all are there.
     template <class Wait>
     void compute(const ggml::ComputeParams & params, Wait wait) const {
-        if (splits(params.nth)) {
+        const std::vector<TextInBatch> texts = texts_of();
+        if (!texts.empty()) {
+            attend_to_texts(params, texts);
+        } else if (splits(params.nth)) {
             attend_in_parts(params);
             wait();
             merge_parts(params);
@@ -32,17 +37,32 @@ public:
     }
 
 private:
-    // A unit is up to kMostQueries queries of one head of the cache. Few units are shared out by parts of the cache.
+    // Queries of one head of the cache, one after the other.
+    struct Unit {
+        int64_t head;
+        int64_t stream;
+        int64_t place;  // of the first one: token * heads_ + head of the query
+        int64_t count;  // at most kMostQueries
+    };
+
+    // Of a batch with several texts: each is computed over its own cells, as most of the cache is hidden from it.
+    std::vector<TextInBatch> texts_of() const;
+    void attend_to_texts(const ggml::ComputeParams & params, const std::vector<TextInBatch> & texts) const;
+
+    // Few units are shared out by parts of the cache.
     bool splits(int num_threads) const;
     void attend_in_parts(const ggml::ComputeParams & params) const;
     void merge_parts(const ggml::ComputeParams & params) const;
     void attend_to_units(const ggml::ComputeParams & params) const;
 
-    kernels::Queries queries_of(int64_t unit) const;
-    void finish(int64_t unit, const kernels::Queries & queries, const uint8_t * partials) const;
+    Unit unit_of(int64_t number) const;
+    kernels::Queries queries_of(const Unit & unit) const;
+    void finish(const Unit & unit, const uint8_t * partials) const;
 
-    int64_t place(int64_t unit, int i) const;  // of a query among those of its head of the cache
-    int64_t unit_bytes() const;                // of a unit's partials
+    bool is_half() const { return key_->type == ggml::kHalf; }
+    int64_t unit_bytes() const;    // of a unit's partials
+    int64_t thread_bytes() const;  // of what a thread needs that has whole units
+    uint8_t * room_of(const ggml::ComputeParams & params) const;
     uint8_t * part(const ggml::ComputeParams & params, int64_t unit, int64_t chunk) const;
 
     const kernels::FloatKernels & kernels_;

@@ -1,8 +1,63 @@
 #include "kernels/attention.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 namespace specllama::kernels {
+
+namespace {
+
+constexpr int64_t kMaskBytes = sizeof(uint16_t);
+
+int64_t whole_lanes(int64_t cells) { return (cells + kFloatLanes - 1) / kFloatLanes * kFloatLanes; }
+
+bool lie_together(const int32_t * cells, int64_t count, int64_t room) {
+    return cells[count - 1] - cells[0] == count - 1 && cells[0] + whole_lanes(count) <= room;
+}
+
+// The queries before another first cell. What lies behind `count` cells is hidden from them.
+Queries moved(const Queries & queries, int64_t first) {
+    Queries made = queries;
+    made.keys.data += first * made.keys.stride;
+    made.values.data += first * made.values.stride;
+    for (int i = 0; i < made.count; ++i) {
+        made.masks[i] += first * kMaskBytes;
+    }
+    return made;
+}
+
+CacheRows packed_rows(const CacheRows & rows, int64_t row_bytes, const int32_t * cells, int64_t count, uint8_t * out) {
+    for (int64_t i = 0; i < count; ++i) {
+        std::memcpy(out + i * row_bytes, rows.data + cells[i] * rows.stride, static_cast<std::size_t>(row_bytes));
+    }
+    // Whatever is behind them is hidden, but must be a number.
+    std::memset(out + count * row_bytes, 0, static_cast<std::size_t>((whole_lanes(count) - count) * row_bytes));
+    return {out, row_bytes};
+}
+
+// The queries before copies of their cells.
+Queries packed(const Queries & queries, int64_t number_bytes, const int32_t * cells, int64_t count, uint8_t * work) {
+    Queries made = queries;
+    made.keys = packed_rows(queries.keys, queries.key_length * number_bytes, cells, count, work);
+    work += kChunkCells * queries.key_length * number_bytes;
+    made.values = packed_rows(queries.values, queries.value_length * number_bytes, cells, count, work);
+    work += kChunkCells * queries.value_length * number_bytes;
+    for (int q = 0; q < queries.count; ++q) {
+        uint8_t * mask = work + q * kChunkCells * kMaskBytes;
+        for (int64_t i = 0; i < count; ++i) {
+            std::memcpy(mask + i * kMaskBytes, queries.masks[q] + cells[i] * kMaskBytes, kMaskBytes);
+        }
+        for (int64_t i = count; i < whole_lanes(count); ++i) {
+            std::memcpy(mask + i * kMaskBytes, &kHidden, kMaskBytes);
+        }
+        made.masks[q] = mask;
+    }
+    return made;
+}
+
+int64_t bytes_of(bool half) { return half ? 2 : 4; }
+
+}  // namespace
 
 void attend_to_chunk(const FloatKernels & kernels, bool half, const Queries & queries, int64_t cells, int64_t chunk,
                      uint8_t * out) {
@@ -16,6 +71,26 @@ void attend_to_all(const FloatKernels & kernels, bool half, const Queries & quer
     for (int64_t chunk = 1; chunk * kChunkCells < cells; ++chunk) {
         attend_to_chunk(kernels, half, queries, cells, chunk, spare);
         merge_all(kernels, queries, out, spare);
+    }
+}
+
+std::size_t packed_bytes(int64_t key_length, int64_t value_length, bool half) {
+    const int64_t row = (key_length + value_length) * bytes_of(half) + kMostQueries * kMaskBytes;
+    return static_cast<std::size_t>(kChunkCells * row);
+}
+
+void attend_to_some(const FloatKernels & kernels, bool half, const Queries & queries, const SeenCells & seen,
+                    uint8_t * out, uint8_t * spare, uint8_t * work) {
+    for (int64_t first = 0; first < seen.count; first += kChunkCells) {
+        const int32_t * cells = seen.cells + first;
+        const int64_t count = std::min<int64_t>(kChunkCells, seen.count - first);
+        const Queries some = lie_together(cells, count, seen.room)
+                                 ? moved(queries, cells[0])
+                                 : packed(queries, bytes_of(half), cells, count, work);
+        kernels.attend[half ? 0 : 1](some, 0, whole_lanes(count), first == 0 ? out : spare);
+        if (first > 0) {
+            merge_all(kernels, queries, out, spare);
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 // Attention of some queries to all cells of a cache, as the chunks that float_kernels.hpp counts them in.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "kernels/float_kernels.hpp"
 
 namespace specllama::kernels {
@@ -12,6 +15,20 @@ void attend_to_all(const FloatKernels & kernels, bool half, const Queries & quer
 // One chunk of them.
 void attend_to_chunk(const FloatKernels & kernels, bool half, const Queries & queries, int64_t cells, int64_t chunk,
                      uint8_t * out);
+
+// Cells that some queries see, in the order in which they are counted. Each of the queries sees no other.
+struct SeenCells {
+    const int32_t * cells;
+    int64_t count;
+    int64_t room;  // cells that the cache has
+};
+
+// What attend_to_all gives if the cache has these cells alone: side by side, and none between them.
+//
+// work: as many bytes as packed_bytes says.
+void attend_to_some(const FloatKernels & kernels, bool half, const Queries & queries, const SeenCells & seen,
+                    uint8_t * out, uint8_t * spare, uint8_t * work);
+std::size_t packed_bytes(int64_t key_length, int64_t value_length, bool half);
 
 // Adds the partials of the next chunk.
 void merge_all(const FloatKernels & kernels, const Queries & queries, uint8_t * into, const uint8_t * from);

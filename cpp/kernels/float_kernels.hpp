@@ -29,6 +29,9 @@ constexpr int kChunkCells = 256;
 using MultiplyRows = void (*)(const CacheRows & rows, int64_t num_rows, const float * const * x, int columns,
                               int64_t length, float * const * out);
 
+// What a mask says of a cell that is hidden: minus infinity, as float16.
+constexpr uint16_t kHidden = 0xFC00;
+
 // Queries of one head of the cache.
 struct Queries {
     CacheRows keys;

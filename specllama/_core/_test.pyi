@@ -132,6 +132,7 @@ def attend(
     masks: npt.NDArray[np.uint16],
     scale: float,
     instruction_set: str,
+    cells: Items[int] = ...,
 ) -> npt.NDArray[np.float32]: ...
 def multiply_quantized(
     weights: npt.NDArray[np.uint8], type: str, x: npt.NDArray[np.float32], instruction_set: str

@@ -46,13 +46,22 @@ def checked_max_draft_tokens(value: Any) -> int:
     return _checked_int("max_draft_tokens", value, 1, "an int, from 1 up")
 
 
-def _checked_int(name: str, value: Any, least: int, what: str) -> int:
+def checked_index(name: str, value: Any, what: str) -> int:
+    """An int of any kind, NumPy's among them, but no bool.
+
+    Raises:
+        TypeError: anything else; ``what`` says what it must be.
+    """
     try:
         if isinstance(value, bool):
             raise TypeError
-        number = operator.index(value)
+        return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}={value!r} must be {what}") from None
+        raise TypeError(f"{name}={value!r:.100} must be {what}") from None
+
+
+def _checked_int(name: str, value: Any, least: int, what: str) -> int:
+    number = checked_index(name, value, what)
     if not least <= number <= MOST_DRAFT_TOKENS:
         raise ValueError(f"{name}={number} is out of range: it must be {what}, and at most {MOST_DRAFT_TOKENS}")
     return number

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
-import weakref
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,15 @@ from specllama.backend.base_class import BaseLlama
 from specllama.grammars.schema_matcher import SchemaGrammar, SchemaMatcher
 from specllama.grammars.schema_pieces import SchemaPieces
 
+from .per_model import PerModel
+
 _EVERY_BYTE = frozenset(bytes([byte]) for byte in range(256))
 _MOST_MATCHERS = 8  # of the last schemas: making one takes longer than copying it
 
 
 @dataclasses.dataclass
 class SchemaVocabulary:
-    """A Llama's tokens as llguidance knows them. Made once, because it takes a while."""
+    """A model's tokens as llguidance knows them. Made once, because it takes a while."""
 
     tokenizer: Any
     ends: list[int]
@@ -31,17 +33,21 @@ class SchemaVocabulary:
     """How long it took to make."""
     matchers: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Those of the last schemas, at their beginnings."""
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    """Of the matchers."""
 
+    def matcher(self, grammar: str) -> Any:
+        """A new one for a schema that llguidance has parsed, at its beginning."""
+        from llguidance import LLMatcher
 
-_known: weakref.WeakKeyDictionary[Any, SchemaVocabulary] = weakref.WeakKeyDictionary()
-
-
-def schema_vocabulary(llama: BaseLlama) -> SchemaVocabulary:
-    """What is known of the tokens of an open Llama."""
-    known = _known.get(llama)
-    if known is None:
-        known = _known[llama] = _made(llama)
-    return known
+        with self.lock:
+            first = self.matchers.pop(grammar, None)
+            if first is None:
+                first = LLMatcher(self.tokenizer, grammar, log_level=0)
+            self.matchers[grammar] = first
+            if len(self.matchers) > _MOST_MATCHERS:
+                del self.matchers[next(iter(self.matchers))]
+            return first.deep_copy()
 
 
 def schema_matcher(llama: BaseLlama, grammar: SchemaGrammar) -> SchemaMatcher:
@@ -50,17 +56,8 @@ def schema_matcher(llama: BaseLlama, grammar: SchemaGrammar) -> SchemaMatcher:
     Raises:
         ValueError: llguidance cannot follow it.
     """
-    from llguidance import LLMatcher
-
     vocabulary = schema_vocabulary(llama)
-    matchers = vocabulary.matchers
-    matcher = matchers.pop(grammar.matched, None)
-    if matcher is None:
-        matcher = LLMatcher(vocabulary.tokenizer, grammar.matched, log_level=0)
-    matchers[grammar.matched] = matcher
-    if len(matchers) > _MOST_MATCHERS:
-        del matchers[next(iter(matchers))]
-    return SchemaMatcher(matcher.deep_copy(), frozenset(vocabulary.ends))
+    return SchemaMatcher(vocabulary.matcher(grammar.matched), frozenset(vocabulary.ends))
 
 
 def schema_constraint(llama: BaseLlama, grammar: SchemaGrammar) -> _core.MaskConstraint:
@@ -107,3 +104,7 @@ def _tokenizer(vocab: int, pieces: list[bytes], end: int) -> Any:
     return LLTokenizer.from_llamacpp(
         tokens=pieces, vocab_ptr=vocab, tokenize_fptr=libllama.address_of("llama_tokenize"), eos_token=end
     )
+
+
+schema_vocabulary = PerModel(_made)
+"""What is known of the tokens of an open Llama."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-import weakref
+import threading
 
 import llama_cpp
 from llama_cpp.llama_grammar import LlamaGrammar
@@ -14,22 +13,33 @@ from specllama.backend import libllama
 from specllama.backend.base_class import BaseLlama
 from specllama.grammars.gbnf import check_gbnf
 
+from .per_model import PerModel
+
 # Whether llama.cpp survives loops without text (its pull request 18604) and great repetitions. This release does for
 # sure, some before it may.
 _RECENT = tuple(map(int, re.findall(r"\d+", llama_cpp.__version__)[:3])) >= (0, 3, 26)
 
 
-@dataclasses.dataclass
-class _Known:
-    """What has been made of the vocabulary of one Llama, which takes a while."""
+class _LastBreakers:
+    """The texts of the last call, in tokens."""
 
-    first_bytes: _core.FirstBytes | None = None
-    token_texts: _core.TokenTexts | None = None
-    breakers: tuple[tuple[str, ...], _core.SequenceBreakers] | None = None
-    """Those of the last call, and the texts that they were made of."""
+    def __init__(self, llama: BaseLlama) -> None:
+        self._vocab = libllama.vocab_of(llama._model)
+        self._words: _core.TokenTexts | None = None
+        self._last: tuple[tuple[str, ...], _core.SequenceBreakers] | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, texts: tuple[str, ...]) -> _core.SequenceBreakers:
+        with self._lock:
+            if self._last is None or self._last[0] != texts:
+                if self._words is None:  # which takes a while
+                    self._words = _core.TokenTexts(libllama.API, self._vocab)
+                self._last = texts, _core.breakers_of_texts(libllama.API, self._vocab, list(texts), self._words)
+            return self._last[1]
 
 
-_KNOWN: weakref.WeakKeyDictionary[BaseLlama, _Known] = weakref.WeakKeyDictionary()
+_first_bytes = PerModel(lambda llama: _core.FirstBytes(libllama.API, libllama.vocab_of(llama._model)))
+_last_breakers = PerModel(_LastBreakers)
 
 
 def grammar_of(llama: BaseLlama, grammar: LlamaGrammar) -> _core.Grammar:
@@ -44,10 +54,8 @@ def grammar_of(llama: BaseLlama, grammar: LlamaGrammar) -> _core.Grammar:
     if "\0" in grammar._grammar:  # where C would take it to end
         raise ValueError("the grammar has a null character in it: take it out")
     check_gbnf(grammar._grammar, _RECENT)
-    vocab, known = libllama.vocab_of(llama._model), _known_of(llama)
-    if known.first_bytes is None:
-        known.first_bytes = _core.FirstBytes(libllama.API, vocab)
-    return _core.Grammar(libllama.API, vocab, known.first_bytes, grammar._grammar, grammar._root)
+    vocab = libllama.vocab_of(llama._model)
+    return _core.Grammar(libllama.API, vocab, _first_bytes(llama), grammar._grammar, grammar._root)
 
 
 def sequence_breakers_of(llama: BaseLlama, texts: tuple[str, ...]) -> _core.SequenceBreakers:
@@ -56,14 +64,4 @@ def sequence_breakers_of(llama: BaseLlama, texts: tuple[str, ...]) -> _core.Sequ
     Raises:
         ValueError: an empty text, one that is too long, or too many.
     """
-    known = _known_of(llama)
-    if known.breakers is None or known.breakers[0] != texts:
-        vocab = libllama.vocab_of(llama._model)
-        if known.token_texts is None:
-            known.token_texts = _core.TokenTexts(libllama.API, vocab)
-        known.breakers = (texts, _core.breakers_of_texts(libllama.API, vocab, list(texts), known.token_texts))
-    return known.breakers[1]
-
-
-def _known_of(llama: BaseLlama) -> _Known:
-    return _KNOWN.setdefault(llama, _Known())
+    return _last_breakers(llama)(texts)

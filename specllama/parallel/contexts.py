@@ -11,6 +11,7 @@ from llama_cpp import _internals
 
 from specllama import _core
 from specllama.backend.base_class import BaseLlama
+from specllama.backend.kernel_use import use_of
 from specllama.backend.libllama import API
 from specllama.drafts.model import ModelDraft
 from specllama.engine.session import Session
@@ -55,6 +56,9 @@ class Contexts:
         params.n_ctx, params.n_seq_max, params.kv_unified = llama.n_ctx() * count, count, True
         if hasattr(params, "n_rs_seq"):
             params.n_rs_seq = 0
+        if use_of(llama).num_bytes and hasattr(params, "flash_attn_type"):
+            # Without it each text goes through the cells of all: our kernels skip them in flash attention alone.
+            params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
         try:
             context = _internals.LlamaContext(model=llama._model, params=params, verbose=llama.verbose)
         except ValueError as error:
@@ -64,7 +68,7 @@ class Contexts:
             ) from error
         self._stack.callback(context.close)
         _apply_lora(llama, context.ctx)
-        decoder = _core.Decoder(API, ctypes.cast(context.ctx, ctypes.c_void_p).value or 0, name, llama.n_ctx())
+        decoder = _core.Decoder(API, int(context.ctx), name, llama.n_ctx())
         self._stack.callback(decoder.close)
         return decoder
 

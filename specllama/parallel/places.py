@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from specllama import _core
 from specllama.backend.base_class import BaseLlama
 from specllama.costs.learned import CostMemory
 from specllama.engine.closed import require_open
+from specllama.engine.options import checked_index
 from specllama.engine.session import Session
 
 from .contexts import Contexts
@@ -29,12 +29,7 @@ def checked_max_parallel(value: Any) -> int:
         ValueError: out of range.
     """
     most = int(llama_cpp.llama_max_parallel_sequences())
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"max_parallel={value!r:.100} must be an int, from 1 to {most}") from None
+    number = checked_index("max_parallel", value, f"an int, from 1 to {most}")
     if not 1 <= number <= most:
         raise ValueError(f"max_parallel={number} is out of range: llama.cpp decodes 1 to {most} texts at once")
     return number

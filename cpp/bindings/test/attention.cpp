@@ -1,5 +1,6 @@
 // The kernels of attention, for tests: one head of a cache of floats.
 #include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -76,8 +77,9 @@ kernels::Queries queries_of(const Floats & queries, const Rows & keys, const Row
     return made;
 }
 
+// cells: those that the queries see, ascending; all of them if none are given.
 Floats attend(const Floats & queries, const py::array & key_rows, const py::array & value_rows, const Halves & masks,
-              float scale, const std::string & set_name) {
+              float scale, const std::string & set_name, const std::vector<int32_t> & cells) {
     require(queries.ndim() == 2 && key_rows.ndim() == 2 && value_rows.ndim() == 2 && masks.ndim() == 2,
             "queries, keys, values and masks must be [n, length]");
     const Rows keys(key_rows);
@@ -89,12 +91,20 @@ Floats attend(const Floats & queries, const py::array & key_rows, const py::arra
             "cells and lengths must be multiples of 16");
     const kernels::FloatKernels & floats = set_named(set_name).floats;
     const auto bytes = static_cast<std::size_t>(kernels::kMostQueries * kernels::Partial::bytes(values.length));
-    std::vector<kernels::Partial> work(2 * bytes / sizeof(kernels::Partial) + 1);
+    require(std::all_of(cells.begin(), cells.end(), [&](int32_t cell) { return 0 <= cell && cell < keys.rows; }),
+            "there are no such cells");
+    const std::size_t packed = kernels::packed_bytes(keys.length, values.length, keys.half);
+    std::vector<kernels::Partial> work((2 * bytes + packed) / sizeof(kernels::Partial) + 1);
     auto * out = reinterpret_cast<uint8_t *>(work.data());
+    const kernels::SeenCells seen = {cells.data(), static_cast<int64_t>(cells.size()), keys.rows};
     Floats results({queries.shape(0), value_rows.shape(1)});
     for (py::ssize_t first = 0; first < queries.shape(0); first += kernels::kMostQueries) {
         const kernels::Queries some = queries_of(queries, keys, values, masks, scale, first);
-        kernels::attend_to_all(floats, keys.half, some, keys.rows, out, out + bytes);
+        if (cells.empty()) {
+            kernels::attend_to_all(floats, keys.half, some, keys.rows, out, out + bytes);
+        } else {
+            kernels::attend_to_some(floats, keys.half, some, seen, out, out + bytes, out + 2 * bytes);
+        }
         for (int i = 0; i < some.count; ++i) {
             kernels::divide(
                 *reinterpret_cast<const kernels::Partial *>(out + i * kernels::Partial::bytes(values.length)),
@@ -110,7 +120,7 @@ void bind_attention_for_tests(py::module_ & module) {
     module.def("multiply_rows", &multiply_rows, py::arg("rows"), py::arg("x"), py::arg("instruction_set"),
                "The product of rows of floats with columns, as the kernels compute it: [columns, rows].");
     module.def("attend", &attend, py::arg("queries"), py::arg("keys"), py::arg("values"), py::arg("masks"),
-               py::arg("scale"), py::arg("instruction_set"),
+               py::arg("scale"), py::arg("instruction_set"), py::arg("cells") = std::vector<int32_t>(),
                "Attention of queries to one head of a cache, as the kernels compute it: [queries, length of a value].");
 }
 
