@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cinttypes>
 #include <cstdint>
-#include <cstdio>
 #include <fstream>
+#include <ios>
+#include <limits>
 #include <string>
 
 namespace specllama {
@@ -42,13 +42,13 @@ void advise(Pages pages, int advice) {
 void let_go_of_file(const void * data, std::size_t size) {
     const Pages pages = pages_within(data, size);
     std::ifstream mappings("/proc/self/maps");
-    for (std::string line; std::getline(mappings, line);) {
-        Pages mapping{};
-        char shared = 0;
-        const int found =
-            std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " %*3c%c", &mapping.begin, &mapping.end, &shared);
+    Pages mapping{};
+    char dash = 0;
+    std::string permissions;  // such as "r--s"
+    while (mappings >> std::hex >> mapping.begin >> dash >> mapping.end >> permissions) {
+        mappings.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
         const Pages both{std::max(pages.begin, mapping.begin), std::min(pages.end, mapping.end)};
-        if (found == 3 && shared == 's' && both.begin < both.end) {
+        if (permissions.back() == 's' && both.begin < both.end) {
             // Or else a norm that is read between two weights brings 2 MiB of them back.
             advise(mapping, MADV_NOHUGEPAGE);
             advise(both, MADV_DONTNEED);
