@@ -216,10 +216,13 @@ def loading() -> str:
     rows = []
     for key, found in present(names).items():
         for way, of in found["loads"].items():
-            sizes = (f"{of[name] / MIB:.0f}" for name in ("weights", "anonymous_used", "mapped_used"))
+            sizes = (f"{of[name] / MIB:.0f}" for name in ("weights", "anonymous_used", "mapped_used", "peak"))
             kernels = "our kernels" if way == "ours" else "llama.cpp's"
-            rows.append([names[key], kernels, f"{of['seconds']:.2f} s", *sizes])
-    return table(["weights", "kernels", "loading", "weights, MiB", "own memory, MiB", "mapped file, MiB"], rows, 2)
+            seconds = (f"{of[name]:.2f} s" for name in ("seconds", "processor_seconds"))
+            rows.append([names[key], kernels, *seconds, *sizes])
+    titles = ["weights", "kernels", "loading", "processor time"]
+    titles += [f"{name}, MiB" for name in ("weights", "own memory", "mapped file", "peak")]
+    return table(titles, rows, 2)
 
 
 def splits() -> str:

@@ -3,7 +3,8 @@
 Run it where specllama is installed: ``python scripts/loading.py MODEL`` (a path or a name). Nothing else should use the
 machine. Each load is in a process of its own, by turns, and the file is in the system's cache. *Anonymous* memory is
 the process's own. *Mapped* is the part of the model's file that the process has mapped and touched: the system shares
-it with its cache, and takes it back when it needs memory.
+it with its cache, and takes it back when it needs memory. *Peak* is the most that the whole process has held until the
+model was loaded.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -49,14 +51,21 @@ def loaded(model: str, kernels: str) -> dict[str, Any]:
     """What one load took and holds, after a prompt of 64 tokens and 4 more."""
     prepare_backend()  # the trial of the kernels is not part of it
     n = default_threads()
-    before, start = memory(resolve(model)), time.perf_counter()
+    before, start, processor = memory(resolve(model)), time.perf_counter(), time.process_time()
     options = {"n_ctx": 512, "n_threads": n, "n_threads_batch": n, "verbose": False}
     llm = specllama.Llama(model, kernels=kernels, **options)
-    seconds = time.perf_counter() - start
+    times = {"seconds": time.perf_counter() - start, "processor_seconds": time.process_time() - processor}
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     after = memory(resolve(model))
     llm.create_completion(list(range(1000, 1064)), max_tokens=4, temperature=0.0)
     used = memory(resolve(model))
-    found = {"kernels": llm.kernels, "weights": llm._model.size(), "seconds": seconds, "machine": describe_machine(llm)}
+    found = {
+        "kernels": llm.kernels,
+        "machine": describe_machine(llm),
+        "weights": llm._model.size(),
+        "peak": peak,
+        **times,
+    }
     for name in before:
         found[name], found[f"{name}_used"] = after[name] - before[name], used[name] - before[name]
     llm.close()
@@ -85,8 +94,9 @@ def main() -> None:
     for way, loads in found.items():
         middle = {key: statistics.median(one[key] for one in loads) for key in loads[0] if key not in NO_NUMBERS}
         rows[way] = {"kernels": loads[0]["kernels"], **middle}
-        sizes = ", ".join(f"{key} {value / 2**20:.0f}" for key, value in middle.items() if key != "seconds")
-        print(f"{way}: {middle['seconds']:.2f} s; MiB: {sizes} ({loads[0]['kernels']})")
+        sizes = ", ".join(f"{key} {value / 2**20:.0f}" for key, value in middle.items() if "seconds" not in key)
+        seconds = f"{middle['seconds']:.2f} s, {middle['processor_seconds']:.2f} s of processor time"
+        print(f"{way}: {seconds}; MiB: {sizes} ({loads[0]['kernels']})")
     if given.record:
         recorded.keep(given.record, {"machine": found["ours"][0]["machine"], "loads": rows})
 

@@ -23,7 +23,10 @@ import specllama
 from specllama.cli import build_parser
 from specllama.samplers import SAMPLERS
 
-RUN_ELSEWHERE = {"other-packages.md": "tests/test_clients.py runs its blocks, each where its package is installed"}
+RUN_ELSEWHERE = {
+    "other-packages.md": "tests/test_clients.py runs its blocks, each where its package is installed",
+    "past-one-machine.md": "tests/test_ray.py runs them on a Ray cluster",
+}
 """Pages whose Python is not run here, and why."""
 README_BYTES = 10_000
 SERVER = "http://127.0.0.1:8000"

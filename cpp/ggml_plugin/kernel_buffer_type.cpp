@@ -10,6 +10,7 @@
 
 #include "batch_invariance.hpp"
 #include "ggml_plugin/cache_product.hpp"
+#include "ggml_plugin/file_pages.hpp"
 #include "ggml_plugin/flash_attention.hpp"
 #include "ggml_plugin/product.hpp"
 #include "kernels/pack.hpp"
@@ -341,6 +342,7 @@ void KernelBufferType::set_tensor(ggml::Buffer * /*buffer*/, ggml::Tensor * tens
                                   std::size_t offset, std::size_t size) {
     if (offset == 0 && size == the_one_->api_.ggml_nbytes(tensor)) {
         the_one_->pack(tensor, data);
+        let_go_of_file(data, size);  // llama.cpp keeps the file mapped where other tensors need it
     } else {
         the_one_->take_part(tensor, data, offset, size);
     }

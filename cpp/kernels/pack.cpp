@@ -72,6 +72,17 @@ void pack_scales(const Block & block, int row, uint8_t * panel) {
     }
 }
 
+// The codes of a block; its other parts come into `block`. Those of Q8_0 stand in the file as they are needed here.
+template <QuantizedType type>
+const uint8_t * take_codes(const uint8_t * source, Block & block) {
+    if constexpr (type == QuantizedType::q8_0) {
+        std::memcpy(&block.d, source, 2);
+        return source + 2;
+    }
+    take_apart(type, source, block);
+    return block.codes;
+}
+
 template <QuantizedType type>
 void pack_panels(const uint8_t * rows, int64_t num_rows, int64_t columns, int64_t first, int64_t last,
                  uint8_t * panels) {
@@ -83,14 +94,15 @@ void pack_panels(const uint8_t * rows, int64_t num_rows, int64_t columns, int64_
         for (int64_t b = 0; b < num_blocks; ++b, out += layout.panel_bytes()) {
             for (int row = 0; row < kPanelRows; ++row) {
                 const int64_t at = kPanelRows * panel + row;
+                const uint8_t * codes = block.codes;
                 if (at < num_rows) {
-                    take_apart(type, rows + (at * num_blocks + b) * layout.block_bytes, block);
+                    codes = take_codes<type>(rows + (at * num_blocks + b) * layout.block_bytes, block);
                 } else {
                     block = Block{};
                 }
                 for (int part = 0; part < layout.values / 32; ++part) {
                     constexpr int bytes = 64 * (layout.low_bits + layout.high_bits);
-                    pack_codes<type>(block.codes + 32 * part, row, out + bytes * part);
+                    pack_codes<type>(codes + 32 * part, row, out + bytes * part);
                 }
                 pack_scales<type>(block, row, out);
             }

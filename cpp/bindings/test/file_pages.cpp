@@ -1,0 +1,17 @@
+// What the system is told about the pages of a model's file.
+#include "../../ggml_plugin/file_pages.hpp"
+
+#include "../bindings.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+void bind_file_pages_for_tests(py::module_ & module) {
+    module.def(
+        "let_go_of_file",
+        [](std::uintptr_t address, std::size_t size) { let_go_of_file(reinterpret_cast<const void *>(address), size); },
+        py::arg("address"), py::arg("size"));
+}
+
+}  // namespace specllama

@@ -1,0 +1,164 @@
+"""Many texts on many machines: a class for ``ray.data.Dataset.map_batches``."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from .backend.cpu import default_threads
+from .parallel.outcome import Outcome
+
+try:
+    import pyarrow
+    import ray
+except ImportError as error:
+    raise ImportError(f'specllama.ray needs {error.name}: pip install "specllama[ray]"') from error
+
+__all__ = ["Completions"]
+
+Batch = Any
+"""An Arrow table, or NumPy arrays by the names of their columns: what Ray Data hands over."""
+
+_COUNTS = ("num_prompt_tokens", "num_tokens", "num_draft_tokens", "num_accepted_tokens")
+_SCHEMA = pyarrow.schema(
+    [
+        *((name, pyarrow.string()) for name in ("text", "finish_reason", "error")),
+        *((name, pyarrow.int64()) for name in _COUNTS),
+    ]
+)
+_SEED = 0
+
+
+class Completions:
+    """Answers the rows of a dataset. Each actor loads the models once.
+
+    A row gets these columns: ``text``, ``finish_reason``, ``error`` (empty, or why this row has no text) and the
+    counters ``num_prompt_tokens``, ``num_tokens``, ``num_draft_tokens`` and ``num_accepted_tokens`` of ``Stats``.
+
+    Give ``map_batches`` the ``batch_format="pyarrow"``. NumPy arrays will do for prompts. They cannot hold chats, nor
+    whole numbers that some rows lack.
+
+    Args:
+        model_path: the target, as for ``Llama``. It must be there on every machine.
+        column: the column with the prompts; None for ``prompt``, or ``messages`` in a chat.
+        chat: whether its values are lists of messages instead of texts or lists of token ids.
+        arguments: those of ``create_completion`` or ``create_chat_completion`` for every row. Without a ``seed`` it is
+            0 and not random: Ray may compute a row again, and its text is then the same.
+        row_arguments: columns with arguments of the row's own, which win. Where a row has none, the common one holds.
+        prefix: what the names of the new columns begin with.
+        llama_kwargs: everything else that ``Llama`` takes, such as ``draft_model``, ``n_ctx`` and ``max_parallel``.
+            Unless given, ``n_threads`` is the number of CPUs that Ray gave to the actor.
+
+    Raises:
+        TypeError, ValueError: an argument that is not known, or out of range, or what ``Llama`` raises.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        column: str | None = None,
+        chat: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        row_arguments: Iterable[str] = (),
+        prefix: str = "",
+        **llama_kwargs: Any,
+    ) -> None:
+        from .llama import Llama
+
+        self._name = "messages" if chat else "prompt"
+        self._column = column or self._name
+        self._row_arguments = (row_arguments,) if isinstance(row_arguments, str) else tuple(row_arguments)
+        self._arguments = {"seed": _SEED, **(arguments or {})}
+        self._prefix = prefix
+        method = Llama.create_chat_completion if chat else Llama.create_completion
+        known = inspect.signature(method).parameters.keys() - {"self", "stream", self._name}
+        _check_known("arguments", self._arguments, known)
+        _check_known("row_arguments", self._row_arguments, known)
+        if llama_kwargs.pop("seed", None) is not None:
+            raise ValueError("a seed of the Llama depends on the order of the rows: give one in `arguments`")
+        threads = llama_kwargs.pop("n_threads", None) or _threads()
+        kwargs = {"n_threads": threads, "n_threads_batch": threads, "verbose": False, **llama_kwargs}
+        llm = Llama(model_path, **kwargs)
+        self._create = llm.create_chat_completions if chat else llm.create_completions
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch with the new columns. The Llama's ``max_parallel`` rows are under way at once.
+
+        Raises:
+            ValueError: a column that is needed and not there, or one that is there and would be new.
+            TypeError: chats in NumPy arrays.
+            MemoryError: there is no room for so many texts.
+        """
+        is_table = isinstance(batch, pyarrow.Table)
+        if self._name == "messages" and not is_table:
+            raise TypeError('chats must come as Arrow tables: give map_batches the argument batch_format="pyarrow"')
+        self._check_columns(batch.column_names if is_table else list(batch))
+        outcomes = cast("list[Outcome]", self._create(self._items(batch), progress=False, **self._arguments))
+        new = pyarrow.Table.from_pylist([_row(outcome) for outcome in outcomes], _SCHEMA)
+        if not is_table:
+            return {**batch, **{self._prefix + name: new[name].to_numpy() for name in _SCHEMA.names}}
+        for name in _SCHEMA.names:
+            batch = batch.append_column(self._prefix + name, new[name])
+        return batch
+
+    def _check_columns(self, names: list[str]) -> None:
+        if missing := [name for name in (self._column, *self._row_arguments) if name not in names]:
+            raise ValueError(f"the rows have no column {missing[0]!r}: they have {', '.join(map(repr, names))}")
+        if taken := [name for name in _SCHEMA.names if self._prefix + name in names]:
+            raise ValueError(
+                f'the rows have a column {self._prefix + taken[0]!r} already: give a prefix, such as prefix="answer_"'
+            )
+
+    def _items(self, batch: Batch) -> list[dict[str, Any]]:
+        """The arguments of each row's own."""
+        items = [{self._name: value} for value in _values(batch, self._column)]
+        for name in self._row_arguments:
+            for item, value in zip(items, _values(batch, name), strict=True):
+                if value is not None and value == value:  # a number that is missing in a NumPy array is NaN
+                    item[name] = value
+        return items
+
+
+def _values(batch: Batch, name: str) -> list[Any]:
+    """A column in Python's own types."""
+    if isinstance(batch, pyarrow.Table):
+        return [_without_missing(value) for value in batch.column(name).to_pylist()]
+    return [value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value for value in batch[name]]
+
+
+def _without_missing(value: Any) -> Any:
+    """A field that other rows have is None in this one. A message's content may be None, and is kept."""
+    if isinstance(value, dict):
+        return {name: _without_missing(each) for name, each in value.items() if each is not None or name == "content"}
+    return [_without_missing(each) for each in value] if isinstance(value, list) else value
+
+
+def _threads() -> int:
+    """As many as Ray gave CPUs to this actor. It counts them, and leaves it to the actor to use no more."""
+    given = ray.get_runtime_context().get_assigned_resources().get("CPU", 0) if ray.is_initialized() else 0
+    return max(1, int(given)) if given else default_threads()
+
+
+def _check_known(what: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Else every row would get this error."""
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise TypeError(
+                f"{what} has {name!r}, which is no argument of a completion{f': take {close[0]!r}' if close else ''}"
+            )
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    """The new columns of a row. No value is null: where all are, the column of a batch would lose its type."""
+    counts = {name: getattr(outcome.stats, name) for name in _COUNTS}
+    if outcome.error is not None:
+        problem = " ".join(f"{type(outcome.error).__name__}: {outcome.error}".split())
+        return {"text": "", "finish_reason": "", "error": problem, **counts}
+    reason = (outcome.response or {})["choices"][0]["finish_reason"]
+    return {"text": outcome.text, "finish_reason": str(reason), "error": "", **counts}
