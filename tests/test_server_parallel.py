@@ -343,6 +343,6 @@ def test_a_signal_ends_all_of_them(tiny_files: TinyFiles) -> None:
     assert (running.returncode, errors) == (0, "")
 
 
-def test_no_room_is_said(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_option_is_checked(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["serve", "-m", str(tiny_files.target), "--parallel", "0"]) == 2
     assert "--parallel: 0 is too small" in capsys.readouterr().err
