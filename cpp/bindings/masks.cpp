@@ -21,7 +21,9 @@ MaskConstraint::Mask mask_of(const py::tuple & answer) {
     const auto bytes = answer[0].cast<std::string_view>();
     MaskConstraint::Mask mask{std::vector<std::uint32_t>((bytes.size() + 3) / 4), answer[1].cast<bool>(),
                               answer[2].cast<std::int32_t>()};
-    std::memcpy(mask.allowed.data(), bytes.data(), bytes.size());
+    if (!bytes.empty()) {  // there is no memory to copy to
+        std::memcpy(mask.allowed.data(), bytes.data(), bytes.size());
+    }
     return mask;
 }
 
