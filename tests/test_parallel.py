@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from exact import EXACT_CACHE
 
 import specllama
 from specllama.parallel.outcomes import Outcomes
@@ -24,7 +25,7 @@ PROMPTS = ["hello " * (i % 5 + 1) + "word " * i for i in range(14)]
 
 @pytest.fixture
 def llm(make_llama: MakeLlama, tiny_files: TinyFiles) -> specllama.Llama:
-    return make_llama(draft=tiny_files.good, n_ctx=256, max_parallel=4, num_draft_tokens="auto")
+    return make_llama(draft=tiny_files.good, n_ctx=256, max_parallel=4, num_draft_tokens="auto", **EXACT_CACHE)
 
 
 def text_of(response: Any) -> str:

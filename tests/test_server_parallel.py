@@ -19,6 +19,7 @@ from needed import imported
 imported("fastapi")
 
 import httpx
+from exact import EXACT_CACHE
 from served import Served, serving  # needs the extra
 from test_serve_command import has_signals, process, wait_for
 from test_server_faults import LONG, send
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
 
 @pytest.fixture
 def llm(make_llama: MakeLlama, tiny_files: TinyFiles) -> specllama.Llama:
-    return make_llama(draft=tiny_files.good, n_ctx=1024, num_draft_tokens="auto")
+    return make_llama(draft=tiny_files.good, n_ctx=1024, num_draft_tokens="auto", **EXACT_CACHE)
 
 
 @pytest.fixture

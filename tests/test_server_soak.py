@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import llama_cpp
 import pytest
 from needed import imported
 
 imported("fastapi")
 
 import httpx
+from exact import EXACT_CACHE
 from served import Served, serving  # needs the extra
 from test_server_faults import GARBAGE, send
 
@@ -38,9 +38,6 @@ NUM_REQUESTS = 200
 CUT_OFF = 0.2
 MOST_GROWTH = 20.0  # MB
 MEGABYTE = 1 << 20
-# Among other texts a text's cells are added up in another order. With a cache of F16 that moves a logit by up to 4e-4,
-# and one of these texts has two tokens which are nearer to each other. With F32 it is 6e-6, and all are equal.
-EXACT_AMONG_OTHERS = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32}
 
 
 def a_request(number: int) -> tuple[str, dict[str, Any]]:
@@ -216,14 +213,14 @@ def storm(
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux' /proc")
 @pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
-@pytest.mark.parametrize(("max_parallel", "num_clients", "cache"), [(1, 8, {}), (4, 16, EXACT_AMONG_OTHERS)])
+@pytest.mark.parametrize(("max_parallel", "num_clients"), [(1, 8), (4, 16)])
 def test_everybody_gets_the_answer_that_the_model_gives_alone(
-    make_llama: MakeLlama, tiny_files: TinyFiles, max_parallel: int, num_clients: int, cache: dict[str, int]
+    make_llama: MakeLlama, tiny_files: TinyFiles, max_parallel: int, num_clients: int
 ) -> None:
     give_back_freed_memory()
     numbers = range(NUM_REQUESTS)
     leavers = {number: Leaver(number) for number in random.Random(0).sample(numbers, int(CUT_OFF * NUM_REQUESTS))}
-    llm = make_llama(draft=tiny_files.good, num_draft_tokens="auto", **cache)
+    llm = make_llama(draft=tiny_files.good, num_draft_tokens="auto", **EXACT_CACHE)
     with serving(llm) as served:
         alone = {number: text_of(served.client, number) for number in numbers if number not in leavers}
     with serving(llm, max_waiting=NUM_REQUESTS, max_parallel=max_parallel) as served:
