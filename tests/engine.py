@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,35 @@ def drafters_of(draft: _core.Sequence | None) -> list[str]:
     return ["grammar", "lookup", *([] if draft is None else ["model"])]
 
 
+def begin(
+    speculator: _core.Speculator,
+    prompt: list[int],
+    *,
+    rule: str = "block",
+    gamma: int = 4,
+    seed: int = 1,
+    paced: bool = False,
+    logits_processor: Callable[..., Any] | None = None,
+    constraint: _core.Constraint | None = None,
+    keeps_logits: bool = False,
+    **sampler: Any,
+) -> None:
+    """Starts a generation and decodes the prompt."""
+    speculator.begin(
+        np.array(prompt, dtype=np.int32),
+        sampler=_core.SamplerParams(**sampler),
+        rule=rule,
+        num_draft_tokens=gamma,
+        seed=seed,
+        paced=paced,
+        logits_processor=logits_processor,
+        constraint=constraint,
+        keeps_logits=keeps_logits,
+    )
+    while speculator.prefill():
+        pass
+
+
 class Engine:
     """A target, perhaps a draft, and a loop over both."""
 
@@ -64,30 +94,10 @@ class Engine:
         """A grammar over the target's tokens."""
         return grammar(self.target_llama, gbnf)
 
-    def begin(
-        self,
-        prompt: list[int],
-        *,
-        rule: str = "block",
-        gamma: int = 4,
-        seed: int = 1,
-        paced: bool = False,
-        constraint: _core.Constraint | None = None,
-        **sampler: Any,
-    ) -> None:
-        """Starts a generation and decodes the prompt."""
+    def begin(self, prompt: list[int], **settings: Any) -> None:
+        """As `begin`."""
         self.rounds = []
-        self.speculator.begin(
-            prompt,
-            sampler=_core.SamplerParams(**sampler),
-            rule=rule,
-            num_draft_tokens=gamma,
-            seed=seed,
-            paced=paced,
-            constraint=constraint,
-        )
-        while self.speculator.prefill():
-            pass
+        begin(self.speculator, prompt, **settings)
 
     def step(self, max_tokens: int = 100) -> list[int]:
         """One round."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
-from engine import drafters_of
+from engine import begin, drafters_of
 from llama_cpp import _internals
 
 from specllama import _core
@@ -52,36 +52,10 @@ class ManyTexts:
         assert address is not None
         return _core.Decoder(API, address, name, n_ctx)
 
-    def begin(
-        self,
-        place: int,
-        prompt: list[int],
-        *,
-        rule: str = "block",
-        gamma: int = 4,
-        seed: int = 1,
-        paced: bool = False,
-        logits_processor: Callable[..., Any] | None = None,
-        constraint: _core.Constraint | None = None,
-        keeps_logits: bool = False,
-        **sampler: Any,
-    ) -> _core.Speculator:
+    def begin(self, place: int, prompt: list[int], **settings: Any) -> _core.Speculator:
         """Starts a text at a place, and decodes its prompt."""
-        engine = self.engines[place]
-        engine.begin(
-            np.array(prompt, dtype=np.int32),
-            sampler=_core.SamplerParams(**sampler),
-            rule=rule,
-            num_draft_tokens=gamma,
-            seed=seed,
-            paced=paced,
-            logits_processor=logits_processor,
-            constraint=constraint,
-            keeps_logits=keeps_logits,
-        )
-        while engine.prefill():
-            pass
-        return engine
+        begin(self.engines[place], prompt, **settings)
+        return self.engines[place]
 
     def generate(self, place: int, prompt: list[int], count: int, **settings: Any) -> list[int]:
         """Prompt in, tokens out."""
