@@ -13,9 +13,9 @@ import time
 from typing import Any
 
 import recorded
+from pair import add_pair, opened
 
 import specllama
-from specllama.backend.cpu import default_threads
 from specllama.bench.machine import describe_machine
 from specllama.prompts import builtin_prompts
 
@@ -42,24 +42,13 @@ def run(llm: specllama.Llama, prompts: list[Any], max_parallel: int, **options: 
 def main() -> None:
     """Print tokens per second of each mode."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target")
-    parser.add_argument("draft")
+    add_pair(parser, flash_attn_help="for one text, too: several have it anyway")
     parser.add_argument("--texts", type=int, default=16)
     parser.add_argument("-n", "--max-tokens", type=int, default=64)
     parser.add_argument("--parallel", type=int, nargs="+", default=[2, 4, 8, 16])
-    parser.add_argument("--flash-attn", action="store_true", help="for one text, too: several have it anyway")
-    parser.add_argument("-t", "--threads", type=int, default=default_threads())
     parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
-    llm = specllama.Llama(
-        given.target,
-        draft_model=given.draft,
-        n_ctx=512,
-        n_threads=given.threads,
-        n_threads_batch=given.threads,
-        flash_attn=given.flash_attn,
-        verbose=False,
-    )
+    llm = opened(given, n_ctx=512)
     shortest = sorted(builtin_prompts(), key=lambda prompt: len(prompt.text))
     prompts = [prompt.rendered(llm).tokens for prompt in itertools.islice(itertools.cycle(shortest), given.texts)]
     runs: list[dict[str, Any]] = []

@@ -12,10 +12,10 @@ import argparse
 from typing import Any
 
 import recorded
+from pair import add_pair, opened
 
 import specllama
 from specllama.answer import answer, first_difference
-from specllama.backend.cpu import default_threads
 from specllama.bench.machine import describe_machine
 from specllama.prompts import Prompt, builtin_prompts
 
@@ -49,24 +49,12 @@ def compared(llm: specllama.Llama, prompt: Prompt, way: str, max_tokens: int) ->
 def main() -> None:
     """Print how many of them split, and where."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target")
-    parser.add_argument("draft")
+    add_pair(parser)
     parser.add_argument("-n", "--max-tokens", type=int, default=48)
     parser.add_argument("--kernels", default="auto")
-    parser.add_argument("--flash-attn", action="store_true")
-    parser.add_argument("-t", "--threads", type=int, default=default_threads())
     parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
-    llm = specllama.Llama(
-        given.target,
-        draft_model=given.draft,
-        n_ctx=1024,
-        n_threads=given.threads,
-        n_threads_batch=given.threads,
-        flash_attn=given.flash_attn,
-        kernels=given.kernels,
-        verbose=False,
-    )
+    llm = opened(given, n_ctx=1024, kernels=given.kernels)
     prompts = shortest(builtin_prompts(), PROMPTS)
     texts = [compared(llm, prompt, way, given.max_tokens) for prompt in prompts for way in WAYS]
     for way in WAYS:

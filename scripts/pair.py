@@ -1,0 +1,31 @@
+"""The pair of models that a script is given, and how it opens them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import specllama
+from specllama.backend.cpu import default_threads
+
+
+def add_pair(parser: argparse.ArgumentParser, *, flash_attn_help: str | None = None) -> None:
+    """Adds the models, ``--flash-attn`` and ``-t``."""
+    parser.add_argument("target")
+    parser.add_argument("draft")
+    parser.add_argument("--flash-attn", action="store_true", help=flash_attn_help)
+    parser.add_argument("-t", "--threads", type=int, default=default_threads())
+
+
+def opened(given: argparse.Namespace, n_ctx: int, **options: Any) -> specllama.Llama:
+    """Both models, with the arguments of `add_pair`."""
+    return specllama.Llama(
+        given.target,
+        draft_model=given.draft,
+        n_ctx=n_ctx,
+        n_threads=given.threads,
+        n_threads_batch=given.threads,
+        flash_attn=given.flash_attn,
+        verbose=False,
+        **options,
+    )
