@@ -1,7 +1,5 @@
 #include "ggml_plugin/texts_in_batch.hpp"
 
-#include <algorithm>
-
 #include "ggml_plugin/tensors.hpp"
 #include "kernels/float_kernels.hpp"
 
@@ -45,7 +43,7 @@ std::vector<int32_t> seen_cells(const ggml::Tensor * mask, int64_t first, int64_
 
 std::vector<TextInBatch> texts_in_batch(const ggml::Tensor * mask, int64_t num_tokens) {
     // A text's tokens stand together, so that a batch which begins and ends with one text is of this text.
-    if (see_the_same(row_of(mask, 0), row_of(mask, num_tokens - 1), mask->ne[0])) {
+    if (num_tokens == 1 || see_the_same(row_of(mask, 0), row_of(mask, num_tokens - 1), mask->ne[0])) {
         return {};
     }
     std::vector<TextInBatch> texts;
