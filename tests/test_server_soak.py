@@ -1,4 +1,4 @@
-"""Many clients at once, some of whom leave in the middle and one of whom sends garbage."""
+"""Many clients at once. Some leave in the middle, one sends garbage, one all of JSON-Schema-Test-Suite's schemas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from needed import imported
@@ -23,6 +23,7 @@ imported("fastapi")
 import httpx
 from exact import EXACT_CACHE
 from served import Served, serving  # needs the extra
+from test_schema_suite import ENFORCED_BY_EITHER, cases, jsonschema
 from test_server_faults import GARBAGE, send
 
 from specllama.server.freed_memory import give_back_freed_memory
@@ -103,6 +104,34 @@ def at_the_limits(client: httpx.Client, done: threading.Event, n_ctx: int) -> It
             yield status, reply.status_code, reply.text[:300]
         if done.is_set():
             return
+
+
+def ask_for_schemas(client: httpx.Client, remainder: int) -> collections.Counter[str]:
+    """Sends every second schema of the suite as a strict one. Each is enforced, or refused with the reason."""
+    found = collections.Counter[str]()
+    for number, (name, schema, *_) in enumerate(cases()):
+        if number % 2 != remainder:
+            continue
+        body = {
+            "messages": [{"role": "user", "content": "the cat"}],
+            "max_tokens": 40,
+            "seed": NUM_REQUESTS + number,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}},
+        }
+        reply = client.post("/v1/chat/completions", json=body)
+        if reply.status_code == 400:
+            assert "cannot be enforced" in reply.text, f"{name}: {reply.text}"
+            found["refused"] += 1
+            continue
+        assert reply.status_code == 200, f"{name}: {reply.text}"
+        found["enforced"] += 1
+        assert "warnings" not in reply.json(), f"{name}: {reply.text}"
+        choice = reply.json()["choices"][0]
+        if choice["finish_reason"] == "stop":
+            found["finished"] += 1
+            text = choice["message"]["content"]
+            assert jsonschema.Draft202012Validator(schema).is_valid(json.loads(text)), f"{name}: {text}"
+    return found
 
 
 class Leaver:
@@ -187,12 +216,22 @@ def garbage(client: httpx.Client, done: threading.Event) -> Iterator[int]:
             yield client.post(path, content=body, headers={"Content-Type": "application/json"}).status_code
 
 
-def storm(
-    served: Served, numbers: range, num_clients: int, leavers: dict[int, Leaver]
-) -> tuple[dict[int, str], list[int]]:
-    """All requests from so many clients at once, one that sends garbage, and one whose bodies are at the limits."""
+class Storm(NamedTuple):
+    """What came back."""
+
+    texts: dict[int, str]
+    garbage: list[int]  # statuses
+    schemas: collections.Counter[str]
+
+
+def storm(served: Served, numbers: range, num_clients: int, leavers: dict[int, Leaver], remainder: int) -> Storm:
+    """All requests from so many clients at once, and three more clients.
+
+    They send garbage, bodies at the limits, and the schemas with the numbers that leave this `remainder`.
+    """
     done = threading.Event()
-    with httpx.Client(base_url=served.url, timeout=120) as client, ThreadPoolExecutor(num_clients + 2) as clients:
+    with httpx.Client(base_url=served.url, timeout=120) as client, ThreadPoolExecutor(num_clients + 3) as clients:
+        schemas = clients.submit(ask_for_schemas, client, remainder)
         limits = clients.submit(lambda: list(at_the_limits(client, done, served.llm.n_ctx())))
         statuses = clients.submit(lambda: list(garbage(client, done)))
         answers: dict[int, Any] = {
@@ -204,11 +243,12 @@ def storm(
         try:
             texts = {number: answer.result() for number, answer in answers.items() if number not in leavers}
             assert [answers[number].result() for number in leavers] == [None] * len(leavers)
+            with_schemas = schemas.result()
         finally:
             done.set()
         for wanted, came, text in limits.result():
             assert came == wanted, text
-        return texts, statuses.result()
+        return Storm(texts, statuses.result(), with_schemas)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux' /proc")
@@ -226,16 +266,20 @@ def test_everybody_gets_the_answer_that_the_model_gives_alone(
     with serving(llm, max_waiting=NUM_REQUESTS, max_parallel=max_parallel) as served:
         started = followed(served, leavers)
         storms, resident = [], []
-        for _ in range(2):  # what is allocated once is there after the first
-            storms.append(storm(served, numbers, num_clients, leavers))
+        for remainder in range(2):  # what is allocated once is there after the first
+            storms.append(storm(served, numbers, num_clients, leavers, remainder))
             served.wait_until_idle()
             resident.append(resident_megabytes())
         again = text_of(served.client, min(alone))
         outcomes = served.app.state.worker.outcomes
-    for texts, statuses in storms:
+    for texts, statuses, _ in storms:
         assert texts == alone
         assert len(statuses) >= len(GARBAGE)
         assert all(400 <= status < 500 for status in statuses)
+    schemas = storms[0].schemas + storms[1].schemas
+    assert schemas["enforced"] == ENFORCED_BY_EITHER
+    assert schemas["enforced"] + schemas["refused"] == len(cases())
+    assert schemas["finished"] > 10
     assert again == alone[min(alone)]
     # Everybody is counted once, and whoever left in the middle for sure has stopped the model.
     assert outcomes["failed"] == started["garbage"] > 0
