@@ -48,6 +48,8 @@ public:
 
     const std::string & name() const { return name_; }
     std::size_t n_ctx() const { return n_ctx_; }
+    // How many tokens its memory has room for, of all sequences together.
+    std::size_t num_cells() const { return num_cells_; }
     std::size_t n_batch() const { return n_batch_; }
     std::size_t n_vocab() const { return n_vocab_; }
     bool is_eog(int32_t token) const;
@@ -113,6 +115,7 @@ public:
     void add_sequence(Sequence * sequence);
     void remove_sequence(Sequence * sequence);
     const std::vector<Sequence *> & sequences() const { return sequences_; }
+    std::uint64_t next_cell() { return num_cells_filled_++; }
 
     // After a decode that returned 2: throws what ended it, if somebody of ours did.
     void raise_interruption() { interruption_->raise(); }
@@ -144,6 +147,7 @@ private:
     std::string name_;
     const llama_vocab * vocab_;
     llama_memory_i * memory_;
+    std::size_t num_cells_;
     std::size_t n_ctx_;
     std::size_t n_batch_;
     std::size_t n_vocab_;
@@ -151,6 +155,7 @@ private:
     std::size_t num_snapshots_;
     Rollback rollback_;
     std::vector<Sequence *> sequences_;  // that live in it
+    std::uint64_t num_cells_filled_ = 0;
     std::size_t num_decoded_ = 0;
     Scheduler * scheduler_ = nullptr;
     std::recursive_mutex memory_mutex_;

@@ -21,6 +21,11 @@ struct ContextFullError : DecodeError {
     using DecodeError::DecodeError;
 };
 
+// The same, of the cache that several texts share. A scheduler makes some.
+struct NoRoomError : ContextFullError {
+    using ContextFullError::ContextFullError;
+};
+
 // A context is in use by another thread. (RuntimeError)
 struct BusyError : std::runtime_error {
     using std::runtime_error::runtime_error;

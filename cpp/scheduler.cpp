@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
 #include <stdexcept>
 
 #include "clock.hpp"
@@ -14,22 +13,23 @@ namespace specllama {
 
 namespace {
 
-// Seconds that the others wait for a text whose caller has its token: more than Python takes for eight of them.
-constexpr double patience = 0.02;
 // Seconds that texts which are generating wait for a part of somebody's prompt.
 constexpr double prompt_share = 0.25;
-constexpr std::size_t least_chunk = 16;  // tokens of a prompt: fewer are hardly faster
-constexpr std::size_t first_chunk = 64;  // before it is known what they cost
-constexpr double forgetting = 0.2;       // of what a token of a prompt costs
-constexpr double longest_wait = 0.1;     // seconds between two looks at what changes without a word
+constexpr std::size_t first_chunk = 64;  // tokens of a prompt, before it is known what they cost
 
-ClosedError closed() { return ClosedError("the texts' contexts are closed: this Llama was closed, or opened anew"); }
-
-bool is_prompt(const Sequence::Addition & addition) { return addition.first_output >= addition.count; }
+std::vector<std::shared_ptr<Decoder>> decoders_of(const std::shared_ptr<Decoder> & target,
+                                                  const std::shared_ptr<Decoder> & draft) {
+    return draft ? std::vector{target, draft} : std::vector{target};
+}
 
 }  // namespace
 
-Scheduler::Scheduler(std::shared_ptr<Decoder> target, std::shared_ptr<Decoder> draft) {
+ClosedError Scheduler::closed() {
+    return ClosedError("the texts' contexts are closed: this Llama was closed, or opened anew");
+}
+
+Scheduler::Scheduler(std::shared_ptr<Decoder> target, std::shared_ptr<Decoder> draft)
+    : room_(decoders_of(target, draft)) {
     served_.push_back({std::move(target), {}, 0.0});
     if (draft) {
         served_.push_back({std::move(draft), {}, 0.0});
@@ -71,7 +71,7 @@ void Scheduler::close() {
     if (thread_.joinable()) {
         thread_.join();
         std::unique_lock lock(mutex_);
-        work_.wait(lock, [this] { return num_working_ == 0; });
+        work_.wait(lock, [this] { return num_inside_ == 0; });
         for (const Served & served : served_) {
             served.decoder->ask(nullptr);
         }
@@ -83,12 +83,20 @@ void Scheduler::enter(Seat & seat) {
     if (closed_) {
         throw closed();
     }
-    if (seat.state == Seat::State::working) {
+    if (seat.state == Seat::State::working || seat.state == Seat::State::waiting || seat.is_here) {
         throw BusyError("this text is generating in another thread: wait for it, or take another place");
     }
+    num_inside_ += 1;
     if (seat.state == Seat::State::out) {
         seats_.push_back(&seat);
+        seat.number = ++num_seats_;
     }
+    if (seat.state != Seat::State::paused) {
+        start(seat);
+    }
+}
+
+void Scheduler::start(Seat & seat) {
     seat.state = Seat::State::working;
     num_working_ += 1;
 }
@@ -96,33 +104,71 @@ void Scheduler::enter(Seat & seat) {
 void Scheduler::leave(Seat & seat, bool under_way) {
     {
         const std::lock_guard lock(mutex_);
-        num_working_ -= 1;
-        if (under_way) {
-            seat.state = Seat::State::away;
-            seat.away_since = now_seconds();
-        } else {
+        num_inside_ -= 1;
+        const bool is_paused = seat.state == Seat::State::paused;
+        num_working_ -= is_paused ? 0 : 1;
+        if (!under_way) {
             seat.state = Seat::State::out;
             seat.generating = false;
+            seat.held.clear();
             seats_.erase(std::remove(seats_.begin(), seats_.end(), &seat), seats_.end());
+        } else if (!is_paused) {
+            seat.state = Seat::State::away;
+            seat.away_since = now_seconds();
         }
     }
     work_.notify_all();
 }
 
-Scheduler::Visit::Visit(Scheduler & scheduler, Seat & seat, const bool & under_way)
+Scheduler::Visit::Visit(Scheduler & scheduler, Seat & seat, const bool & under_way, const std::function<void()> * heed)
     : scheduler_(scheduler), seat_(seat), under_way_(under_way) {
     scheduler_.enter(seat_);
+    seat_.heed = heed;
+    try {
+        scheduler_.come_back(seat_, under_way_);
+    } catch (...) {
+        scheduler_.leave(seat_, under_way_);
+        throw;
+    }
 }
 
 Scheduler::Visit::~Visit() { scheduler_.leave(seat_, under_way_); }
 
+// A text may have been paused while it was away.
+void Scheduler::come_back(Seat & seat, bool under_way) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (seat.state != Seat::State::paused) {
+            return;
+        }
+        if (!under_way) {
+            start(seat);
+            return;
+        }
+    }
+    restore(seat);
+}
+
 void Scheduler::decode(const Sequence::Addition & addition) {
+    while (Seat * paused = try_decode(addition)) {
+        restore(*paused);
+    }
+}
+
+// Its text if that was paused instead; null: it was decoded.
+Seat * Scheduler::try_decode(const Sequence::Addition & addition) {
     addition.sequence->refuse_bad(addition);
-    Want want{addition, false, nullptr};
+    Want want;
+    want.addition = addition;
     {
         std::unique_lock lock(mutex_);
         if (closed_) {
             throw closed();
+        }
+        want.seat = find_seat(*addition.sequence);
+        if (want.seat != nullptr) {
+            want.seat->state = Seat::State::waiting;
+            want.seat->wanted = addition.count;
         }
         wants_.push_back(&want);
         num_working_ -= 1;  // the other thread adds it again, before anybody could take this text for absent
@@ -132,6 +178,72 @@ void Scheduler::decode(const Sequence::Addition & addition) {
     if (want.error) {
         std::rethrow_exception(want.error);
     }
+    return want.is_paused ? want.seat : nullptr;
+}
+
+Seat * Scheduler::find_seat(const Sequence & sequence) {
+    const auto has_it = [&sequence](const Seat * seat) { return seat->id == sequence.id(); };
+    const auto found = std::find_if(seats_.begin(), seats_.end(), has_it);
+    return found != seats_.end() ? *found : nullptr;
+}
+
+// Until there is room for a paused text: decodes again what it held.
+void Scheduler::restore(Seat & seat) {
+    do {
+        wait_for_room(seat);
+    } while (!try_restore(seat));
+    const std::lock_guard lock(mutex_);
+    seat.held.clear();
+}
+
+void Scheduler::wait_for_room(Seat & seat) {
+    std::unique_lock lock(mutex_);
+    seat.is_here = true;
+    work_.notify_all();
+    try {
+        while (seat.state == Seat::State::paused) {
+            if (closed_) {
+                throw closed();
+            }
+            done_.wait_for(lock, std::chrono::duration<double>(longest_wait_),
+                           [this, &seat] { return closed_ || seat.state != Seat::State::paused; });
+            lock.unlock();
+            if (seat.heed != nullptr && *seat.heed) {
+                (*seat.heed)();
+            }
+            lock.lock();
+        }
+    } catch (...) {
+        if (!lock.owns_lock()) {
+            lock.lock();
+        }
+        if (seat.state != Seat::State::paused) {  // meanwhile there was room
+            seat.state = Seat::State::paused;
+            num_working_ -= 1;
+        }
+        seat.is_here = false;
+        throw;
+    }
+    seat.is_here = false;
+}
+
+// False if it was paused again.
+bool Scheduler::try_restore(Seat & seat) {
+    for (std::size_t k = 0; k < seat.held.size(); ++k) {
+        Sequence * own = room_.sequence(seat, k);
+        const std::vector<int32_t> & held = seat.held[k];
+        while (own != nullptr && own->tokens().size() < held.size()) {
+            if (!share_prompt(*own, held)) {
+                continue;
+            }
+            const std::size_t done = own->tokens().size();
+            const std::size_t count = std::min(held.size() - done, chunk(own->decoder()));
+            if (try_decode({own, held.data() + done, count, count}) != nullptr) {
+                return false;
+            }
+        }
+    }
+    return true;
 }
 
 bool Scheduler::share_prompt(Sequence & sequence, const std::vector<int32_t> & history) {
@@ -147,7 +259,7 @@ bool Scheduler::share_prompt(Sequence & sequence, const std::vector<int32_t> & h
     const std::size_t before = num_served_;
     num_working_ -= 1;
     work_.notify_all();
-    done_.wait_for(lock, std::chrono::duration<double>(longest_wait),
+    done_.wait_for(lock, std::chrono::duration<double>(longest_wait_),
                    [this, before] { return closed_ || num_served_ != before; });
     num_working_ += 1;
     return false;
@@ -156,14 +268,16 @@ bool Scheduler::share_prompt(Sequence & sequence, const std::vector<int32_t> & h
 std::size_t Scheduler::chunk(const Decoder & decoder) {
     const std::lock_guard lock(mutex_);
     const std::size_t num_generating = num_in_rounds();
-    const std::size_t num_prompts = std::max<std::size_t>(1, seats_.size() - num_generating);
+    const auto is_prompt = [](const Seat * seat) { return !seat->generating && seat->state != Seat::State::paused; };
+    const auto num_prompts = static_cast<std::size_t>(std::count_if(seats_.begin(), seats_.end(), is_prompt));
     std::size_t most = decoder.n_batch();
     if (num_generating > 0) {
         const double seconds = served_by(decoder).token_seconds;
         most = seconds > 0.0 ? static_cast<std::size_t>(prompt_share / seconds) : first_chunk;
         most = std::min(most, decoder.n_batch() / 2);  // the others' tokens fit beside it
     }
-    return std::clamp(most / num_prompts, std::min(least_chunk, decoder.n_batch()), decoder.n_batch());
+    return std::clamp(most / std::max<std::size_t>(1, num_prompts), std::min(least_chunk_, decoder.n_batch()),
+                      decoder.n_batch());
 }
 
 void Scheduler::begin_round(Seat & seat) {
@@ -173,7 +287,7 @@ void Scheduler::begin_round(Seat & seat) {
 
 std::size_t Scheduler::num_in_rounds() const {
     return static_cast<std::size_t>(std::count_if(seats_.begin(), seats_.end(), [](const Seat * seat) {
-        return seat->generating && seat->state != Seat::State::late;
+        return seat->generating && seat->state != Seat::State::late && seat->state != Seat::State::paused;
     }));
 }
 
@@ -184,7 +298,9 @@ void Scheduler::share_costs(Pace & pace) {
 
 Scheduler::Counters Scheduler::counters() {
     const std::lock_guard lock(mutex_);
-    return counters_;
+    Counters counters = counters_;
+    counters.num_pauses = room_.num_pauses();
+    return counters;
 }
 
 std::size_t Scheduler::num_generating() {
@@ -201,133 +317,6 @@ void Scheduler::restore_costs(std::size_t which, const std::map<std::size_t, dou
     const std::lock_guard lock(mutex_);
     if (which < served_.size()) {
         served_[which].costs.restore(seconds);
-    }
-}
-
-// Whether nobody is at work any more, or is waited for.
-bool Scheduler::is_ready(double now) {
-    if (wants_.empty() || num_working_ > 0) {
-        return false;
-    }
-    bool all_here = true;
-    for (Seat * seat : seats_) {
-        if (seat->state != Seat::State::away) {
-            continue;
-        }
-        // From when on somebody waits for it, if that is later than when it went.
-        if (now - std::max(seat->away_since, idle_since_) < patience) {
-            all_here = false;
-        } else {
-            seat->state = Seat::State::late;
-        }
-    }
-    return all_here;
-}
-
-void Scheduler::run() {
-    std::unique_lock lock(mutex_);
-    idle_since_ = now_seconds();
-    while (!closed_) {
-        if (wants_.empty()) {
-            work_.wait(lock, [this] { return closed_ || !wants_.empty(); });
-            idle_since_ = now_seconds();
-        } else if (!is_ready(now_seconds())) {
-            work_.wait_for(lock, std::chrono::duration<double>(num_working_ > 0 ? longest_wait : patience / 4.0));
-        } else {
-            const std::vector<Want *> group = next_group();
-            counters_.waiting_seconds += now_seconds() - idle_since_;
-            lock.unlock();
-            serve(group);
-            lock.lock();
-            num_served_ += 1;
-            num_working_ += group.size();
-            for (Want * want : group) {
-                want->is_done = true;
-            }
-            idle_since_ = now_seconds();
-            done_.notify_all();
-        }
-    }
-    for (Want * want : wants_) {
-        want->error = std::make_exception_ptr(closed());
-        want->is_done = true;
-        num_working_ += 1;
-    }
-    wants_.clear();
-    done_.notify_all();
-}
-
-// The draft's decodes before the target's, as many as fit: the one that has waited longest, so that everybody's turn
-// comes, then rounds before prompts.
-std::vector<Scheduler::Want *> Scheduler::next_group() {
-    const auto is_drafts = [this](const Want * want) {
-        return &served_by(want->addition.sequence->decoder()) != &target();
-    };
-    const bool drafts = std::any_of(wants_.begin(), wants_.end(), is_drafts);
-    std::vector<Want *> waiting;
-    std::copy_if(wants_.begin(), wants_.end(), std::back_inserter(waiting),
-                 [&](const Want * want) { return is_drafts(want) == drafts; });
-    std::stable_partition(waiting.begin() + 1, waiting.end(),
-                          [](const Want * want) { return !is_prompt(want->addition); });
-    std::vector<Want *> group;
-    std::size_t room = served_[drafts ? 1 : 0].decoder->n_batch();
-    for (Want * want : waiting) {
-        if (want->addition.count <= room) {
-            group.push_back(want);
-            room -= want->addition.count;
-        }
-    }
-    const auto is_taken = [&group](const Want * want) {
-        return std::find(group.begin(), group.end(), want) != group.end();
-    };
-    wants_.erase(std::remove_if(wants_.begin(), wants_.end(), is_taken), wants_.end());
-    return group;
-}
-
-std::exception_ptr Scheduler::try_together(const std::vector<Want *> & group) {
-    std::vector<Sequence::Addition> additions;
-    additions.reserve(group.size());
-    for (const Want * want : group) {
-        additions.push_back(want->addition);
-    }
-    const double start = now_seconds();
-    try {
-        Sequence::decode_together(additions.data(), additions.size());
-    } catch (...) {
-        return std::current_exception();
-    }
-    const double seconds = now_seconds() - start;
-    const std::lock_guard lock(mutex_);
-    observe(served_by(additions[0].sequence->decoder()), group, seconds);
-    return nullptr;
-}
-
-void Scheduler::serve(const std::vector<Want *> & group) {
-    if (const std::exception_ptr error = try_together(group)) {
-        for (Want * want : group) {
-            want->error = group.size() == 1 ? error : try_together({want});
-        }
-    }
-}
-
-void Scheduler::observe(Served & served, const std::vector<Want *> & group, double seconds) {
-    std::size_t num_tokens = 0;
-    bool has_prompt = false;
-    for (const Want * want : group) {
-        num_tokens += want->addition.count;
-        has_prompt = has_prompt || is_prompt(want->addition);
-    }
-    if (!has_prompt) {
-        served.costs.observe(num_tokens, seconds);
-    } else if (num_tokens >= least_chunk) {
-        const double each = seconds / static_cast<double>(num_tokens);
-        served.token_seconds += (served.token_seconds == 0.0 ? 1.0 : forgetting) * (each - served.token_seconds);
-    }
-    counters_.decode_seconds += seconds;
-    if (&served == &target()) {
-        counters_.num_batches += 1;
-        counters_.most_texts = std::max(counters_.most_texts, group.size());
-        counters_.num_tokens += num_tokens;
     }
 }
 

@@ -17,6 +17,9 @@
 #include <vector>
 
 #include "cost_model.hpp"
+#include "errors.hpp"
+#include "room.hpp"
+#include "seat.hpp"
 #include "sequence.hpp"
 
 namespace specllama {
@@ -30,6 +33,7 @@ public:
         std::size_t num_batches = 0;   // of the target
         std::size_t num_tokens = 0;    // in them
         std::size_t most_texts = 0;    // in one of them
+        std::size_t num_pauses = 0;    // of texts that gave their cells to others
         double decode_seconds = 0.0;   // target and draft
         double waiting_seconds = 0.0;  // for texts that were at work, while others waited
     };
@@ -44,21 +48,13 @@ public:
     // text is at work any more: their contexts may be freed then.
     void close();
 
-    // Of one text. Its Speculator has it.
-    class Seat {
-        friend class Scheduler;
-        enum class State { out, working, away, late };
-        State state = State::out;
-        double away_since = 0.0;
-        bool generating = false;
-    };
-
     // A text's thread is at work, during one call. Between the calls of a generation it is away: the others wait a
     // little for it, so that texts stay in one batch, but not for a reader who takes their time.
     class Visit {
     public:
-        // under_way: looked at in the end: whether the generation goes on.
-        Visit(Scheduler & scheduler, Seat & seat, const bool & under_way);
+        // seat: its Speculator's. under_way: whether the generation goes on; looked at in the end, too. heed: called
+        // now and then while the text is paused; what it throws ends the wait.
+        Visit(Scheduler & scheduler, Seat & seat, const bool & under_way, const std::function<void()> * heed = nullptr);
         ~Visit();
         Visit(const Visit &) = delete;
         Visit & operator=(const Visit &) = delete;
@@ -70,7 +66,8 @@ public:
     };
 
     // From a thread at work: decodes, with what others want. Throws what Sequence::decode_together throws; an error in
-    // the batch of several texts is that of those which cannot be decoded alone either.
+    // the batch of several texts is that of those which cannot be decoded alone either. Where the cache is full, texts
+    // are paused (see Room), this one perhaps.
     void decode(const Sequence::Addition & addition);
 
     // From a thread at work, before it decodes a part of `history`, its prompt: takes over what another text has of it.
@@ -94,9 +91,17 @@ public:
     void restore_costs(std::size_t which, const std::map<std::size_t, double> & seconds);
 
 private:
+    static constexpr double longest_wait_ = 0.1;     // seconds between two looks at what changes without a word
+    static constexpr std::size_t least_chunk_ = 16;  // tokens of a prompt: fewer are hardly faster
+
+    static ClosedError closed();
+
     struct Want {
         Sequence::Addition addition;
+        Seat * seat = nullptr;  // null: of a sequence that no text has
+        bool is_alone = false;  // decoded without others: something failed among them
         bool is_done = false;
+        bool is_paused = false;  // instead of decoded
         std::exception_ptr error;
     };
     // What is known of a decoder.
@@ -109,20 +114,37 @@ private:
     void run();
     bool is_ready(double now);
     std::vector<Want *> next_group();
-    void serve(const std::vector<Want *> & group);
+    static Decoder & decoder_of(const std::vector<Want *> & group);
+    static std::size_t num_tokens(const std::vector<Want *> & group);
+    void serve(std::vector<Want *> group);
+    bool give_way(std::vector<Want *> & group);
+    void finish(const std::vector<Want *> & group);
+    void take_paused(std::vector<Want *> & wants);
+    void resume_one();
+    void wait_for_wants(std::unique_lock<std::mutex> & lock);
     std::exception_ptr try_together(const std::vector<Want *> & group);
+    Seat * try_decode(const Sequence::Addition & addition);
+    void restore(Seat & seat);
+    void wait_for_room(Seat & seat);
+    bool try_restore(Seat & seat);
+    Seat * find_seat(const Sequence & sequence);
     void observe(Served & served, const std::vector<Want *> & group, double seconds);
     Served & target() { return served_[0]; }
     Served & served_by(const Decoder & decoder) { return &decoder == target().decoder.get() ? target() : served_[1]; }
     std::size_t num_in_rounds() const;
     void enter(Seat & seat);
+    void start(Seat & seat);
+    void come_back(Seat & seat, bool under_way);
     void leave(Seat & seat, bool under_way);
 
     std::mutex mutex_;
     std::condition_variable work_;  // for this object's thread
     std::condition_variable done_;  // for the texts'
     std::vector<Served> served_;    // the target, then the draft
-    std::vector<Seat *> seats_;     // that are not out
+    Room room_;
+    std::vector<Seat *> seats_;    // that are not out
+    std::uint64_t num_seats_ = 0;  // since the beginning
+    std::size_t num_inside_ = 0;   // calls of texts
     std::vector<Want *> wants_;
     std::size_t num_working_ = 0;
     std::size_t num_served_ = 0;  // groups

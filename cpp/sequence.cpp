@@ -20,7 +20,7 @@ namespace {
                              std::to_string(committed) + " returned " + std::to_string(code) + " on the " +
                              decoder.name();
     if (code == 1) {
-        throw ContextFullError(what + ": no room in the KV cache; create the Llama with a larger n_ctx");
+        throw NoRoomError(what + ": no room in the KV cache; create the Llama with a larger n_ctx");
     }
     if (code == 2) {
         throw DecodeError(what + ": aborted by the abort callback; the call can be repeated");
@@ -42,6 +42,8 @@ void Sequence::assume(std::vector<int32_t> tokens) {
     prompt_.drop_behind(count);
     checkpoints_.drop_behind(count);
     tokens_ = std::move(tokens);
+    cells_.resize(count);
+    number_cells();
     more_behind_ = true;
     num_forgettable_ = 0;
 }
@@ -53,10 +55,18 @@ void Sequence::clear() {
 
 void Sequence::shrink(std::size_t count) {
     tokens_.resize(count);
+    cells_.resize(count);
     prompt_.drop_behind(count);
     checkpoints_.drop_behind(count);
     more_behind_ = false;
     num_forgettable_ = 0;
+}
+
+// Those that are new get the next numbers.
+void Sequence::number_cells() {
+    while (cells_.size() < tokens_.size()) {
+        cells_.push_back(decoder_->next_cell());
+    }
 }
 
 bool Sequence::remove_behind(std::size_t count) {
@@ -153,6 +163,8 @@ void Sequence::borrow(const std::vector<int32_t> & history) {
     if (decoder_->share(best->id_, id_, tokens_.size(), end)) {
         num_borrowed_ += end - tokens_.size();
         tokens_.assign(history.begin(), history.begin() + static_cast<std::ptrdiff_t>(end));
+        cells_.insert(cells_.end(), best->cells_.begin() + static_cast<std::ptrdiff_t>(cells_.size()),
+                      best->cells_.begin() + static_cast<std::ptrdiff_t>(end));
     } else {
         more_behind_ = true;
         cut(tokens_.size());
@@ -186,6 +198,7 @@ BatchPart Sequence::part_of(const Addition & addition) const {
 
 void Sequence::added(const Addition & addition, std::size_t first_row, double seconds) {
     tokens_.insert(tokens_.end(), addition.tokens, addition.tokens + addition.count);
+    number_cells();
     num_forgettable_ = std::min(decoder_->num_snapshots(), addition.count - 1);
     first_row_ = first_row;
     num_decoded_ += addition.count;

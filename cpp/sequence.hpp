@@ -28,6 +28,9 @@ public:
     // The tokens whose keys and values the cache holds, from position 0.
     const std::vector<int32_t> & tokens() const { return tokens_; }
 
+    // Which cells of the decoder's memory hold them, by numbers of our own: what two sequences share has the same ones.
+    const std::vector<std::uint64_t> & cells() const { return cells_; }
+
     // Says what the cache holds after somebody else used the context. It may hold more behind them.
     void assume(std::vector<int32_t> tokens);
 
@@ -90,6 +93,7 @@ private:
     bool remove_behind(std::size_t count);
     void restore(std::size_t count);
     void shrink(std::size_t count);
+    void number_cells();
     void save_to(Checkpoints & checkpoints, std::size_t most);
     void clear();
     void added(const Addition & addition, std::size_t first_row, double seconds);
@@ -99,10 +103,11 @@ private:
     int32_t id_;
     std::size_t num_forgettable_ = 0;
     std::vector<int32_t> tokens_;  // changed under the decoder's memory_mutex() alone
-    std::vector<int32_t> plan_;    // see plan()
-    bool more_behind_ = false;     // the cache may hold cells behind tokens_
-    std::size_t first_row_ = 0;    // of its part in the last batch
-    Checkpoints prompt_;           // these, too, are of prefixes of tokens_
+    std::vector<std::uint64_t> cells_;
+    std::vector<int32_t> plan_;  // see plan()
+    bool more_behind_ = false;   // the cache may hold cells behind tokens_
+    std::size_t first_row_ = 0;  // of its part in the last batch
+    Checkpoints prompt_;         // these, too, are of prefixes of tokens_
     Checkpoints checkpoints_;
     std::size_t num_decoded_ = 0;
     std::size_t num_borrowed_ = 0;

@@ -17,7 +17,8 @@ namespace specllama {
 struct Speculator::InUse {
     explicit InUse(Speculator & speculator) {
         if (speculator.scheduler() != nullptr) {
-            visit_.emplace(*speculator.scheduler(), speculator.seat_, speculator.under_way_);
+            visit_.emplace(*speculator.scheduler(), speculator.seat_, speculator.under_way_,
+                           &speculator.settings_.heed);
         }
         decoders_.emplace(speculator.sequences(), speculator.settings_.heed);
     }
@@ -37,7 +38,9 @@ std::vector<Sequence *> Speculator::sequences() {
 }
 
 Speculator::Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Drafting> drafting)
-    : batch_(std::move(target)), drafting_(std::move(drafting)) {}
+    : batch_(std::move(target)), drafting_(std::move(drafting)) {
+    seat_.id = batch_.sequence().id();
+}
 
 Speculator::~Speculator() {
     if (under_way_ && scheduler() != nullptr) {

@@ -127,7 +127,7 @@ private:
 
     TargetBatch batch_;
     std::unique_ptr<Drafting> drafting_;
-    Scheduler::Seat seat_;
+    Seat seat_;
     bool under_way_ = false;  // a generation
 
     std::vector<int32_t> history_;

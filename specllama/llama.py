@@ -30,7 +30,7 @@ from .models import catalog
 from .models.loading import explained
 from .models.opening import check_opening
 from .parallel.completions import ParallelCompletions
-from .parallel.places import checked_max_parallel
+from .parallel.places import checked_cache_tokens, checked_max_parallel
 from .samplers import taken_from
 from .stats import Stats
 from .token import Token
@@ -67,6 +67,8 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
             ``"off"``: llama.cpp's own do. None: what the environment variable ``SPECLLAMA_KERNELS`` says, else
             ``"auto"``. A draft given by its path is loaded likewise. ``llm.kernels`` says what became of it.
         max_parallel: how many texts ``create_completions`` has under way at once; each has room for ``n_ctx`` tokens.
+        cache_tokens: how many tokens the cache of these texts holds, at least ``n_ctx``. None: ``n_ctx`` for each.
+            Where it is full, the youngest text waits until there is room, and is computed anew.
         kwargs: everything else that ``llama_cpp.Llama`` takes. ``logits_all`` is ignored: logprobs do not need it.
 
     Raises:
@@ -88,12 +90,14 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
         seed: int | None = None,
         kernels: str | None = None,
         max_parallel: int = 8,
+        cache_tokens: int | None = None,
         **kwargs: Any,
     ) -> None:
         options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
         checked = checked_seed(seed)
         self._kernels = checked_kernels(kernels)
         self.max_parallel = checked_max_parallel(max_parallel)
+        self.cache_tokens = checked_cache_tokens(cache_tokens)
         check_constructor(kwargs)
         check_draft_kwargs(draft_kwargs)
         self.session = Session(self, options)
@@ -347,6 +351,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
             "verify": self.verify,
             "kernels": self._kernels,
             "max_parallel": self.max_parallel,
+            "cache_tokens": self.cache_tokens,
         }
 
     def close(self) -> None:

@@ -21,13 +21,24 @@ class ManyTexts:
     """Places for several texts over one target and perhaps one draft."""
 
     def __init__(
-        self, target: Path, draft: Path | None, places: int, *, n_ctx: int = 512, n_batch: int = 512, n_threads: int = 1
+        self,
+        target: Path,
+        draft: Path | None,
+        places: int,
+        *,
+        n_ctx: int = 512,
+        n_batch: int = 512,
+        n_threads: int = 1,
+        cache_tokens: int | None = None,
     ) -> None:
-        """Opens both models, and for each a context that has `places` sequences of `n_ctx` tokens."""
+        """Opens both models, and for each a context that has `places` sequences of `n_ctx` tokens.
+
+        Their cache has room for all of that, or for `cache_tokens`.
+        """
         self.llamas: list[llama_cpp.Llama] = []
         self.contexts: list[_internals.LlamaContext] = []
         self.decoders = [
-            self._decoder(path, name, places, n_ctx, n_batch, n_threads)
+            self._decoder(path, name, places, n_ctx, n_batch, n_threads, cache_tokens)
             for path, name in ((target, "target"), (draft, "draft"))
             if path is not None
         ]
@@ -39,13 +50,22 @@ class ManyTexts:
             for target, draft in zip(self.targets, self.drafts, strict=True)
         ]
 
-    def _decoder(self, path: Path, name: str, places: int, n_ctx: int, n_batch: int, n_threads: int) -> _core.Decoder:
+    def _decoder(
+        self,
+        path: Path,
+        name: str,
+        places: int,
+        n_ctx: int,
+        n_batch: int,
+        n_threads: int,
+        cache_tokens: int | None,
+    ) -> _core.Decoder:
         llama = llama_cpp.Llama(
             str(path), n_ctx=64, n_batch=n_batch, n_threads=n_threads, n_threads_batch=n_threads, verbose=False
         )
         self.llamas.append(llama)
         params = type(llama.context_params).from_buffer_copy(llama.context_params)
-        params.n_ctx, params.n_seq_max, params.kv_unified = n_ctx * places, places, True
+        params.n_ctx, params.n_seq_max, params.kv_unified = cache_tokens or n_ctx * places, places, True
         params.n_batch = n_batch
         self.contexts.append(_internals.LlamaContext(model=llama._model, params=params, verbose=False))
         address = ctypes.cast(self.contexts[-1].ctx, ctypes.c_void_p).value

@@ -41,6 +41,7 @@ void bind_scheduler(py::module_ & module) {
         .field("num_batches", &Counters::num_batches, "Batches of the target.")
         .field("num_tokens", &Counters::num_tokens, "Tokens in them.")
         .field("most_texts", &Counters::most_texts, "The most texts in one of them.")
+        .field("num_pauses", &Counters::num_pauses, "How often a text gave its cells to others, as the cache was full.")
         .field("decode_seconds", &Counters::decode_seconds, "In decodes, the draft's included.")
         .field("waiting_seconds", &Counters::waiting_seconds, "In which a decode waited for texts that were at work.");
     py::class_<Scheduler, std::shared_ptr<Scheduler>>(module, "Scheduler",

@@ -146,6 +146,12 @@ def add_parallel(parser: argparse._ActionsContainer, default: int, of: str) -> N
         metavar="N",
         help=f"{of} at once, default {default}; each has room for --ctx-size tokens",
     )
+    parser.add_argument(
+        "--cache-tokens",
+        type=whole(1),
+        metavar="N",
+        help="tokens that the cache of all of them holds, at least --ctx-size; default: --ctx-size for each",
+    )
 
 
 def add_threads(parser: argparse._ActionsContainer, purpose: str) -> None:
@@ -255,6 +261,7 @@ def load_llama(arguments: argparse.Namespace) -> Llama:
         num_draft_tokens=arguments.num_draft_tokens,
         max_draft_tokens=arguments.max_draft_tokens,
         verify=arguments.verify,
+        cache_tokens=getattr(arguments, "cache_tokens", None),
     )
     return Llama(arguments.model, verbose=False, **options, **context_options(arguments))
 

@@ -161,7 +161,8 @@ class Session:
         """Give the contexts to a generation, and end the one that has them."""
         if self._under_way is not None:
             self.end(self._under_way)
-        self.target.assume(self.memory.tokens(self.llama))
+        if not self._is_place:  # nobody else uses the memory of a place, and the scheduler may have emptied it
+            self.target.assume(self.memory.tokens(self.llama))
         self._under_way = generation
 
     def end(self, generation: UnderWay) -> None:

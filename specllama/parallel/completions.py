@@ -23,6 +23,7 @@ class ParallelCompletions:
 
     session: Session
     max_parallel: int
+    cache_tokens: int | None
     _places: Places | None = None
 
     def create_completions(
@@ -83,7 +84,7 @@ class ParallelCompletions:
     def places(self) -> Places:
         """Where several texts are under way at once."""
         if self._places is None:
-            self._places = Places(self.session)
+            self._places = Places(self.session, self.cache_tokens)
         return self._places
 
     def _many(

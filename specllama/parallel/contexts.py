@@ -23,21 +23,22 @@ class Contexts:
     """A context of the target, and one of a draft model, besides those that the Llamas have.
 
     The weights are shared. Each context has ``count`` sequences of the Llama's ``n_ctx`` tokens in one cache, so that
-    prompts which begin alike share their cells.
+    prompts which begin alike share their cells. A cache with room for fewer tokens has texts wait for each other.
 
     Raises:
         MemoryError: there is no room for the caches.
+        ValueError: ``cache_tokens`` is less than one text may need.
     """
 
-    def __init__(self, session: Session, count: int) -> None:
+    def __init__(self, session: Session, count: int, cache_tokens: int | None = None) -> None:
         self._stack = contextlib.ExitStack()
         target = session.llama
         draft = None
         if isinstance(session.draft, ModelDraft) and session.draft.unusable is None:
             draft = session.draft.llama
         try:
-            self._target = self._decoder(target, "target", count)
-            self._draft = None if draft is None else self._decoder(draft, "draft", count)
+            self._target = self._decoder(target, "target", count, cache_tokens)
+            self._draft = None if draft is None else self._decoder(draft, "draft", count, cache_tokens)
             self.scheduler = _core.Scheduler(self._target, self._draft)
             self._stack.callback(self.scheduler.close)
         except BaseException:
@@ -55,9 +56,17 @@ class Contexts:
         """Free both. Whatever is under way gets ClosedError."""
         self._stack.close()
 
-    def _decoder(self, llama: BaseLlama, name: str, count: int) -> _core.Decoder:
+    def _decoder(self, llama: BaseLlama, name: str, count: int, cache_tokens: int | None) -> _core.Decoder:
+        size = llama.n_ctx() * count
+        if cache_tokens is not None:
+            if cache_tokens < llama.n_ctx():
+                raise ValueError(
+                    f"cache_tokens={cache_tokens} is less than n_ctx={llama.n_ctx()} of the {name}, which one text may "
+                    "fill: take a larger cache_tokens (--cache-tokens), or a smaller n_ctx (-c)"
+                )
+            size = min(size, cache_tokens)
         params: Any = type(llama.context_params).from_buffer_copy(llama.context_params)
-        params.n_ctx, params.n_seq_max, params.kv_unified = llama.n_ctx() * count, count, True
+        params.n_ctx, params.n_seq_max, params.kv_unified = size, count, True
         if hasattr(params, "n_rs_seq"):
             params.n_rs_seq = 0
         if use_of(llama).num_bytes and hasattr(params, "flash_attn_type"):
@@ -69,7 +78,7 @@ class Contexts:
         except ValueError as error:
             raise MemoryError(
                 f"there is no room for {count} texts of n_ctx={llama.n_ctx()} tokens with the {name}: take a smaller "
-                "max_parallel (--parallel), or create the Llama with a smaller n_ctx (-c)"
+                "max_parallel (--parallel) or cache_tokens (--cache-tokens), or create the Llama with a smaller n_ctx (-c)"
             ) from error
         self._stack.callback(context.close)
         _apply_lora(llama, context.ctx)

@@ -35,6 +35,21 @@ def checked_max_parallel(value: Any) -> int:
     return number
 
 
+def checked_cache_tokens(value: Any) -> int | None:
+    """How many tokens the cache of several texts holds; None: ``n_ctx`` for each.
+
+    Raises:
+        TypeError: neither None nor an int.
+        ValueError: not positive.
+    """
+    if value is None:
+        return None
+    number = checked_index("cache_tokens", value, "None, or an int of at least n_ctx")
+    if number < 1:
+        raise ValueError(f"cache_tokens={number} is out of range: it must be at least n_ctx, or None")
+    return number
+
+
 class Places:
     """Opened when they are first needed, and anew where more are, or another draft.
 
@@ -42,8 +57,9 @@ class Places:
     a recurrent state cannot be cut, and of a window llama.cpp gives to other texts what one may go back to.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, cache_tokens: int | None = None) -> None:
         self._session = session
+        self._cache_tokens = cache_tokens
         self._lock = threading.Condition()
         self._contexts: Contexts | None = None
         self._costs: CostMemory | None = None
@@ -149,7 +165,7 @@ class Places:
     def _open(self, count: int) -> None:
         session = self._session
         llama = session.llama
-        contexts = Contexts(session, count)
+        contexts = Contexts(session, count, self._cache_tokens)
         self._free.extend(make_place(llama, session, *contexts.sequences(number)) for number in range(count))
         self._contexts, self._count = contexts, count
         if session.draft is not None:

@@ -1,0 +1,35 @@
+// Where one of many texts stands with their scheduler.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace specllama {
+
+struct Seat {
+    enum class State {
+        out,      // nothing is under way
+        working,  // its thread is at work, or waits for another text's prompt
+        waiting,  // its thread waits for a decode
+        away,     // between two calls of a generation
+        late,     // away for so long that nobody waits for it
+        paused,   // its cells were given to others: see Room
+    };
+
+    bool is_between_calls() const { return state == State::away || state == State::late; }
+
+    State state = State::out;
+    double away_since = 0.0;
+    bool generating = false;
+    int32_t id = -1;                               // the seq_id of its sequences
+    std::uint64_t number = 0;                      // smaller: under way for longer
+    const std::function<void()> * heed = nullptr;  // called now and then while it is paused
+    // Of a paused one:
+    bool is_here = false;                    // its thread waits to go on
+    std::vector<std::vector<int32_t>> held;  // the tokens of its sequences, by decoder
+    std::size_t wanted = 0;                  // tokens that it was about to decode
+};
+
+}  // namespace specllama
