@@ -78,7 +78,8 @@ class Contexts:
         except ValueError as error:
             raise MemoryError(
                 f"there is no room for {count} texts of n_ctx={llama.n_ctx()} tokens with the {name}: take a smaller "
-                "max_parallel (--parallel) or cache_tokens (--cache-tokens), or create the Llama with a smaller n_ctx (-c)"
+                "max_parallel (--parallel) or cache_tokens (--cache-tokens), or create the Llama with a smaller n_ctx "
+                "(-c)"
             ) from error
         self._stack.callback(context.close)
         _apply_lora(llama, context.ctx)
