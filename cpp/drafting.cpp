@@ -92,6 +92,10 @@ std::size_t Drafting::prefill(const std::vector<int32_t> & history) {
     return drawer_ != nullptr && prompt_pays_ ? drawer_->prefill(history) : 0;
 }
 
+void Drafting::reconsider(const std::vector<int32_t> & history) {
+    prompt_pays_ = prompt_pays_ && drawer_ != nullptr && prompt_pays(history);
+}
+
 void Drafting::commit(const std::vector<int32_t> & history) {
     for (const auto & drafter : drafters_) {
         drafter->commit(history);

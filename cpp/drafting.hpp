@@ -38,6 +38,8 @@ public:
     // not. Else it may catch up in a round in which it does. Returns how many tokens are left to be decoded before the
     // first round.
     std::size_t prefill(const std::vector<int32_t> & history);
+    // More texts may share the batches than when this one began: its prompt may no longer pay.
+    void reconsider(const std::vector<int32_t> & history);
 
     // Appends up to gamma tokens to an empty proposal. Paced: whatever promises most. Else gamma tokens of the drawer,
     // or, without one, all that is offered. It may stop early, after a token, and does behind one that ends a text:

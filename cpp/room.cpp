@@ -70,6 +70,9 @@ bool Room::make(Decoder & decoder, const Seats & seats) {
 
 bool Room::clear_free(Decoder & decoder, const Seats & seats) {
     const std::lock_guard lock(decoder.memory_mutex());
+    if (!decoder.is_open()) {
+        return false;
+    }
     Sequence * longest = nullptr;
     for (Sequence * one : decoder.sequences()) {
         const auto has_it = [one](const Seat * seat) { return seat->id == one->id(); };
@@ -91,7 +94,7 @@ void Room::pause(Seat & seat) {
     for (std::size_t k = 0; k < decoders_.size(); ++k) {
         const std::lock_guard lock(decoders_[k]->memory_mutex());
         Sequence * own = sequence(seat, k);
-        if (own == nullptr) {
+        if (own == nullptr || !decoders_[k]->is_open()) {
             continue;
         }
         // Of one that is paused while it is decoded anew, what it is to hold is known already.
@@ -105,19 +108,30 @@ void Room::pause(Seat & seat) {
     num_pauses_ += 1;
 }
 
-Seat * Room::next_to_resume(const Seats & seats, double since) const {
+Seat * Room::oldest_paused(const Seats & seats) {
     Seat * oldest = nullptr;
-    bool expects_others = false;
     for (Seat * seat : seats) {
-        if (seat->state == Seat::State::paused) {
-            if (seat->is_here && (oldest == nullptr || seat->number < oldest->number)) {
-                oldest = seat;
-            }
-        } else if (!seat->is_between_calls() || seat->away_since > since) {
-            expects_others = true;
+        if (seat->is_here && seat->state == Seat::State::paused &&
+            (oldest == nullptr || seat->number < oldest->number)) {
+            oldest = seat;
         }
     }
-    return oldest != nullptr && (!expects_others || fits(*oldest, seats)) ? oldest : nullptr;
+    return oldest;
+}
+
+bool Room::may_resume(const Seat & paused, const Seats & seats, double since) const {
+    const auto is_expected = [since](const Seat * seat) {
+        return seat->state != Seat::State::paused && (!seat->is_between_calls() || seat->away_since > since);
+    };
+    return std::none_of(seats.begin(), seats.end(), is_expected) || fits(paused, seats);
+}
+
+void Room::hold_back(const Seats & seats, const Seat & paused) {
+    for (Seat * seat : seats) {
+        if (seat->state == Seat::State::waiting && !seat->generating && seat->number > paused.number) {
+            pause(*seat);
+        }
+    }
 }
 
 bool Room::has_room(Decoder & decoder, std::size_t count) const {

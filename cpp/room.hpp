@@ -27,9 +27,13 @@ public:
     // there was any to be made.
     bool make(Decoder & decoder, const Seats & seats);
 
-    // The paused text that goes on next, if what it held fits beside the others, or if no other one is expected; or
-    // null. Who has been away since before `since` is not expected.
-    Seat * next_to_resume(const Seats & seats, double since) const;
+    // The paused text that goes on next; null if none waits for that.
+    static Seat * oldest_paused(const Seats & seats);
+    // Whether it may: what it held fits beside the others, or no other one is expected. Who has been away since before
+    // `since` is not.
+    bool may_resume(const Seat & paused, const Seats & seats, double since) const;
+    // Pauses the younger ones whose prompts are being decoded: they would take the room that others leave.
+    void hold_back(const Seats & seats, const Seat & paused);
 
     // The sequence of a text in decoder number k; null if it has none there.
     Sequence * sequence(const Seat & seat, std::size_t k) const;

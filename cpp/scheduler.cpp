@@ -81,11 +81,13 @@ void Scheduler::close() {
 void Scheduler::enter(Seat & seat) {
     const std::lock_guard lock(mutex_);
     if (closed_) {
+        seats_.erase(std::remove(seats_.begin(), seats_.end(), &seat), seats_.end());
         throw closed();
     }
-    if (seat.state == Seat::State::working || seat.state == Seat::State::waiting || seat.is_here) {
+    if (seat.is_inside) {
         throw BusyError("this text is generating in another thread: wait for it, or take another place");
     }
+    seat.is_inside = true;
     num_inside_ += 1;
     if (seat.state == Seat::State::out) {
         seats_.push_back(&seat);
@@ -104,6 +106,7 @@ void Scheduler::start(Seat & seat) {
 void Scheduler::leave(Seat & seat, bool under_way) {
     {
         const std::lock_guard lock(mutex_);
+        seat.is_inside = false;
         num_inside_ -= 1;
         const bool is_paused = seat.state == Seat::State::paused;
         num_working_ -= is_paused ? 0 : 1;
@@ -189,9 +192,17 @@ Seat * Scheduler::find_seat(const Sequence & sequence) {
 
 // Until there is room for a paused text: decodes again what it held.
 void Scheduler::restore(Seat & seat) {
-    do {
-        wait_for_room(seat);
-    } while (!try_restore(seat));
+    try {
+        do {
+            wait_for_room(seat);
+        } while (!try_restore(seat));
+    } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (seat.state != Seat::State::paused) {
+            seat.held.clear();  // its loop finds that the memory holds less than it should
+        }
+        throw;
+    }
     const std::lock_guard lock(mutex_);
     seat.held.clear();
 }
@@ -231,16 +242,37 @@ void Scheduler::wait_for_room(Seat & seat) {
 bool Scheduler::try_restore(Seat & seat) {
     for (std::size_t k = 0; k < seat.held.size(); ++k) {
         Sequence * own = room_.sequence(seat, k);
-        const std::vector<int32_t> & held = seat.held[k];
-        while (own != nullptr && own->tokens().size() < held.size()) {
-            if (!share_prompt(*own, held)) {
-                continue;
-            }
-            const std::size_t done = own->tokens().size();
-            const std::size_t count = std::min(held.size() - done, chunk(own->decoder()));
-            if (try_decode({own, held.data() + done, count, count}) != nullptr) {
+        if (own == nullptr) {
+            continue;
+        }
+        const Sequence::Effort before = own->effort();
+        try {
+            if (!try_restore(seat, *own, seat.held[k])) {
                 return false;
             }
+        } catch (const DecodeError &) {
+            if (k == 0) {
+                throw;
+            }
+            // A draft catches up by itself, or is given up.
+        }
+        own->set_effort(before);
+    }
+    return true;
+}
+
+bool Scheduler::try_restore(const Seat & seat, Sequence & own, const std::vector<int32_t> & held) {
+    while (own.tokens().size() < held.size()) {
+        if (seat.heed != nullptr && *seat.heed) {
+            (*seat.heed)();
+        }
+        if (!share_prompt(own, held)) {
+            continue;
+        }
+        const std::size_t done = own.tokens().size();
+        const std::size_t count = std::min(held.size() - done, chunk(own.decoder()));
+        if (try_decode({&own, held.data() + done, count, count}) != nullptr) {
+            return false;
         }
     }
     return true;
@@ -293,7 +325,12 @@ std::size_t Scheduler::num_in_rounds() const {
 
 void Scheduler::share_costs(Pace & pace) {
     const std::lock_guard lock(mutex_);
-    pace.share(num_in_rounds(), served_[0].costs, served_.size() > 1 ? &served_[1].costs : nullptr);
+    // Those whose prompts are being decoded will soon share the batches, too.
+    const auto shares = [](const Seat * seat) {
+        return seat->state != Seat::State::late && seat->state != Seat::State::paused;
+    };
+    const auto count = static_cast<std::size_t>(std::count_if(seats_.begin(), seats_.end(), shares));
+    pace.share(count, served_[0].costs, served_.size() > 1 ? &served_[1].costs : nullptr);
 }
 
 Scheduler::Counters Scheduler::counters() {

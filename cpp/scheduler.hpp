@@ -127,6 +127,7 @@ private:
     void restore(Seat & seat);
     void wait_for_room(Seat & seat);
     bool try_restore(Seat & seat);
+    bool try_restore(const Seat & seat, Sequence & own, const std::vector<int32_t> & held);
     Seat * find_seat(const Sequence & sequence);
     void observe(Served & served, const std::vector<Want *> & group, double seconds);
     Served & target() { return served_[0]; }

@@ -13,6 +13,8 @@ namespace {
 
 // Seconds that the others wait for a text whose caller has its token: more than Python takes for eight of them.
 constexpr double patience = 0.02;
+// Seconds after which a paused text does not wait any more for the end of one whose caller is away.
+constexpr double absence = 1.0;
 constexpr double forgetting = 0.2;  // of what a token of a prompt costs
 
 bool is_prompt(const Sequence::Addition & addition) { return addition.first_output >= addition.count; }
@@ -63,7 +65,9 @@ void Scheduler::run() {
     std::unique_lock lock(mutex_);
     idle_since_ = now_seconds();
     while (!closed_) {
-        resume_one();
+        if (num_working_ == 0) {
+            resume_one();
+        }
         if (wants_.empty()) {
             wait_for_wants(lock);
             idle_since_ = now_seconds();
@@ -99,12 +103,19 @@ void Scheduler::wait_for_wants(std::unique_lock<std::mutex> & lock) {
     }
 }
 
-// A paused text for which there is room.
+// A paused text goes on if there is room for it. If there is not, none that is younger begins.
 void Scheduler::resume_one() {
-    if (Seat * seat = room_.next_to_resume(seats_, now_seconds() - patience)) {
-        start(*seat);
-        done_.notify_all();
+    Seat * seat = Room::oldest_paused(seats_);
+    if (seat == nullptr) {
+        return;
     }
+    if (room_.may_resume(*seat, seats_, now_seconds() - absence)) {
+        start(*seat);
+    } else {
+        room_.hold_back(seats_, *seat);
+        take_paused(wants_);
+    }
+    done_.notify_all();
 }
 
 // The draft's decodes before the target's, as many as fit: the one that has waited longest, so that everybody's turn

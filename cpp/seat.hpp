@@ -21,6 +21,7 @@ struct Seat {
     bool is_between_calls() const { return state == State::away || state == State::late; }
 
     State state = State::out;
+    bool is_inside = false;  // its thread is in a call
     double away_since = 0.0;
     bool generating = false;
     int32_t id = -1;                               // the seq_id of its sequences

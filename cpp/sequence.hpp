@@ -82,6 +82,17 @@ public:
     std::size_t num_borrowed() const { return num_borrowed_; }
     double decode_seconds() const { return decode_seconds_; }
 
+    // What of this would be taken for a round's, or a prompt's, if the sequence is decoded anew in between.
+    struct Effort {
+        std::size_t num_borrowed;
+        double decode_seconds;
+    };
+    Effort effort() const { return {num_borrowed_, decode_seconds_}; }
+    void set_effort(const Effort & effort) {
+        num_borrowed_ = effort.num_borrowed;
+        decode_seconds_ = effort.decode_seconds;
+    }
+
     // The logits [n_vocab] of token number i of what was added by the last decode, which must have been of this
     // sequence, too. Valid until the next one.
     float * logits(std::size_t i) { return decoder_->logits(first_row_ + i); }

@@ -103,6 +103,10 @@ bool Speculator::prefill() {
     } else if (round_number_ == 0 && choose_gamma(2) > 0) {
         // Later the draft catches up where it drafts, with what it then needs in one batch.
         try {
+            if (scheduler() != nullptr) {
+                share_costs();
+                drafting_->reconsider(history_);
+            }
             more = drafting_->prefill(history_) > 0;
         } catch (const std::exception & error) {
             stop_drafting(error.what());

@@ -40,6 +40,9 @@ void TargetBatch::settle(const std::vector<int32_t> & history) {
 }
 
 void TargetBatch::decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft, bool copies) {
+    if (tokens_to_prefill(*sequence_, history) > num_carried_) {  // it could not be decoded anew
+        settle(history);
+    }
     if (num_carried_ > most_carried()) {
         while (prefill_chunk(*sequence_, history) > 0) {
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import threading
 import time
@@ -114,6 +115,53 @@ def test_a_paused_text_that_is_ended_holds_nobody_up(
     assert texts.scheduler.counters.num_pauses == 1
     assert engine.finish(len(engine.history())) == 0
     assert texts.generate(0, slow, 100, gamma=0) == texts.generate(1, slow, 100, gamma=0)
+
+
+def test_short_texts_do_not_starve_a_long_one(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
+    """It is the youngest when the cache is full. Then there is room for short texts, again and again, but not for it."""
+    alone = Engine(tiny_files.target)
+    texts = open_texts(tiny_files.target, None, 3)
+    long = prompts(1, shared=150, longest=10)[0]
+    settings: dict[str, Any] = {"temperature": 0.0, "gamma": 0}
+    expected = alone.generate(long, 90, **settings)
+    done = threading.Event()
+    found: list[list[int]] = []
+    ended: list[int] = []
+
+    def short(place: int) -> None:
+        counts = itertools.chain([70], itertools.repeat(25))
+        for prompt, count in zip(itertools.cycle(prompts(50, shared=20, longest=9)), counts, strict=False):
+            if done.is_set():
+                return
+            texts.generate(place, prompt, count, **settings)
+            ended.append(place)
+
+    threads = [threading.Thread(target=short, args=(place,)) for place in range(2)]
+    for thread in threads:
+        thread.start()
+    while texts.scheduler.num_generating < 2:
+        time.sleep(0.001)
+    last = threading.Thread(target=lambda: found.append(texts.generate(2, long, 90, **settings)))
+    last.start()
+    last.join(30)
+    num_ended = len(ended)
+    done.set()
+    for thread in (*threads, last):
+        thread.join()
+    assert num_ended < 50  # hundreds, where the long one has to wait until both leave at once
+    assert found == [expected]
+    assert texts.scheduler.counters.num_pauses > 0
+    alone.close()
+
+
+def test_what_a_pause_costs_is_not_the_prompts(llm: specllama.Llama) -> None:
+    """What is borrowed and computed anew is neither reused prompt nor a round's time."""
+    given = ["hello " * 20 + "word " * (i % 9) for i in range(20)]
+    outcomes = llm.create_completions(given, max_tokens=80, temperature=0.0)
+    assert llm.places.counters is not None
+    assert llm.places.counters.num_pauses > 0
+    for outcome in outcomes:
+        assert outcome.stats.num_prompt_tokens_reused < outcome.stats.num_prompt_tokens
 
 
 def test_closing_while_texts_are_paused(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
