@@ -118,7 +118,7 @@ def test_a_paused_text_that_is_ended_holds_nobody_up(
 
 
 def test_short_texts_do_not_starve_a_long_one(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
-    """It is the youngest when the cache is full. Then there is room for short texts, again and again, but not for it."""
+    """It is the youngest when the cache is full. Then there is room for short texts, again and again, not for it."""
     alone = Engine(tiny_files.target)
     texts = open_texts(tiny_files.target, None, 3)
     long = prompts(1, shared=150, longest=10)[0]
