@@ -330,7 +330,8 @@ def machines() -> str:
     if not files:
         raise MissingError("all")
     processors = sorted({one["machine"]["cpu"] for one in files})
-    releases = sorted({f"llama-cpp-python {one['machine']['llama_cpp_python']}" for one in files})
+    machines = [one["machine"] for one in files]
+    releases = sorted({f"llama-cpp-python {one['llama_cpp_python']}" for one in machines if "llama_cpp_python" in one})
     kernels = sorted({_instruction_set(one["machine"]) for one in files} - {""})
     commits = sorted({one["commit"] for one in files})
     parts = (*processors, *releases, f"kernels for {' and '.join(kernels)}", f"commit {', '.join(commits)}")
