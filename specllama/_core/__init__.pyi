@@ -197,6 +197,10 @@ class SchedulerCounters:
         """The most texts in one of them."""
 
     @property
+    def num_pauses(self) -> int:
+        """How often a text gave its cells to others, as the cache was full."""
+
+    @property
     def decode_seconds(self) -> float:
         """In decodes, the draft's included."""
 
