@@ -97,7 +97,7 @@ private:
     static ClosedError closed();
 
     struct Want {
-        Sequence::Addition addition;
+        Sequence::Addition addition{};
         Seat * seat = nullptr;  // null: of a sequence that no text has
         bool is_alone = false;  // decoded without others: something failed among them
         bool is_done = false;
