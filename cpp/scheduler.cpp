@@ -219,9 +219,7 @@ void Scheduler::wait_for_room(Seat & seat) {
             done_.wait_for(lock, std::chrono::duration<double>(longest_wait_),
                            [this, &seat] { return closed_ || seat.state != Seat::State::paused; });
             lock.unlock();
-            if (seat.heed != nullptr && *seat.heed) {
-                (*seat.heed)();
-            }
+            seat.ask();
             lock.lock();
         }
     } catch (...) {
@@ -263,9 +261,7 @@ bool Scheduler::try_restore(Seat & seat) {
 
 bool Scheduler::try_restore(const Seat & seat, Sequence & own, const std::vector<int32_t> & held) {
     while (own.tokens().size() < held.size()) {
-        if (seat.heed != nullptr && *seat.heed) {
-            (*seat.heed)();
-        }
+        seat.ask();
         if (!share_prompt(own, held)) {
             continue;
         }
@@ -318,18 +314,15 @@ void Scheduler::begin_round(Seat & seat) {
 }
 
 std::size_t Scheduler::num_in_rounds() const {
-    return static_cast<std::size_t>(std::count_if(seats_.begin(), seats_.end(), [](const Seat * seat) {
-        return seat->generating && seat->state != Seat::State::late && seat->state != Seat::State::paused;
-    }));
+    return static_cast<std::size_t>(std::count_if(
+        seats_.begin(), seats_.end(), [](const Seat * seat) { return seat->generating && seat->shares_batches(); }));
 }
 
 void Scheduler::share_costs(Pace & pace) {
     const std::lock_guard lock(mutex_);
     // Those whose prompts are being decoded will soon share the batches, too.
-    const auto shares = [](const Seat * seat) {
-        return seat->state != Seat::State::late && seat->state != Seat::State::paused;
-    };
-    const auto count = static_cast<std::size_t>(std::count_if(seats_.begin(), seats_.end(), shares));
+    const auto count = static_cast<std::size_t>(
+        std::count_if(seats_.begin(), seats_.end(), [](const Seat * seat) { return seat->shares_batches(); }));
     pace.share(count, served_[0].costs, served_.size() > 1 ? &served_[1].costs : nullptr);
 }
 

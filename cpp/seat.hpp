@@ -19,6 +19,14 @@ struct Seat {
     };
 
     bool is_between_calls() const { return state == State::away || state == State::late; }
+    // Whether its tokens are in the next batches, as far as one can tell.
+    bool shares_batches() const { return state != State::late && state != State::paused; }
+    // Asks whether the wait is to end: what `heed` throws ends it.
+    void ask() const {
+        if (heed != nullptr && *heed) {
+            (*heed)();
+        }
+    }
 
     State state = State::out;
     bool is_inside = false;  // its thread is in a call
