@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 #include "clock.hpp"
 #include "errors.hpp"
@@ -16,6 +17,24 @@ namespace {
 // Seconds that texts which are generating wait for a part of somebody's prompt.
 constexpr double prompt_share = 0.25;
 constexpr std::size_t first_chunk = 64;  // tokens of a prompt, before it is known what they cost
+
+// What is decoded anew is no round's time, and what is borrowed for it no reused prompt, however it ends: a text may be
+// paused again, or given up.
+class Uncounted {
+public:
+    Uncounted() = default;
+    Uncounted(const Uncounted &) = delete;
+    Uncounted & operator=(const Uncounted &) = delete;
+    ~Uncounted() {
+        for (const auto & [sequence, effort] : before_) {
+            sequence->set_effort(effort);
+        }
+    }
+    void add(Sequence & sequence) { before_.emplace_back(&sequence, sequence.effort()); }
+
+private:
+    std::vector<std::pair<Sequence *, Sequence::Effort>> before_;
+};
 
 std::vector<std::shared_ptr<Decoder>> decoders_of(const std::shared_ptr<Decoder> & target,
                                                   const std::shared_ptr<Decoder> & draft) {
@@ -190,8 +209,14 @@ Seat * Scheduler::find_seat(const Sequence & sequence) {
     return found != seats_.end() ? *found : nullptr;
 }
 
-// Until there is room for a paused text: decodes again what it held.
+// Waits until there is room for a paused text, and decodes again what it held.
 void Scheduler::restore(Seat & seat) {
+    Uncounted uncounted;
+    for (std::size_t k = 0; k < seat.held.size(); ++k) {
+        if (Sequence * own = room_.sequence(seat, k)) {
+            uncounted.add(*own);
+        }
+    }
     try {
         do {
             wait_for_room(seat);
@@ -243,7 +268,6 @@ bool Scheduler::try_restore(Seat & seat) {
         if (own == nullptr) {
             continue;
         }
-        const Sequence::Effort before = own->effort();
         try {
             if (!try_restore(seat, *own, seat.held[k])) {
                 return false;
@@ -254,7 +278,6 @@ bool Scheduler::try_restore(Seat & seat) {
             }
             // A draft catches up by itself, or is given up.
         }
-        own->set_effort(before);
     }
     return true;
 }

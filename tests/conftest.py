@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import llama_cpp
     from batches import Files
     from responses import Pair
+    from several_texts import ManyTexts
     from test_engine_statistics import Scorer
 
     import specllama
@@ -283,6 +285,15 @@ def files(tmp_path: Path, tiny_files: TinyFiles) -> Files:
 def batch_llm(make_llama: MakeLlama, tiny_files: TinyFiles) -> specllama.Llama:
     """What `specllama batch` opens for ``files``, to compare with."""
     return make_llama(draft=tiny_files.good, n_ctx=256, num_draft_tokens="auto")
+
+
+@pytest.fixture
+def open_texts() -> Iterator[Callable[..., ManyTexts]]:
+    """Opens places for several texts, which are closed after the test."""
+    from several_texts import ManyTexts
+
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **kwargs: stack.enter_context(contextlib.closing(ManyTexts(*args, **kwargs)))
 
 
 @pytest.fixture

@@ -89,6 +89,17 @@ class ManyTexts:
             engine.finish(len(prompt) + len(tokens))
         return [int(token) for token in tokens]
 
+    def generate_all(
+        self, prompts: list[list[int]], count: int, settings_of: Callable[[int], dict[str, Any]]
+    ) -> list[list[int]]:
+        """The tokens of all prompts, at as many places as there are. Number i has the settings that it is given."""
+        return self.run(
+            [
+                lambda place, i=i, prompt=prompt: self.generate(place, prompt, count, **settings_of(i))
+                for i, prompt in enumerate(prompts)
+            ]
+        )
+
     def run(self, jobs: list[Callable[[int], Any]]) -> list[Any]:
         """Runs each job at a free place, in as many threads as there are places; their results, or errors, in order."""
         results: list[Any] = [None] * len(jobs)

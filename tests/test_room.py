@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from engine import Engine
 from exact import EXACT_CACHE
-from several_texts import ManyTexts
 from test_scheduler import prompts, settings_of
 
 import specllama
@@ -23,6 +23,7 @@ from specllama.parallel.outcomes import Outcomes
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
+    from several_texts import ManyTexts
 
 PLACES = 8
 LENGTH = 60
@@ -31,17 +32,9 @@ CACHE = 256  # two or three of the texts
 
 
 @pytest.fixture
-def open_texts() -> Iterator[Callable[..., ManyTexts]]:
-    """Opens places that are closed after the test."""
-    opened: list[ManyTexts] = []
-
-    def make(*args: Any, **kwargs: Any) -> ManyTexts:
-        opened.append(ManyTexts(*args, n_ctx=N_CTX, cache_tokens=CACHE, **kwargs))
-        return opened[-1]
-
-    yield make
-    for texts in opened:
-        texts.close()
+def open_texts(open_texts: Callable[..., ManyTexts]) -> Callable[..., ManyTexts]:
+    """With a cache that is too small."""
+    return functools.partial(open_texts, n_ctx=N_CTX, cache_tokens=CACHE)
 
 
 @pytest.mark.parametrize("shared", [0, 40])
@@ -54,11 +47,7 @@ def test_every_text_is_the_one_it_is_alone(
     texts = open_texts(tiny_files.target, path, PLACES)
     given = prompts(30, shared=shared)
     expected = [alone.generate(prompt, LENGTH, **settings_of(i)) for i, prompt in enumerate(given)]
-    jobs = [
-        lambda place, i=i, prompt=prompt: texts.generate(place, prompt, LENGTH, **settings_of(i))
-        for i, prompt in enumerate(given)
-    ]
-    assert texts.run(jobs) == expected
+    assert texts.generate_all(given, LENGTH, settings_of) == expected
     counters = texts.scheduler.counters
     assert counters.num_pauses > 0
     assert counters.most_texts > 1
@@ -155,7 +144,7 @@ def test_short_texts_do_not_starve_a_long_one(tiny_files: TinyFiles, open_texts:
 
 
 def test_what_a_pause_costs_is_not_the_prompts(llm: specllama.Llama) -> None:
-    """What is borrowed and computed anew is neither reused prompt nor a round's time."""
+    """What is borrowed to compute a text anew is no reused prompt."""
     given = ["hello " * 20 + "word " * (i % 9) for i in range(20)]
     outcomes = llm.create_completions(given, max_tokens=80, temperature=0.0)
     assert llm.places.counters is not None

@@ -5,36 +5,22 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from engine import Engine
 from scipy import stats
-from several_texts import ManyTexts
 
 from specllama import _core
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
+    from several_texts import ManyTexts
 
 PLACES = 4
 LENGTH = 48
-
-
-@pytest.fixture
-def open_texts() -> Iterator[Callable[..., ManyTexts]]:
-    """Opens places that are closed after the test."""
-    opened: list[ManyTexts] = []
-
-    def make(*args: Any, **kwargs: Any) -> ManyTexts:
-        opened.append(ManyTexts(*args, **kwargs))
-        return opened[-1]
-
-    yield make
-    for texts in opened:
-        texts.close()
 
 
 def prompts(count: int, *, shared: int = 0, longest: int = 60) -> list[list[int]]:
@@ -60,11 +46,7 @@ def test_every_text_is_the_one_it_is_alone(
     texts = open_texts(tiny_files.target, path, PLACES)
     given = prompts(27, shared=30)
     expected = [alone.generate(prompt, LENGTH, **settings_of(i)) for i, prompt in enumerate(given)]
-    jobs = [
-        lambda place, i=i, prompt=prompt: texts.generate(place, prompt, LENGTH, **settings_of(i))
-        for i, prompt in enumerate(given)
-    ]
-    assert texts.run(jobs) == expected
+    assert texts.generate_all(given, LENGTH, settings_of) == expected
     counters = texts.scheduler.counters
     assert counters.most_texts == PLACES
     assert counters.num_batches < sum(len(text) for text in expected) / 2
@@ -188,21 +170,16 @@ def test_processors_are_called_behind_the_text_alone(
         return scores
 
     texts = open_texts(tiny_files.target, tiny_files.good, PLACES)
-    alone = ManyTexts(tiny_files.target, tiny_files.good, 1)
+    alone = open_texts(tiny_files.target, tiny_files.good, 1)
     given = prompts(8)
 
     def settings(i: int) -> dict[str, Any]:
         return {"gamma": 4, "seed": i, "temperature": 1.0, "logits_processor": no_repetition if i % 2 else None}
 
     expected = [alone.generate(0, prompt, LENGTH, **settings(i)) for i, prompt in enumerate(given)]
-    jobs = [
-        lambda place, i=i, prompt=prompt: texts.generate(place, prompt, LENGTH, **settings(i))
-        for i, prompt in enumerate(given)
-    ]
-    found = texts.run(jobs)
+    found = texts.generate_all(given, LENGTH, settings)
     assert found == expected
     assert all(a != b for i in range(1, 8, 2) for a, b in itertools.pairwise(found[i]))
-    alone.close()
 
 
 def test_an_error_is_that_of_its_text(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
