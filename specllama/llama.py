@@ -357,15 +357,20 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
     def close(self) -> None:
         """Free both models. Whatever is called afterwards raises ClosedError.
 
+        Texts of ``create_completions`` that are under way get ClosedError, and are waited for.
+
         Raises:
-            BusyError: another thread is generating.
+            BusyError: another thread is generating, or this is called within a generation.
         """
         if "_stack" not in self.__dict__:
             return  # __init__ failed early
-        self.session.memory.close()
-        if self._places is not None:
-            self._places.close()
-        super().close()
-        close_for_good(self)
-        if self.session.draft is not None:
-            self.session.draft.close()
+        with self.session.closing():
+            if self._places is not None:
+                self._places.require_outside()
+            self.session.memory.close()
+            if self._places is not None:
+                self._places.close()
+            super().close()
+            close_for_good(self)
+            if self.session.draft is not None:
+                self.session.draft.close()

@@ -18,7 +18,7 @@ from specllama.parallel.outcomes import Outcomes
 from specllama.parallel.places import checked_max_parallel
 
 if TYPE_CHECKING:
-    from conftest import MakeBase, MakeLlama, TinyFiles
+    from conftest import MakeLlama, TinyFiles
 
 PROMPTS = ["hello " * (i % 5 + 1) + "word " * i for i in range(14)]
 
@@ -202,22 +202,6 @@ def test_total_stats_count_all_texts(llm: specllama.Llama) -> None:
     assert num_drafted > 0
 
 
-@pytest.mark.parametrize("is_under_way", [False, True])
-def test_a_draft_that_its_owner_has_closed(
-    make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, is_under_way: bool
-) -> None:
-    draft = make_base(tiny_files.good, n_ctx=256)
-    llm = make_llama(draft=draft, n_ctx=256, max_parallel=4)
-    expected = [text_of(llm.create_completion(prompt, max_tokens=9, seed=1)) for prompt in PROMPTS]
-    if is_under_way:
-        assert llm.create_completions(PROMPTS, max_tokens=9, seed=1)[0].stats.num_draft_tokens > 0
-    draft.close()
-    with pytest.warns(specllama.FallbackWarning, match="the draft Llama is closed"):
-        outcomes = llm.create_completions(PROMPTS, max_tokens=9, seed=1)
-    assert [outcome.text for outcome in outcomes] == expected
-    assert sum(outcome.stats.num_draft_tokens for outcome in outcomes) == 0
-
-
 def test_all_places_together_warn_once(make_llama: MakeLlama) -> None:
     llm = make_llama(draft=lambda tokens: 1 // 0, n_ctx=256, max_parallel=4)
     with pytest.warns(specllama.FallbackWarning, match="decoding plainly") as warned:
@@ -243,18 +227,6 @@ def test_other_memories(make_llama: MakeLlama, tiny_files: TinyFiles, name: str)
     assert llm.places.counters is None
     for prompt, outcome in zip(PROMPTS, outcomes, strict=True):
         assert outcome.text == text_of(llm.create_completion(prompt, max_tokens=9, temperature=0.0))
-
-
-def test_closing_ends_the_texts(make_llama: MakeLlama) -> None:
-    llm = make_llama(n_ctx=256)
-    outcomes = llm.create_completions(["hello"] * 50, max_tokens=200, stream=True, temperature=1.0)
-    next(outcomes)
-    llm.close()
-    left = list(outcomes)
-    assert {type(outcome.error) for outcome in left} <= {type(None), specllama.ClosedError}
-    assert any(outcome.error for outcome in left)
-    with pytest.raises(specllama.ClosedError):
-        llm.create_completions(["hello"])
 
 
 @pytest.mark.parametrize(

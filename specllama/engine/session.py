@@ -15,6 +15,7 @@ from specllama.drafts.draft import Draft
 from specllama.stats import Stats, Tally
 from specllama.warn import warn
 
+from .closed import CLOSED
 from .memory import memory_of
 from .options import FallbackWarning, Options
 from .total import Total
@@ -63,6 +64,7 @@ class Session:
         self._engine: _core.Speculator | None = None
         self._costs: CostMemory | None = None
         self._lock = threading.RLock()
+        self._is_closing = False
         self._under_way: UnderWay | None = None
         self._warned: dict[str, object] = {} if place_of is None else place_of._warned
         self._total: Total = Total() if place_of is None else place_of._total
@@ -146,8 +148,11 @@ class Session:
 
         Raises:
             BusyError: another thread is generating.
+            ClosedError: another thread is closing the Llama.
         """
         if not self._lock.acquire(blocking=False):
+            if self._is_closing:
+                raise _core.ClosedError(CLOSED)
             raise _core.BusyError(
                 "this Llama is generating already, in another thread or around this call (of a logits processor, say): "
                 "wait for it, or create one Llama for each"
@@ -156,6 +161,16 @@ class Session:
             yield
         finally:
             self._lock.release()
+
+    @contextlib.contextmanager
+    def closing(self) -> Iterator[None]:
+        """The same, to free what generations use: a second thread is told so."""
+        with self.exclusive():
+            self._is_closing = True
+            try:
+                yield
+            finally:
+                self._is_closing = False
 
     def begin(self, generation: UnderWay) -> None:
         """Give the contexts to a generation, and end the one that has them."""

@@ -18,6 +18,8 @@ from specllama.backend.libllama import API
 from specllama.drafts.model import ModelDraft
 from specllama.engine.session import Session
 
+from .kept import kept
+
 
 class Contexts:
     """A context of the target, and one of a draft model, besides those that the Llamas have.
@@ -38,6 +40,8 @@ class Contexts:
             draft = session.draft.llama
         try:
             self._target = self._decoder(target, "target", count, cache_tokens)
+            if draft is not None:
+                self._stack.enter_context(kept(draft))  # its owner may close it while texts are under way
             self._draft = None if draft is None else self._decoder(draft, "draft", count, cache_tokens)
             self.scheduler = _core.Scheduler(self._target, self._draft)
             self._stack.callback(self.scheduler.close)
@@ -52,8 +56,12 @@ class Contexts:
             None if self._draft is None else _core.Sequence(self._draft, number),
         )
 
+    def end(self) -> None:
+        """Give ClosedError to whatever is under way, and to who asks later."""
+        self.scheduler.close()
+
     def close(self) -> None:
-        """Free both. Whatever is under way gets ClosedError."""
+        """Free both. Whatever is under way gets ClosedError, but must not read logits meanwhile."""
         self._stack.close()
 
     def _decoder(self, llama: BaseLlama, name: str, count: int, cache_tokens: int | None) -> _core.Decoder:

@@ -13,7 +13,7 @@ import llama_cpp
 from specllama import _core
 from specllama.backend.base_class import BaseLlama
 from specllama.costs.learned import CostMemory
-from specllama.engine.closed import require_open
+from specllama.engine.closed import CLOSED, require_open
 from specllama.engine.options import checked_index
 from specllama.engine.session import Session
 
@@ -66,7 +66,7 @@ class Places:
         self._free: deque[BaseLlama] = deque()  # the one used least recently first
         self._texts: dict[BaseLlama, str] = {}  # what was asked for there last
         self._count = 0
-        self._num_taken = 0
+        self._takers: list[int] = []  # the threads that have a place
         self._draft: tuple[object, bool] = (None, False)  # with which they were opened, and whether it was usable
         self._is_closed = False
 
@@ -84,17 +84,19 @@ class Places:
         if not self._can_share():
             return 1
         with self._lock:
+            if self._is_closed:
+                raise _core.ClosedError(CLOSED)
             if count == 1:
-                if not self._num_taken:
+                if not self._takers:
                     self._close()
                 return 1
             draft = self._draft_now()
             is_fitting = self._count >= count and self._draft == draft
             if self._contexts is not None and is_fitting:
                 return count
-            if self._num_taken:
+            if self._takers:
                 raise _core.BusyError(
-                    f"{self._num_taken} texts are under way at {self._count} places: wait for them before asking for "
+                    f"{len(self._takers)} texts are under way at {self._count} places: wait for them before asking for "
                     f"{count}, or create the Llama with max_parallel={count}"
                 )
             self._close()
@@ -109,28 +111,31 @@ class Places:
         Args:
             text: what is asked for. If it continues that of a place, such as a conversation, it gets this one. Else it
                 gets the one that was used least recently, so that the others can be continued.
+
+        Raises:
+            ClosedError: the Llama is closed, or being closed.
         """
+        taker = threading.get_ident()
         with self._lock:
             is_alone = self._contexts is None and not self._is_closed
         if is_alone:
             yield self._session.llama
             return
         with self._lock:
-            self._lock.wait_for(lambda: self._free or self._contexts is None)
-            if self._contexts is None:
-                raise _core.ClosedError("this Llama is closed: create a new one")
+            self._lock.wait_for(lambda: self._free or self._contexts is None or self._is_closed)
+            if self._contexts is None or self._is_closed:
+                raise _core.ClosedError(CLOSED)
             place = max(self._free, key=lambda free: _num_continued(self._texts.get(free, ""), text))
             self._free.remove(place)
             self._texts[place] = text
-            self._num_taken += 1
+            self._takers.append(taker)
         try:
             yield place
         finally:
             with self._lock:
-                self._num_taken -= 1
-                if self._contexts is not None:
-                    self._free.append(place)
-                self._lock.notify()
+                self._takers.remove(taker)
+                self._free.append(place)
+                self._lock.notify_all()
             costs = self._costs
             if costs is not None:
                 costs.keep()
@@ -140,12 +145,33 @@ class Places:
         """What has been decoded together since the places were opened; None if they are not."""
         return None if self._contexts is None else self._contexts.scheduler.counters
 
+    def require_outside(self) -> None:
+        """Refuse what waits for these texts to one of them.
+
+        Raises:
+            BusyError: the calling thread has a place.
+        """
+        with self._lock:
+            if threading.get_ident() in self._takers:
+                raise _core.BusyError(
+                    "this Llama is generating around this call (of a logits processor, say): close it after its texts"
+                )
+
     def close(self) -> None:
-        """Free the contexts. Texts under way get ClosedError."""
+        """Free the contexts. Texts under way get ClosedError; waits until they have left their places.
+
+        Raises:
+            BusyError: the calling thread has a place.
+        """
+        self.require_outside()
         with self._lock:
             self._is_closed = True
-            self._close()
             self._lock.notify_all()
+            if self._contexts is not None:
+                self._contexts.end()
+            # Between two steps they read logits, and what belongs to the model.
+            self._lock.wait_for(lambda: not self._takers)
+            self._close()
 
     def _can_share(self) -> bool:
         session = self._session

@@ -1,0 +1,148 @@
+"""A Llama, or its draft, that is closed while texts are under way: no text reads what has been freed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fresh import text_of
+
+import specllama
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from conftest import MakeBase, MakeLlama, TinyFiles
+
+LONG = "hello " * 150  # to tell its tokens takes as long as to decode them
+PROMPTS = [LONG + "word " * i for i in range(30)]
+MANY: dict[str, Any] = {"max_tokens": 6, "temperature": 1.0, "stream": True}
+
+
+@pytest.fixture(params=range(12))
+def moment(request: pytest.FixtureRequest) -> float:
+    """Seconds from the first text to the closing."""
+    return float(request.param) * 0.002
+
+
+def assert_closed(outcomes: Iterator[specllama.Outcome]) -> None:
+    left = list(outcomes)
+    assert {type(outcome.error) for outcome in left} <= {type(None), specllama.ClosedError}
+    assert any(outcome.error for outcome in left)
+
+
+def test_it_ends_the_texts(make_llama: MakeLlama, moment: float) -> None:
+    llm = make_llama(n_ctx=1024)
+    outcomes = llm.create_completions(PROMPTS, **MANY)
+    next(outcomes)
+    time.sleep(moment)
+    llm.close()
+    assert_closed(outcomes)
+    with pytest.raises(specllama.ClosedError):
+        llm.create_completions(["hello"])
+
+
+def test_it_ends_a_stream_of_another_thread(make_llama: MakeLlama, tiny_files: TinyFiles, moment: float) -> None:
+    llm = make_llama(draft=tiny_files.good, n_ctx=1024)
+    begun = threading.Event()
+    errors: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            while True:
+                for _ in llm.create_completion(LONG, **MANY):
+                    begun.set()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert begun.wait(30)
+    time.sleep(moment)
+    while thread.is_alive():
+        try:
+            llm.close()
+        except specllama.BusyError:
+            time.sleep(0.0001)
+        else:
+            break
+    thread.join()
+    assert [type(error) for error in errors] == [specllama.ClosedError]
+
+
+def test_a_text_cannot_close_its_own_llama(make_llama: MakeLlama) -> None:
+    llm = make_llama(n_ctx=1024)
+
+    def close(ids: Any, scores: Any) -> Any:
+        llm.close()
+        return scores
+
+    for parallel in (1, 4):
+        outcomes = llm.create_completions(["hello"] * 5, max_tokens=4, logits_processor=[close], max_parallel=parallel)
+        assert [type(outcome.error) for outcome in outcomes] == [specllama.BusyError] * 5
+        assert all("generating" in str(outcome.error) for outcome in outcomes)
+    assert [outcome.error for outcome in llm.create_completions(["hello"] * 5, max_tokens=4)] == [None] * 5
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_a_draft_that_its_owner_has_closed(
+    make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, is_under_way: bool, is_plain: bool
+) -> None:
+    draft = (make_base if is_plain else make_llama)(tiny_files.good, n_ctx=256)
+    llm = make_llama(draft=draft, n_ctx=256, max_parallel=4)
+    prompts = ["the cat", "hello", "a dog sat on", "word"]
+    expected = [text_of(llm, prompt, max_tokens=9, seed=1) for prompt in prompts]
+    given: dict[str, Any] = {"max_tokens": 9, "temperature": 0.9, "seed": 1}
+    if is_under_way:
+        assert llm.create_completions(prompts, **given)[0].stats.num_draft_tokens > 0
+    draft.close()
+    with pytest.warns(specllama.FallbackWarning, match="the draft Llama is closed"):
+        outcomes = llm.create_completions(prompts, **given)
+    assert [outcome.text for outcome in outcomes] == expected
+    assert sum(outcome.stats.num_draft_tokens for outcome in outcomes) == 0
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_draft_that_its_owner_closes_meanwhile(
+    make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, is_plain: bool, moment: float
+) -> None:
+    """Its weights stay for the texts that draft with them. Another target of the same draft sees that it is closed."""
+    draft = (make_base if is_plain else make_llama)(tiny_files.good, n_ctx=1024)
+    first, second = make_llama(draft=draft, n_ctx=1024), make_llama(draft=draft, n_ctx=1024, max_parallel=2)
+    streams = [llm.create_completions(PROMPTS, num_draft_tokens=3, **MANY) for llm in (first, second)]
+    for stream in streams:
+        next(stream)
+    time.sleep(moment)
+    draft.close()
+    left = [list(stream) for stream in streams]
+    assert [outcome.error for outcomes in left for outcome in outcomes] == [None] * 2 * (len(PROMPTS) - 1)
+    for llm in (first, second):
+        with pytest.warns(specllama.FallbackWarning, match="the draft Llama is closed"):
+            outcomes = llm.create_completions(["hello"] * 3, max_tokens=4, num_draft_tokens=3)
+        assert [outcome.stats.num_draft_tokens for outcome in outcomes] == [0] * 3
+
+
+def test_a_draft_that_is_exchanged_meanwhile(make_llama: MakeLlama, tiny_files: TinyFiles, moment: float) -> None:
+    """The one that was loaded for the target is freed, but not under the texts."""
+    llm = make_llama(draft=tiny_files.good, n_ctx=1024, max_parallel=4)
+    outcomes = llm.create_completions(PROMPTS, num_draft_tokens=3, **MANY)
+    next(outcomes)
+    time.sleep(moment)
+    llm.draft_model = None
+    assert [outcome.error for outcome in outcomes] == [None] * (len(PROMPTS) - 1)
+    assert llm.create_completions(["hello"] * 3, max_tokens=4)[0].stats.num_draft_tokens == 0
+
+
+def test_a_draft_is_itself_again_when_the_places_are_closed(
+    make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles
+) -> None:
+    draft = make_base(tiny_files.good, n_ctx=1024)
+    llm = make_llama(draft=draft, n_ctx=1024)
+    assert llm.create_completions(PROMPTS[:4], max_tokens=4)[0].error is None
+    llm.close()
+    assert text_of(draft, max_tokens=4)
+    draft.close()
+    assert draft._model.model is None
