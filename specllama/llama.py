@@ -12,7 +12,7 @@ import numpy as np
 
 from .backend.base_class import BaseLlama
 from .backend.kernel_use import checked_kernels, loading, remember, use_of
-from .completions.call_options import call_with_options, options_of_call
+from .completions.call_options import call_with_options, exclusively, options_of_call
 from .completions.completion import Completion
 from .completions.llama_cpp_arguments import bound, check_constructor, check_draft_kwargs, sampling_of, with_options
 from .drafts.draft import TEXT_DRAFTERS, Draft
@@ -30,7 +30,7 @@ from .models import catalog
 from .models.loading import explained
 from .models.opening import check_opening
 from .parallel.completions import ParallelCompletions
-from .parallel.places import checked_cache_tokens, checked_max_parallel
+from .parallel.places import Places, checked_cache_tokens, checked_max_parallel
 from .samplers import taken_from
 from .stats import Stats
 from .token import Token
@@ -101,6 +101,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
         check_constructor(kwargs)
         check_draft_kwargs(draft_kwargs)
         self.session = Session(self, options)
+        self.places = Places(self.session, self.cache_tokens)
         self._draft_kwargs = draft_kwargs
         self._lookup_corpus = lookup_corpus
         self._num_snapshots = 0 if draft_model is None else options.most_draft_tokens
@@ -136,7 +137,13 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
 
     @draft_model.setter
     def draft_model(self, draft: DraftModel | None) -> None:
-        self.session.exchange_draft(None if draft is None else self._opened(draft))
+        opened = None if draft is None else self._opened(draft)
+        try:
+            self.session.exchange_draft(opened)
+        except BaseException:
+            if opened is not None:
+                opened.close()
+            raise
         self._draft_kwargs = self._lookup_corpus = None  # were for the draft before
 
     def _opened(
@@ -288,7 +295,9 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
         """
         options = self.session.options.overridden(num_draft_tokens, verify, taken_from(kwargs))
         arguments = bound(BaseLlama._create_completion, (prompt,), kwargs)
-        return Completion(self.session, options, arguments).tokens()
+        with self.session.exclusive():
+            tokens = Completion(self.session, options, arguments).tokens()
+        return exclusively(self.session, tokens)
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         arguments = bound(BaseLlama._create_completion, args, kwargs)
@@ -298,11 +307,16 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
     # State
 
     def reset(self) -> None:
-        """Forget everything: the next prompt is decoded from its beginning, by the draft too."""
-        super().reset()  # type: ignore[no-untyped-call]
-        self.session.note_change()
-        if self.session.draft is not None:
-            self.session.draft.forget()
+        """Forget everything: the next prompt is decoded from its beginning, by the draft too.
+
+        Raises:
+            BusyError: another thread is generating.
+        """
+        with self.session.exclusive():
+            super().reset()  # type: ignore[no-untyped-call]
+            self.session.note_change()
+            if self.session.draft is not None:
+                self.session.draft.forget()
 
     def eval(self, tokens: Sequence[int]) -> None:
         """See the base class."""
@@ -310,6 +324,11 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
             self.session.settle()
             super().eval(tokens)
             self.session.note_change()
+
+    def embed(self, *args: Any, **kwargs: Any) -> Any:
+        """See the base class."""
+        with self.session.exclusive():
+            return super().embed(*args, **kwargs)
 
     def save_state(self) -> llama_cpp.LlamaState:
         """Save the target's state. ``llama_cpp.Llama`` can load it too.
@@ -365,11 +384,10 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
         if "_stack" not in self.__dict__:
             return  # __init__ failed early
         with self.session.closing():
-            if self._places is not None:
-                self._places.require_outside()
+            self.places.require_outside()
             self.session.memory.close()
-            if self._places is not None:
-                self._places.close()
+            self.session.is_closing = True
+            self.places.close()
             super().close()
             close_for_good(self)
             if self.session.draft is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -54,6 +56,7 @@ def test_it_ends_a_stream_of_another_thread(make_llama: MakeLlama, tiny_files: T
             while True:
                 for _ in llm.create_completion(LONG, **MANY):
                     begun.set()
+                    time.sleep(0.001)
         except BaseException as error:
             errors.append(error)
 
@@ -65,7 +68,7 @@ def test_it_ends_a_stream_of_another_thread(make_llama: MakeLlama, tiny_files: T
         try:
             llm.close()
         except specllama.BusyError:
-            time.sleep(0.0001)
+            time.sleep(0.0002)
         else:
             break
     thread.join()
@@ -146,3 +149,49 @@ def test_a_draft_is_itself_again_when_the_places_are_closed(
     assert text_of(draft, max_tokens=4)
     draft.close()
     assert draft._model.model is None
+
+
+def test_a_draft_that_drafts_is_not_exchanged(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """A processor asks for it. The text goes on with the draft that it has."""
+    llm = make_llama(draft=tiny_files.identical, num_draft_tokens=3)
+    asked: list[type[BaseException]] = []
+
+    def exchange(ids: Any, scores: Any) -> Any:
+        try:
+            llm.draft_model = str(tiny_files.good)
+        except specllama.BusyError as error:
+            asked.append(type(error))
+        return scores
+
+    before = llm.draft_model
+    llm.create_completion("hello", max_tokens=20, temperature=0.0, logits_processor=[exchange])
+    assert asked
+    assert llm.draft_model is before
+    assert llm.stats.num_accepted_tokens > 0
+
+
+@pytest.mark.parametrize("how", ["pass", "raise SystemExit(0)"])
+def test_python_ends_while_texts_are_under_way(tiny_files: TinyFiles, how: str) -> None:
+    script = f"""
+import specllama
+llm = specllama.Llama({str(tiny_files.target)!r}, n_ctx=256, verbose=False)
+outcomes = llm.create_completions(["hello"] * 6, max_tokens=200, stream=True, max_parallel=4)
+print(next(outcomes).error)
+{how}
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
+
+
+def test_places_that_are_opened_anew_many_times(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(draft=tiny_files.good, n_ctx=128)
+    for i in range(400):
+        llm.places.open(1 + i % 2)
+    llm.close()
+
+
+def test_a_stream_whose_llama_nobody_else_holds(tiny_files: TinyFiles) -> None:
+    outcomes = specllama.Llama(str(tiny_files.target), n_ctx=256, verbose=False).create_completions(
+        ["hello", "word " * 20] * 8, max_tokens=20, stream=True
+    )
+    assert [outcome.error for outcome in outcomes] == [None] * 16

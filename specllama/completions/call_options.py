@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from specllama.engine.options import NumDraftTokens, Options
 from specllama.engine.session import Session
 from specllama.samplers import taken_from
+
+_Item = TypeVar("_Item")
 
 # The create_completion call that runs now, or whose stream is being read: of which Llama, and with which options.
 _of_call: contextvars.ContextVar[tuple[Session, Options] | None] = contextvars.ContextVar(
@@ -39,19 +41,29 @@ def call_with_options(
     context.run(_of_call.set, (session, options))
     with session.exclusive():
         result = context.run(method, *args, **kwargs)
-    return _read_in(context, result) if isinstance(result, Iterator) else result
+    return exclusively(session, result, context) if isinstance(result, Iterator) else result
 
 
-def _read_in(context: contextvars.Context, chunks: Iterator[Any]) -> Iterator[Any]:
-    """Reads a stream in the context it was created in."""
+def exclusively(
+    session: Session, items: Iterator[_Item], context: contextvars.Context | None = None
+) -> Iterator[_Item]:
+    """Reads a stream, with nobody else at the Llama while it makes an item.
+
+    Args:
+        session: that of the Llama.
+        items: the stream.
+        context: in which it was created.
+    """
+    run = (context or contextvars.copy_context()).run
     try:
         while True:
-            try:
-                chunk = context.run(next, chunks)
-            except StopIteration:
-                return
-            yield chunk
+            with session.exclusive():
+                try:
+                    item = run(next, items)
+                except StopIteration:
+                    return
+            yield item
     finally:
-        close = getattr(chunks, "close", None)
+        close = getattr(items, "close", None)
         if close is not None:
-            context.run(close)
+            run(close)

@@ -22,6 +22,7 @@ from specllama.warn import warn
 
 from .draft import GRAMMAR, LOOKUP, Draft
 from .same_vocabulary import require_same_vocabulary, require_same_vocabulary_file
+from .weights import weights_of
 
 # What a draft given by its path takes over from the target, unless draft_kwargs say otherwise.
 _INHERITED = (
@@ -36,6 +37,7 @@ class ModelDraft(Draft):
     Attributes:
         llama: the draft.
         owned: whether the target loaded it, and frees it.
+        weights: what both need, and who works on it.
     """
 
     def __init__(self, target: BaseLlama, llama: BaseLlama, owned: bool, corpus: npt.NDArray[np.int32]) -> None:
@@ -48,6 +50,7 @@ class ModelDraft(Draft):
         self.sequence: _core.Sequence = sequence_of(llama, "draft")  # refuses a model that cannot generate
         self.llama = llama
         self.owned = owned
+        self.weights = weights_of(llama)
         self._corpus = corpus
         self.unusable = why_no_rollback(target, "target") or why_no_rollback(llama, "draft")
         _warn_if_larger(target, llama)

@@ -7,8 +7,6 @@ from typing import Any, NoReturn
 from specllama import _core
 from specllama.backend.base_class import BaseLlama
 
-CLOSED = "this Llama is closed: create a new one"
-
 # Attributes that hold, or lead to, freed memory.
 _NATIVE = ("_model", "_ctx", "_batch", "tokenizer_", "_sampler", "_candidates")
 
@@ -19,7 +17,12 @@ class _Closed:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise _core.ClosedError(CLOSED)
+        raise_closed()
+
+
+def raise_closed() -> NoReturn:
+    """Raises ClosedError."""
+    raise _core.ClosedError("this Llama is closed: create a new one")
 
 
 def is_open(llama: BaseLlama) -> bool:
@@ -31,7 +34,7 @@ def is_open(llama: BaseLlama) -> bool:
 def require_open(llama: BaseLlama) -> None:
     """Raises ClosedError unless the Llama is open."""
     if not is_open(llama):
-        raise _core.ClosedError(CLOSED)
+        raise_closed()
 
 
 def close_for_good(llama: BaseLlama) -> None:

@@ -311,8 +311,8 @@ class Generation:
         try:
             with self._session.exclusive():
                 self._leave_caches()
-        except _core.BusyError:
-            self._finished = True  # another thread has taken over, or is about to
+        except (_core.BusyError, _core.ClosedError):
+            self._finished = True  # another thread has taken over, is about to, or closes the Llama
 
     def _leave_caches(self) -> None:
         llama = self._llama

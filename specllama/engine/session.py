@@ -6,7 +6,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from specllama import _core
 from specllama.backend.base_class import BaseLlama
@@ -15,11 +15,19 @@ from specllama.drafts.draft import Draft
 from specllama.stats import Stats, Tally
 from specllama.warn import warn
 
-from .closed import CLOSED
+from .closed import raise_closed
 from .memory import memory_of
 from .options import FallbackWarning, Options
 from .total import Total
 from .watch import heed_watch
+
+
+def raise_busy() -> NoReturn:
+    """Raises BusyError."""
+    raise _core.BusyError(
+        "this Llama is generating already, in another thread or around this call (of a logits processor, say): wait "
+        "for it, or create one Llama for each"
+    )
 
 
 class UnderWay(Protocol):
@@ -64,7 +72,9 @@ class Session:
         self._engine: _core.Speculator | None = None
         self._costs: CostMemory | None = None
         self._lock = threading.RLock()
-        self._is_closing = False
+        self._depth = 0  # of blocks in which its thread is
+        self.is_closing = False
+        """Whether what generations use is being freed."""
         self._under_way: UnderWay | None = None
         self._warned: dict[str, object] = {} if place_of is None else place_of._warned
         self._total: Total = Total() if place_of is None else place_of._total
@@ -121,11 +131,16 @@ class Session:
         return self._draft
 
     def exchange_draft(self, draft: Draft | None) -> None:
-        """Have another draft from here on. The one before is freed, if it was loaded for this target."""
-        old, self._draft = self._draft, draft
-        self._engine = self._costs = None
-        if old is not None:
-            old.close()
+        """Have another draft from here on. The one before is freed, if it was loaded for this target.
+
+        Raises:
+            BusyError: it is drafting. Nothing has changed then.
+        """
+        with self.exclusive():
+            if self._draft is not None:
+                self._draft.close()
+            self._draft = draft
+            self._engine = self._costs = None
         self._warn_if_unusable()
 
     def claim_draft(self) -> bool:
@@ -151,26 +166,29 @@ class Session:
             ClosedError: another thread is closing the Llama.
         """
         if not self._lock.acquire(blocking=False):
-            if self._is_closing:
-                raise _core.ClosedError(CLOSED)
-            raise _core.BusyError(
-                "this Llama is generating already, in another thread or around this call (of a logits processor, say): "
-                "wait for it, or create one Llama for each"
-            )
+            if self.is_closing:
+                raise_closed()
+            raise_busy()
+        self._depth += 1
+        llama = self._llama()  # whoever gives up the last name for it in here would close it in here
         try:
             yield
         finally:
+            self._depth -= 1
             self._lock.release()
+            del llama
 
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:
-        """The same, to free what generations use: a second thread is told so."""
+        """The same, to free what generations use: not around one of them.
+
+        Raises:
+            BusyError: a thread is generating, perhaps this one.
+        """
         with self.exclusive():
-            self._is_closing = True
-            try:
-                yield
-            finally:
-                self._is_closing = False
+            if self._depth > 1:
+                raise_busy()
+            yield
 
     def begin(self, generation: UnderWay) -> None:
         """Give the contexts to a generation, and end the one that has them."""

@@ -24,7 +24,8 @@ class ParallelCompletions:
     session: Session
     max_parallel: int
     cache_tokens: int | None
-    _places: Places | None = None
+    places: Places
+    """Where several texts are under way at once."""
 
     def create_completions(
         self,
@@ -79,13 +80,6 @@ class ParallelCompletions:
                 yield outcome
         finally:
             await asyncio.to_thread(cast(Outcomes, outcomes).close)
-
-    @property
-    def places(self) -> Places:
-        """Where several texts are under way at once."""
-        if self._places is None:
-            self._places = Places(self.session, self.cache_tokens)
-        return self._places
 
     def _many(
         self,

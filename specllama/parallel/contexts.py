@@ -15,10 +15,8 @@ from specllama import _core
 from specllama.backend.base_class import BaseLlama
 from specllama.backend.kernel_use import use_of
 from specllama.backend.libllama import API
+from specllama.drafts.draft import Draft
 from specllama.drafts.model import ModelDraft
-from specllama.engine.session import Session
-
-from .kept import kept
 
 
 class Contexts:
@@ -27,22 +25,22 @@ class Contexts:
     The weights are shared. Each context has ``count`` sequences of the Llama's ``n_ctx`` tokens in one cache, so that
     prompts which begin alike share their cells. A cache with room for fewer tokens has texts wait for each other.
 
+    Args:
+        llama: the target.
+        draft: what drafts for it.
+        count: how many texts there may be.
+        cache_tokens: how many tokens of them a cache holds; None: all that they may have.
+
     Raises:
         MemoryError: there is no room for the caches.
         ValueError: ``cache_tokens`` is less than one text may need.
     """
 
-    def __init__(self, session: Session, count: int, cache_tokens: int | None = None) -> None:
+    def __init__(self, llama: BaseLlama, draft: Draft | None, count: int, cache_tokens: int | None = None) -> None:
         self._stack = contextlib.ExitStack()
-        target = session.llama
-        draft = None
-        if isinstance(session.draft, ModelDraft) and session.draft.unusable is None:
-            draft = session.draft.llama
         try:
-            self._target = self._decoder(target, "target", count, cache_tokens)
-            if draft is not None:
-                self._stack.enter_context(kept(draft))  # its owner may close it while texts are under way
-            self._draft = None if draft is None else self._decoder(draft, "draft", count, cache_tokens)
+            self._target = self._decoder(llama, "target", count, cache_tokens)
+            self._draft = self._draft_decoder(draft, count, cache_tokens)
             self.scheduler = _core.Scheduler(self._target, self._draft)
             self._stack.callback(self.scheduler.close)
         except BaseException:
@@ -64,12 +62,23 @@ class Contexts:
         """Free both. Whatever is under way gets ClosedError, but must not read logits meanwhile."""
         self._stack.close()
 
+    def _draft_decoder(self, draft: Draft | None, count: int, cache_tokens: int | None) -> _core.Decoder | None:
+        if not isinstance(draft, ModelDraft) or draft.unusable is not None:
+            return None
+        try:
+            self._stack.enter_context(draft.weights.kept())
+            return self._decoder(draft.llama, "draft", count, cache_tokens)
+        except _core.ClosedError:  # meanwhile, by its owner
+            draft.notice_closing()
+            return None
+
     def _decoder(self, llama: BaseLlama, name: str, count: int, cache_tokens: int | None) -> _core.Decoder:
-        size = llama.n_ctx() * count
+        n_ctx = llama._n_ctx  # the owner of a draft may close its context at any time
+        size = n_ctx * count
         if cache_tokens is not None:
-            if cache_tokens < llama.n_ctx():
+            if cache_tokens < n_ctx:
                 raise ValueError(
-                    f"cache_tokens={cache_tokens} is less than n_ctx={llama.n_ctx()} of the {name}, which one text may "
+                    f"cache_tokens={cache_tokens} is less than n_ctx={n_ctx} of the {name}, which one text may "
                     "fill: take a larger cache_tokens (--cache-tokens), or a smaller n_ctx (-c)"
                 )
             size = min(size, cache_tokens)
@@ -85,13 +94,13 @@ class Contexts:
                 context = _internals.LlamaContext(model=llama._model, params=params, verbose=llama.verbose)
         except ValueError as error:
             raise MemoryError(
-                f"there is no room for {count} texts of n_ctx={llama.n_ctx()} tokens with the {name}: take a smaller "
+                f"there is no room for {count} texts of n_ctx={n_ctx} tokens with the {name}: take a smaller "
                 "max_parallel (--parallel) or cache_tokens (--cache-tokens), or create the Llama with a smaller n_ctx "
                 "(-c)"
             ) from error
         self._stack.callback(context.close)
         _apply_lora(llama, context.ctx)
-        decoder = _core.Decoder(API, int(context.ctx), name, llama.n_ctx())
+        decoder = _core.Decoder(API, int(context.ctx), name, n_ctx)
         self._stack.callback(decoder.close)
         return decoder
 

@@ -28,6 +28,7 @@ class Outcomes(Iterator[Outcome]):
 
     def __init__(self, places: Places, count: int, jobs: Iterable[Job]) -> None:
         self._places = places
+        self._llama = places.llama  # nobody else may hold it
         self._jobs = enumerate(jobs)
         self._source = threading.Lock()  # the jobs may be made by a generator
         self._ended: queue.Queue[Outcome | BaseException | None] = queue.Queue(maxsize=2 * count)

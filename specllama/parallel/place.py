@@ -34,15 +34,16 @@ class DraftAtPlace(Draft):
         return self._draft.pickled()
 
 
-def make_place(llama: BaseLlama, session: Session, target: _core.Sequence, own: _core.Sequence | None) -> BaseLlama:
+def make_place(session: Session, draft: Draft | None, target: _core.Sequence, own: _core.Sequence | None) -> BaseLlama:
     """A Llama of the same class that works on these sequences. It shares the weights, and frees nothing.
 
     Args:
-        llama: whose place it is.
-        session: its session.
+        session: that of the Llama whose place it is.
+        draft: its draft.
         target: the target's sequence.
         own: the draft model's sequence, if there is one.
     """
+    llama = session.llama
     place: Any = object.__new__(type(llama))
     place.__dict__.update(llama.__dict__)
     place.__dict__.pop("_stack")  # what close() frees
@@ -52,6 +53,6 @@ def make_place(llama: BaseLlama, session: Session, target: _core.Sequence, own: 
     remember(place, use_of(llama))
     memory_of(place).use(target)
     place.session = Session(place, session.options, place_of=session)
-    if session.draft is not None:
-        place.session.exchange_draft(DraftAtPlace(session.draft, own))
+    if draft is not None:
+        place.session.exchange_draft(DraftAtPlace(draft, own))
     return cast(BaseLlama, place)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -13,9 +16,10 @@ import llama_cpp
 from specllama import _core
 from specllama.backend.base_class import BaseLlama
 from specllama.costs.learned import CostMemory
-from specllama.engine.closed import CLOSED, require_open
+from specllama.drafts.draft import Draft
+from specllama.engine.closed import raise_closed, require_open
 from specllama.engine.options import checked_index
-from specllama.engine.session import Session
+from specllama.engine.session import Session, raise_busy
 
 from .contexts import Contexts
 from .place import make_place
@@ -69,6 +73,7 @@ class Places:
         self._takers: list[int] = []  # the threads that have a place
         self._draft: tuple[object, bool] = (None, False)  # with which they were opened, and whether it was usable
         self._is_closed = False
+        _ALL[self] = os.getpid()
 
     def open(self, count: int) -> int:
         """Have room for so many texts at once. Returns how many there may be: 1 where the memory cannot be shared.
@@ -85,13 +90,14 @@ class Places:
             return 1
         with self._lock:
             if self._is_closed:
-                raise _core.ClosedError(CLOSED)
+                raise_closed()
             if count == 1:
                 if not self._takers:
                     self._close()
                 return 1
-            draft = self._draft_now()
-            is_fitting = self._count >= count and self._draft == draft
+            draft = self._session.draft
+            known = (draft, _is_usable(draft))
+            is_fitting = self._count >= count and self._draft == known
             if self._contexts is not None and is_fitting:
                 return count
             if self._takers:
@@ -100,8 +106,8 @@ class Places:
                     f"{count}, or create the Llama with max_parallel={count}"
                 )
             self._close()
-            self._open(count)
-            self._draft = draft
+            self._open(draft, count)
+            self._draft = known
         return count
 
     @contextlib.contextmanager
@@ -124,7 +130,7 @@ class Places:
         with self._lock:
             self._lock.wait_for(lambda: self._free or self._contexts is None or self._is_closed)
             if self._contexts is None or self._is_closed:
-                raise _core.ClosedError(CLOSED)
+                raise_closed()
             place = max(self._free, key=lambda free: _num_continued(self._texts.get(free, ""), text))
             self._free.remove(place)
             self._texts[place] = text
@@ -141,6 +147,11 @@ class Places:
                 costs.keep()
 
     @property
+    def llama(self) -> BaseLlama:
+        """Whose they are."""
+        return self._session.llama
+
+    @property
     def counters(self) -> _core.SchedulerCounters | None:
         """What has been decoded together since the places were opened; None if they are not."""
         return None if self._contexts is None else self._contexts.scheduler.counters
@@ -153,9 +164,7 @@ class Places:
         """
         with self._lock:
             if threading.get_ident() in self._takers:
-                raise _core.BusyError(
-                    "this Llama is generating around this call (of a logits processor, say): close it after its texts"
-                )
+                raise_busy()
 
     def close(self) -> None:
         """Free the contexts. Texts under way get ClosedError; waits until they have left their places.
@@ -167,8 +176,10 @@ class Places:
         with self._lock:
             self._is_closed = True
             self._lock.notify_all()
-            if self._contexts is not None:
-                self._contexts.end()
+            contexts = self._contexts
+        if contexts is not None:
+            contexts.end()  # it waits for texts, which may ask this object for something
+        with self._lock:
             # Between two steps they read logits, and what belongs to the model.
             self._lock.wait_for(lambda: not self._takers)
             self._close()
@@ -181,21 +192,13 @@ class Places:
             rollbacks.append(draft.sequence.decoder.rollback)
         return all(rollback == "seq_rm" for rollback in rollbacks)
 
-    def _draft_now(self) -> tuple[object, bool]:
-        draft = self._session.draft
-        if draft is None:
-            return None, False
-        draft.notice_closing()
-        return draft, draft.unusable is None
-
-    def _open(self, count: int) -> None:
-        session = self._session
-        llama = session.llama
-        contexts = Contexts(session, count, self._cache_tokens)
-        self._free.extend(make_place(llama, session, *contexts.sequences(number)) for number in range(count))
+    def _open(self, draft: Draft | None, count: int) -> None:
+        llama = self._session.llama
+        contexts = Contexts(llama, draft, count, self._cache_tokens)
+        self._free.extend(make_place(self._session, draft, *contexts.sequences(number)) for number in range(count))
         self._contexts, self._count = contexts, count
-        if session.draft is not None:
-            self._costs = CostMemory(contexts.scheduler, llama, session.draft.given)
+        if draft is not None:
+            self._costs = CostMemory(contexts.scheduler, llama, draft.given)
 
     def _close(self) -> None:
         if self._contexts is not None:
@@ -204,6 +207,25 @@ class Places:
         self._free.clear()
         self._texts.clear()
         self._count = 0
+
+
+# All that there are, and the processes that made them: threads do not live on in a fork.
+_ALL: weakref.WeakKeyDictionary[Places, int] = weakref.WeakKeyDictionary()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Texts that are still under way end while Python's threads run. Later nobody could wait for them."""
+    for places, process in list(_ALL.items()):
+        if process == os.getpid():
+            places.close()
+
+
+def _is_usable(draft: Draft | None) -> bool:
+    if draft is None:
+        return False
+    draft.notice_closing()
+    return draft.unusable is None
 
 
 def _num_continued(before: str, text: str) -> int:
