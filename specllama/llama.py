@@ -325,10 +325,10 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
             super().eval(tokens)
             self.session.note_change()
 
-    def embed(self, *args: Any, **kwargs: Any) -> Any:
+    def embed(self, input: Any, normalize: bool = False, truncate: bool = True, return_count: bool = False) -> Any:
         """See the base class."""
         with self.session.exclusive():
-            return super().embed(*args, **kwargs)
+            return super().embed(input, normalize, truncate, return_count)
 
     def save_state(self) -> llama_cpp.LlamaState:
         """Save the target's state. ``llama_cpp.Llama`` can load it too.

@@ -65,6 +65,7 @@ class Places:
         self._session = session
         self._cache_tokens = cache_tokens
         self._lock = threading.Condition()
+        self._closing = threading.Lock()  # never taken by a text
         self._contexts: Contexts | None = None
         self._costs: CostMemory | None = None
         self._free: deque[BaseLlama] = deque()  # the one used least recently first
@@ -173,16 +174,17 @@ class Places:
             BusyError: the calling thread has a place.
         """
         self.require_outside()
-        with self._lock:
-            self._is_closed = True
-            self._lock.notify_all()
-            contexts = self._contexts
-        if contexts is not None:
-            contexts.end()  # it waits for texts, which may ask this object for something
-        with self._lock:
-            # Between two steps they read logits, and what belongs to the model.
-            self._lock.wait_for(lambda: not self._takers)
-            self._close()
+        with self._closing:
+            with self._lock:
+                self._is_closed = True
+                self._lock.notify_all()
+                contexts = self._contexts
+            if contexts is not None:
+                contexts.end()  # it waits for texts, which may ask this object for something
+            with self._lock:
+                # Between two steps they read logits, and what belongs to the model.
+                self._lock.wait_for(lambda: not self._takers)
+                self._close()
 
     def _can_share(self) -> bool:
         session = self._session
