@@ -139,7 +139,6 @@ class ModelDraft(Draft):
     def close(self) -> None:
         """Free the draft if the target loaded it."""
         if self.owned:
-            self.sequence.decoder.close()
             self.llama.close()
 
 
