@@ -49,13 +49,13 @@ public:
     }
 
     // So many texts share each batch, which cost that much: what one text drafts takes room from the others. So its
-    // share of a batch is counted, as if all drafted as it does, and the rate is that of all of them. draft may be
-    // null.
-    void share(std::size_t texts, const CostModel & target, const CostModel * draft) {
+    // share of a batch is counted, as if all drafted as it does, and the rate is that of all of them. Of the draft's
+    // batches as many have a part as draw: a text that draws alone has the others wait. draft may be null.
+    void share(std::size_t texts, const CostModel & target, std::size_t num_drawing, const CostModel * draft) {
         texts_ = std::max<std::size_t>(texts, 1);
         target_ = target.shared_by(texts_);
         if (draft != nullptr) {
-            draft_ = draft->shared_by(texts_);
+            draft_ = draft->shared_by(std::max<std::size_t>(num_drawing, 1));
         }
     }
 

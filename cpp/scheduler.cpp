@@ -131,8 +131,7 @@ void Scheduler::leave(Seat & seat, bool under_way) {
         num_working_ -= is_paused ? 0 : 1;
         if (!under_way) {
             seat.state = Seat::State::out;
-            seat.generating = false;
-            seat.held.clear();
+            seat.end();
             seats_.erase(std::remove(seats_.begin(), seats_.end(), &seat), seats_.end());
         } else if (!is_paused) {
             seat.state = Seat::State::away;
@@ -191,6 +190,7 @@ Seat * Scheduler::try_decode(const Sequence::Addition & addition) {
         if (want.seat != nullptr) {
             want.seat->state = Seat::State::waiting;
             want.seat->wanted = addition.count;
+            want.seat->draws |= &served_by(addition.sequence->decoder()) != &target();
         }
         wants_.push_back(&want);
         num_working_ -= 1;  // the other thread adds it again, before anybody could take this text for absent
@@ -333,7 +333,7 @@ std::size_t Scheduler::chunk(const Decoder & decoder) {
 
 void Scheduler::begin_round(Seat & seat) {
     const std::lock_guard lock(mutex_);
-    seat.generating = true;
+    seat.begin_round();
 }
 
 std::size_t Scheduler::num_in_rounds() const {
@@ -341,12 +341,14 @@ std::size_t Scheduler::num_in_rounds() const {
         seats_.begin(), seats_.end(), [](const Seat * seat) { return seat->generating && seat->shares_batches(); }));
 }
 
-void Scheduler::share_costs(Pace & pace) {
+void Scheduler::share_costs(const Seat & seat, Pace & pace) {
     const std::lock_guard lock(mutex_);
     // Those whose prompts are being decoded will soon share the batches, too.
     const auto count = static_cast<std::size_t>(
-        std::count_if(seats_.begin(), seats_.end(), [](const Seat * seat) { return seat->shares_batches(); }));
-    pace.share(count, served_[0].costs, served_.size() > 1 ? &served_[1].costs : nullptr);
+        std::count_if(seats_.begin(), seats_.end(), [](const Seat * other) { return other->shares_batches(); }));
+    const auto num_drawing = static_cast<std::size_t>(std::count_if(
+        seats_.begin(), seats_.end(), [&](const Seat * other) { return other == &seat || other->is_drawing(); }));
+    pace.share(count, served_[0].costs, num_drawing, served_.size() > 1 ? &served_[1].costs : nullptr);
 }
 
 Scheduler::Counters Scheduler::counters() {
@@ -359,6 +361,12 @@ Scheduler::Counters Scheduler::counters() {
 std::size_t Scheduler::num_generating() {
     const std::lock_guard lock(mutex_);
     return num_in_rounds();
+}
+
+std::size_t Scheduler::num_drawing() {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(
+        std::count_if(seats_.begin(), seats_.end(), [](const Seat * seat) { return seat->is_drawing(); }));
 }
 
 CostModel Scheduler::costs(std::size_t which) {

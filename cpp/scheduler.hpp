@@ -80,10 +80,12 @@ public:
 
     // A round begins: the others' prompts come in parts from now on.
     void begin_round(Seat & seat);
-    // How many texts share a batch now, and what it costs.
-    void share_costs(Pace & pace);
+    // How many texts share a batch now with this one, and what it costs.
+    void share_costs(const Seat & seat, Pace & pace);
 
     Counters counters();
+    // Texts that take part in the draft's batches, now.
+    std::size_t num_drawing();
     // Texts in the rounds, now.
     std::size_t num_generating();
     // T(n) in seconds of the target (0) and the draft (1).

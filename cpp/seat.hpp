@@ -28,10 +28,27 @@ struct Seat {
         }
     }
 
+    // Whether it takes part in the draft's batches, as far as one can tell: in its last round, or already in this one.
+    // Of a text that begins that is to be expected.
+    bool is_drawing() const { return shares_batches() && (drew || draws); }
+
+    void begin_round() {
+        drew = !generating || draws;
+        draws = false;
+        generating = true;
+    }
+    void end() {
+        generating = draws = false;
+        drew = true;
+        held.clear();
+    }
+
     State state = State::out;
     bool is_inside = false;  // its thread is in a call
     double away_since = 0.0;
     bool generating = false;
+    bool drew = true;                              // in its last round, the draft decoded for it
+    bool draws = false;                            // in this one
     int32_t id = -1;                               // the seq_id of its sequences
     std::uint64_t number = 0;                      // smaller: under way for longer
     const std::function<void()> * heed = nullptr;  // called now and then while it is paused

@@ -56,7 +56,7 @@ Speculator::~Speculator() {
 // What a batch of all texts costs, as the scheduler has seen it.
 void Speculator::share_costs() {
     if (scheduler() != nullptr && pace() != nullptr) {
-        scheduler()->share_costs(*pace());
+        scheduler()->share_costs(seat_, *pace());
     }
 }
 

@@ -1,8 +1,9 @@
 """Tokens per second of many texts at once, against one text after the other.
 
 Run it where specllama is installed, on a quiet machine: ``python scripts/many_texts.py TARGET DRAFT``. The same
-prompts, the shortest that come with specllama, are answered greedily in every mode, one mode after the other: one by
-one, then several at once, each without drafts and with ``"auto"``. The prompts' own time is part of it.
+prompts, the shortest that come with specllama or the first of a file, are answered greedily in every mode, one mode
+after the other: one by one, then several at once, each without drafts and with ``"auto"``. The prompts' own time is
+part of it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
+from pathlib import Path
 from typing import Any
 
 import recorded
@@ -17,7 +19,17 @@ from pair import add_pair, opened
 
 import specllama
 from specllama.bench.machine import describe_machine
-from specllama.prompts import builtin_prompts
+from specllama.prompts import builtin_prompts, read_prompts
+
+N_CTX = 512
+
+
+def chosen(llm: specllama.Llama, given: argparse.Namespace) -> list[list[int]]:
+    """As many prompts as are asked for, as tokens, of those that leave room for an answer."""
+    some = read_prompts(given.prompts)[0] if given.prompts else sorted(builtin_prompts(), key=lambda one: len(one.text))
+    rendered = [prompt.rendered(llm).tokens for prompt in some]
+    fitting = [tokens for tokens in rendered if len(tokens) + given.max_tokens <= N_CTX]
+    return list(itertools.islice(itertools.cycle(fitting), given.texts))
 
 
 def run(llm: specllama.Llama, prompts: list[Any], max_parallel: int, **options: Any) -> dict[str, Any]:
@@ -43,17 +55,17 @@ def main() -> None:
     """Print tokens per second of each mode."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_pair(parser, flash_attn_help="for one text, too: several have it anyway")
+    parser.add_argument("--prompts", type=Path, help="as for specllama bench")
     parser.add_argument("--texts", type=int, default=16)
     parser.add_argument("-n", "--max-tokens", type=int, default=64)
-    parser.add_argument("--parallel", type=int, nargs="+", default=[2, 4, 8, 16])
+    parser.add_argument("--parallel", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
-    llm = opened(given, n_ctx=512)
-    shortest = sorted(builtin_prompts(), key=lambda prompt: len(prompt.text))
-    prompts = [prompt.rendered(llm).tokens for prompt in itertools.islice(itertools.cycle(shortest), given.texts)]
+    llm = opened(given, n_ctx=N_CTX)
+    prompts = chosen(llm, given)
     runs: list[dict[str, Any]] = []
     plain: list[str] = []
-    for max_parallel, drafted in [(n, d) for n in (1, *given.parallel) for d in (0, "auto")]:
+    for max_parallel, drafted in [(n, d) for n in given.parallel for d in (0, "auto")]:
         found = run(llm, prompts, max_parallel, max_tokens=given.max_tokens, temperature=0.0, num_draft_tokens=drafted)
         texts = found.pop("texts")
         plain = plain or texts

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Measures what README and docs/ show: bash scripts/measure.sh [PART ...], by default all of them, about 80 minutes on two cores.
+# Measures what README and docs/ show: bash scripts/measure.sh [PART ...], by default all of them, about 95 minutes on two cores.
 # A part is a file of docs/data/ (PART.json) and takes less than 5 minutes there. Afterwards: python scripts/tables.py.
 #
 #   costs-TYPE              T(n) and prompts, llama.cpp's kernels and ours by turns; TYPE is q4_k_m or q8_0
@@ -9,7 +9,8 @@
 #   ceiling-TYPE-WAY        what would be possible
 #   loading-TYPE            memory and time of loading
 #   overhead, lookup-cost   what specllama itself costs
-#   many-texts-q4_k_m       several texts at once
+#   many-texts-q4_k_m       several texts at once; these take longer
+#   many-texts-humaneval-q4_k_m
 #   json-schemas-TYPE       answers in JSON; f16 too
 #   These need no quiet machine:
 #   accuracy, perplexity-TYPE, splits-TYPE-WAY
@@ -34,6 +35,7 @@ parts() {
     echo overhead
     echo lookup-cost
     echo many-texts-q4_k_m
+    echo many-texts-humaneval-q4_k_m
     echo accuracy
     for type in q4_k_m q8_0; do
         echo "perplexity-$type"
@@ -72,7 +74,7 @@ prompts() {
 measure() {
     local part=$1
     case $part in
-        humaneval-* | spec-bench-* | ceiling-*) : "${PROMPTS:?names the folder of HumanEval and Spec-Bench}" ;;
+        *humaneval-* | spec-bench-* | ceiling-*) : "${PROMPTS:?names the folder of HumanEval and Spec-Bench}" ;;
     esac
     case $part in
         costs-*) python "$scripts/batch_costs.py" "$(model "$part")" --record "$part" ;;
@@ -87,6 +89,9 @@ measure() {
         json-schemas-*) python "$scripts/json_schemas.py" "$(model "$part")" "$draft" --record "$part" ;;
         overhead) python "$scripts/overhead.py" --record "$part" ;;
         lookup-cost) python "$scripts/lookup_cost.py" --record "$part" ;;
+        many-texts-humaneval-*)
+            python "$scripts/many_texts.py" "$(model "$part")" "$draft" --prompts "$PROMPTS/$(prompts humaneval)" --record "$part"
+            ;;
         many-texts-*) python "$scripts/many_texts.py" "$(model "$part")" "$draft" --record "$part" ;;
         accuracy) python "$scripts/accuracy.py" --record "$part" ;;
         perplexity-*) python "$scripts/perplexity.py" "$(model "$part")" --record "$part" ;;

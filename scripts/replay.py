@@ -1,8 +1,9 @@
 """Prints what "auto" would gain on recorded texts, machine by machine, as it is and with each of its constants changed.
 
-Run it where specllama is installed: ``python scripts/replay.py`` from the repository; ``--constants`` adds the table of
-constants, which takes some minutes. No model is needed, and no quiet machine: the decisions are those of the real pace,
-what would be accepted was recorded (scripts/record_traces.py), and what a batch takes is a table below.
+Run it where specllama is installed: ``python scripts/replay.py`` from the repository. ``--parallel`` adds a table of
+several texts at once, ``--constants`` the one of constants, which takes some minutes. No model is needed, and no quiet
+machine: the decisions are those of the real pace, what would be accepted was recorded (scripts/record_traces.py), and
+what a batch takes is a table below.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
+from parallel_simulation import ParallelSimulation  # noqa: E402
 from simulation import Curve, Machine, Simulation, Text, curve  # noqa: E402
 
 from specllama._core import _test  # noqa: E402
@@ -165,6 +167,31 @@ def speedups(
     return [(float(a), float(b)) for a, b in mean / len(SEEDS)]
 
 
+def gain_together(name: str, traces: list[Trace], max_parallel: int, seed: int, most: int = MOST) -> float:
+    """The speedup of several texts at once over as many without drafts, with the draft's prompts."""
+    on = machine(name)
+
+    def seconds(most: int) -> float:
+        order = np.random.default_rng(seed).permutation(len(traces)).tolist()
+        texts = [
+            Simulation(traces[i].text, on, traces[i].length, 1000 * seed + i, may_drop=True, most=most) for i in order
+        ]
+        return ParallelSimulation(on, max_parallel, seed).seconds(texts)
+
+    return seconds(0) / seconds(most)
+
+
+def together(sets: Mapping[str, list[Trace]], max_parallel: Iterable[int], most: int) -> list[str]:
+    """For each machine and set what drafts gain among several texts, each twice, as Markdown."""
+    sizes = list(max_parallel)
+    rows = [f"| | texts | {' | '.join(map(str, sizes))} |", "|---|---:|" + "---:|" * len(sizes)]
+    for name in TARGETS:
+        for key, traces in sets.items():
+            gains = [statistics.mean(gain_together(name, 2 * traces, n, seed, most) for seed in SEEDS) for n in sizes]
+            rows.append(f"| {name}; {key} | {2 * len(traces)} | {' | '.join(f'{gain:.2f}' for gain in gains)} |")
+    return rows
+
+
 def oracle(name: str, trace: Trace) -> float:
     """The speedup if it were known what will be accepted: only that is drafted, and as much of it as is best.
 
@@ -239,9 +266,12 @@ def main() -> None:
     parser.add_argument("traces", nargs="*", type=Path, default=TRACES, help="files of record_traces.py")
     parser.add_argument("--most", type=int, default=MOST, help="max_draft_tokens")
     parser.add_argument("--constants", nargs="*", metavar="NAME", help="what halving and doubling these does, or all")
+    parser.add_argument("--parallel", type=int, nargs="+", default=[], help="so many texts at once, each number")
     given = parser.parse_args()
     sets = read_traces(given.traces)
     print(*overview(sets, given.most), sep="\n")
+    if given.parallel:
+        print(*together(sets, given.parallel, given.most), sep="\n")
     if given.constants is not None:
         print(*sensitivity(sets, given.constants or _test.Pace.constants()), sep="\n")
 

@@ -6,9 +6,10 @@ drafted tokens would have taken for the same text.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -22,6 +23,8 @@ Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 Curve = Callable[[float], float]
 """Seconds for a batch of n tokens."""
+Decodes = Generator[tuple[str, int], float]
+"""What is to be decoded next, "target" or "draft" and how many tokens; it is sent the seconds which that took."""
 
 MOST = 16
 FIXED_DRAFTERS = ("model", "lookup", "lookup, else model")
@@ -200,6 +203,7 @@ class Simulation:
         self._position = 0
         self._cached = -1  # the first position that the draft has not decoded: that of the prompt's last token
         self._draft_seconds = 0.0  # of this round
+        self.rounds: list[Round] = []
 
     def fixed(self, gamma: int, drafter: str) -> list[Round]:
         """Every round drafts gamma tokens.
@@ -208,56 +212,61 @@ class Simulation:
             gamma: how many.
             drafter: of FIXED_DRAFTERS. Where there is no match, "lookup" drafts nothing.
         """
-        rounds = []
         while self._position < self._length:
             self._draft_seconds = 0.0
             looks_up = "lookup" in drafter and self._text.match[self._position] > 0
             count = min(gamma, self._most) if looks_up or "model" in drafter else 0
             for i in range(0 if looks_up else count):
-                self._decode_draft(i)
+                self._drafted(i, self._measured("draft", self._missing(i)))
             right = self._text.model[self._position : self._position + count].tolist()
             if looks_up:
                 right = [i < self._text.right[self._position] for i in range(count)]
-            rounds.append(self._verified(["lookup" if looks_up else "model"] * count, right)[0])
-        return rounds
+            sources = ["lookup" if looks_up else "model"] * count
+            self._verified(sources, right, self._measured("target", count + 1))
+        return self.rounds
 
     def paced(self, pace: _test.Pace) -> list[Round]:
         """Every round drafts what the pace says."""
+        decodes = self.decodes(pace)
+        with contextlib.suppress(StopIteration):
+            which, count = next(decodes)
+            while True:
+                seconds = self._measured(which, count)
+                if which == "draft":
+                    pace.draft.observe(count, seconds)
+                which, count = decodes.send(seconds)
+        return self.rounds
+
+    def decodes(self, pace: _test.Pace) -> Decodes:
+        """The same, for somebody who decodes, and who tells the pace what the draft's batches take."""
         pace.begin_generation()
         if self._machine.draft and self._text.prompt > 0:
-            self._decode_prompt(pace)
-        rounds = []
+            yield from self._decode_prompt(pace)
         while self._position < self._length:
             start = self._position
-            sources, right, offered = self._propose(pace)
+            sources, right, offered = yield from self._propose(pace)
             kept = pace.drop()
             dropped, sources, right = right[kept:], sources[:kept], right[:kept]
-            done, verify_seconds = self._verified(sources, right)
-            rounds.append(done)
-            pace.end_round(done.num_tokens - 1, verify_seconds, done.seconds - verify_seconds)
+            verify_seconds = yield "target", len(sources) + 1
+            done = self._verified(sources, right, verify_seconds)
+            pace.end_round(done.num_tokens - 1, verify_seconds, self._draft_seconds)
             if dropped and all(right):
                 pace.judge_dropped(dropped[0])
             if offered and sources[:1] != ["lookup"]:
                 judged = min(done.num_tokens, len(offered))
                 pace.judge_unused(offered, min(judged, int(self._text.right[start])), judged)
-        return rounds
 
-    def _decode_prompt(self, pace: _test.Pace) -> None:
+    def _decode_prompt(self, pace: _test.Pace) -> Decodes:
         """As far as it pays. Not timed with the rounds."""
-        assert self._machine.draft is not None
         missing = self._text.prompt
         pays = pace.prompt_pays(missing, self._most_ever, self._length)
         if not pays and pace.probes():
             for _ in range(2):
-                seconds = self._measured(self._machine.draft, 1)
-                pace.draft.observe(1, seconds)
-                self.prompt_seconds += seconds
+                self.prompt_seconds += yield "draft", 1
             missing -= 2
             pays = pace.prompt_pays(missing, self._most_ever, self._length)
         if pays:
-            seconds = self._measured(self._machine.draft, missing)
-            pace.draft.observe(missing, seconds)
-            self.prompt_seconds += seconds
+            self.prompt_seconds += yield "draft", missing
             missing = 0
         self._cached = -1 - missing
 
@@ -265,7 +274,9 @@ class Simulation:
     def _most(self) -> int:
         return min(self._most_ever, self._length - self._position - 1)
 
-    def _propose(self, pace: _test.Pace) -> tuple[list[str], list[bool], list[_test.Expectation]]:
+    def _propose(
+        self, pace: _test.Pace
+    ) -> Generator[tuple[str, int], float, tuple[list[str], list[bool], list[_test.Expectation]]]:
         sources: list[str] = []
         right: list[bool] = []
         self._draft_seconds = 0.0
@@ -278,7 +289,8 @@ class Simulation:
             if move == "stop":
                 break
             if move == "draw":
-                pace.draft.observe(self._missing(len(right)), self._decode_draft(len(right)))
+                seconds = yield "draft", self._missing(len(right))
+                self._drafted(len(right), seconds)
                 pace.drafted(_test.Expectation.of_model(float(self._text.confidence[at]), pace.before()))
                 right.append(bool(self._text.model[at]))
                 sources.append("model")
@@ -300,20 +312,19 @@ class Simulation:
     def _missing(self, drafted: int) -> int:
         return self._position + drafted - self._cached
 
-    def _decode_draft(self, drafted: int) -> float:
-        assert self._machine.draft is not None
-        seconds = self._measured(self._machine.draft, self._missing(drafted))
+    def _drafted(self, drafted: int, seconds: float) -> None:
         self._cached = self._position + drafted
         self._draft_seconds += seconds
-        return seconds
 
-    def _measured(self, cost: Curve, n: int) -> float:
+    def _measured(self, which: str, n: int) -> float:
+        cost = self._machine.target if which == "target" else self._machine.draft
+        assert cost is not None
         factor = self._machine.slowdown(self._position)
         return cost(n) * factor * float(np.exp(self._rng.normal(0.0, self._machine.noise)))
 
-    def _verified(self, sources: list[str], right: list[bool]) -> tuple[Round, float]:
-        verify_seconds = self._measured(self._machine.target, len(sources) + 1)
+    def _verified(self, sources: list[str], right: list[bool], verify_seconds: float) -> Round:
         accepted = next((i for i, good in enumerate(right) if not good), len(right))
         self._cached = min(self._cached, self._position + accepted)
         self._position += accepted + 1
-        return Round(sources, accepted + 1, self._draft_seconds + verify_seconds), verify_seconds
+        self.rounds.append(Round(sources, accepted + 1, self._draft_seconds + verify_seconds))
+        return self.rounds[-1]

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from pace_driver import Driver, Expectation, decided, looked_up
 from simulation import DRAFT, MOST, TARGETS, curve
 
+from specllama._core import _test
+
 START = 10
 """Pace.before() where no token of the model came before."""
 
@@ -61,6 +63,19 @@ def test_it_never_drafts_where_every_token_costs_a_decode(
     draft = None if draft_cost is None else curve(draft_cost, {1: 1.0, 100: 2.0})
     driver = Driver(lambda n: costs[int(n) - 1], draft)
     assert driver.draw([Expectation.of_lookup(*match) for match in lookup], confidence=0.999) == []
+
+
+def test_a_text_that_draws_alone_has_the_others_wait() -> None:
+    """Four texts whose batches cost the target hardly more than one token: the draft's are worth it if all draw."""
+    target, draft = _test.CostModel(), _test.CostModel()
+    target.restore({n: TARGETS["flat"](n) for n in range(1, 65)})
+    draft.restore({n: DRAFT(n) for n in range(1, 65)})
+    for num_drawing, move in ((4, "model"), (1, "stop")):
+        pace = _test.Pace()
+        pace.begin_generation()
+        pace.share(4, target, num_drawing, draft)
+        pace.begin_round(MOST, 1)
+        assert decided(pace, [])[0] == move
 
 
 def test_a_draft_as_slow_as_the_target_is_not_used_and_the_lookup_is() -> None:

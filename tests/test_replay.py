@@ -37,6 +37,19 @@ def test_an_oracle_drafts_what_will_be_accepted() -> None:
     assert replay.oracle(FAST, replay.Trace.of(recorded)) == pytest.approx(6 * target(1) / target(6))
 
 
+@pytest.mark.parametrize("machine", [name for name in replay.TARGETS if ", kernels" in name])
+def test_drafts_gain_among_several_texts_and_hardly_ever_lose(machine: str) -> None:
+    """Two and eight at once, over as many without drafts."""
+    sets = replay.read_traces(replay.TRACES)
+    for max_parallel, mean in ((2, 1.1), (8, 1.0)):
+        gains = {
+            key: statistics.mean(replay.gain_together(machine, 2 * traces, max_parallel, seed) for seed in range(2))
+            for key, traces in sets.items()
+        }
+        assert min(gains.values()) > 0.96, gains
+        assert statistics.geometric_mean(gains.values()) > mean, gains
+
+
 def test_a_constant_can_be_changed() -> None:
     """A pace that may draw one token in a round gains less where batches are cheap, and little can be copied."""
     traces = replay.read_traces(replay.TRACES)["qwen2.5-coder: Spec-Bench"]

@@ -279,3 +279,20 @@ def test_what_batches_cost_is_learned_and_shared(tiny_files: TinyFiles, open_tex
     assert all(seconds > 0 for seconds in target.values())
     texts.scheduler.restore_costs({1: 1.0, 4: 2.0}, {1: 0.5})
     assert (texts.scheduler.costs.target, texts.scheduler.costs.draft) == ({1: 1.0, 4: 2.0}, {1: 0.5})
+
+
+def test_texts_that_draw_are_counted(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
+    """Who shares the draft's batches: a text that begins is taken for one, until a round of its was without them."""
+    texts = open_texts(tiny_files.target, tiny_files.good, PLACES)
+    seen: dict[int, list[int]] = {0: [], 3: []}
+    engines = []
+    for place, (gamma, counts) in enumerate(seen.items()):
+        engine = texts.begin(place, [1, 5, 6], gamma=gamma, temperature=0.0)
+        engines.append(engine)
+        for _ in range(3):
+            engine.step(8)
+            counts.append(texts.scheduler.num_drawing)
+    assert seen == {0: [1, 0, 0], 3: [1, 1, 1]}
+    for engine in engines:
+        engine.finish(3)
+    assert texts.scheduler.num_drawing == 0

@@ -86,6 +86,7 @@ void bind_pace_for_tests(py::module_ & module) {
         .def(
             "set_draft_batch", [](Pace & self, std::size_t n_batch) { self.set_drawer(Source::model, n_batch); },
             py::arg("n_batch"))
+        .def("share", &Pace::share, py::arg("texts"), py::arg("target"), py::arg("num_drawing"), py::arg("draft"))
         .def("probes", &Pace::probes)
         .def("prompt_pays", &Pace::prompt_pays, py::arg("missing"), py::arg("most"), py::arg("max_tokens"))
         .def("decoded", &Pace::decoded, py::arg("count"), py::arg("seconds"))
