@@ -17,6 +17,7 @@ constexpr double shape_rate = 0.12;   // how fast one size departs from the othe
 constexpr std::size_t longest_since = 3;
 constexpr std::size_t forgetting_interval = 256;  // decodes
 constexpr double doubtful = 0.2;                  // in log seconds above what its neighbours say
+constexpr double least_share = 0.5;               // of what one token costs, where a larger batch seems to cost less
 constexpr double largest_step = 0.6;  // in log seconds: one outlier (a swapped page) must not turn the curve over
 
 // A clock can stand still, and a file can hold anything.
@@ -93,6 +94,12 @@ CostModel CostModel::shared_by(std::size_t texts) const {
     return result;
 }
 
+CostModel CostModel::beside(std::size_t others, std::size_t texts) const {
+    CostModel result = shared_by(texts);
+    result.others_ = others;
+    return result;
+}
+
 double CostModel::seconds(std::size_t n) const {
     if (sizes_.empty()) {
         return 0.0;
@@ -100,12 +107,24 @@ double CostModel::seconds(std::size_t n) const {
     if (n < asked_.size() && asked_[n] > 0.0) {
         return asked_[n];
     }
-    const double each = std::exp(log_shape(texts_ * n) + log_level_) / static_cast<double>(texts_);
+    const double alone = whole(texts_) / static_cast<double>(texts_);
+    const double each = others_ > 0 ? alone + added(n) : whole(texts_ * n) / static_cast<double>(texts_);
     if (n < asked_.size()) {
         asked_[n] = each;
     }
     return each;
 }
+
+// What a text's further tokens add to a batch to which the others bring theirs. Two sizes that were measured at
+// different moments differ by chance, too, and by that alone some of them look free. So it is at least what a token of
+// such a batch costs on average, beside what a single one does.
+double CostModel::added(std::size_t n) const {
+    const double size = whole(others_ + n);
+    const double average = (size - whole(1)) / static_cast<double>(others_ + n - 1);
+    return std::max(size - whole(others_ + 1), average * static_cast<double>(n - 1));
+}
+
+double CostModel::whole(std::size_t n) const { return std::exp(log_shape(n) + log_level_); }
 
 double CostModel::log_shape(std::size_t n) const {
     const auto above = sizes_.lower_bound(n);
@@ -135,7 +154,7 @@ std::map<std::size_t, double> CostModel::known() const {
 }
 
 std::size_t CostModel::count(std::size_t n) const {
-    const auto found = sizes_.find(texts_ * n);
+    const auto found = sizes_.find(size_with(n));
     return found == sizes_.end() ? 0 : found->second.count + (found->second.restored ? 1 : 0);
 }
 

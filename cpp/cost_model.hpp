@@ -20,9 +20,14 @@ public:
     // What is known may be from a busier hour: its shape is believed, its level is taken from the next batches.
     void distrust_level() { num_levels_ = sizes_.empty() ? settled_ : 0; }
 
-    // What it costs a text of `texts` that decode n tokens each in one batch: T(texts * n) / texts. It learns no more:
+    // What it costs one of `texts` that decode n tokens each in one batch: T(texts * n) / texts. It learns no more:
     // whoever sees the whole batches does.
     CostModel shared_by(std::size_t texts) const;
+
+    // What it costs one of `texts` if the others bring so many tokens to the batch: its share of a batch of one token
+    // each, and all of what its further tokens add to the batch that there is. Kernels take some rows at a time, so one
+    // token more can cost little or much. It learns no more, either.
+    CostModel beside(std::size_t others, std::size_t texts) const;
 
     // The best estimate of T(n) in seconds, n >= 1. Between sizes that are known it is interpolated. Beyond them it
     // grows by no more than is usual for memory-bound models, so that sizes which have not been tried look worth
@@ -48,12 +53,16 @@ private:
     };
 
     double log_shape(std::size_t n) const;
+    double whole(std::size_t n) const;
+    double added(std::size_t n) const;
+    std::size_t size_with(std::size_t n) const { return others_ > 0 ? others_ + n : texts_ * n; }
     void forget_worst_guess();
 
     std::map<std::size_t, Size> sizes_;
     // What has changed for all sizes alike since they were measured: a hotter processor, a longer history, a neighbour.
     double log_level_ = 0.0;
-    std::size_t texts_ = 1;  // see shared_by()
+    std::size_t texts_ = 1;   // see shared_by()
+    std::size_t others_ = 0;  // see beside()
     bool learns_ = true;
     std::size_t num_observed_ = 0;
     std::size_t num_levels_ = settled_;  // batches seen since it was distrusted

@@ -48,12 +48,13 @@ public:
         draft_batch_ = n_batch;
     }
 
-    // So many texts share each batch, which cost that much: what one text drafts takes room from the others. So its
-    // share of a batch is counted, as if all drafted as it does, and the rate is that of all of them. Of the draft's
-    // batches as many have a part as draw: a text that draws alone has the others wait. draft may be null.
-    void share(std::size_t texts, const CostModel & target, std::size_t num_drawing, const CostModel * draft) {
+    // So many texts share each batch, to which the others bring so many tokens, and that is what batches cost. What one
+    // text drafts holds up all of them, so it pays for all that its tokens add, and the rate is that of all. Of the
+    // draft's batches as many have a part as draw: a text that draws alone has the others wait. draft may be null.
+    void share(std::size_t texts, std::size_t others, const CostModel & target, std::size_t num_drawing,
+               const CostModel * draft) {
         texts_ = std::max<std::size_t>(texts, 1);
-        target_ = target.shared_by(texts_);
+        target_ = target.beside(others, texts_);
         if (draft != nullptr) {
             draft_ = draft->shared_by(std::max<std::size_t>(num_drawing, 1));
         }

@@ -190,7 +190,7 @@ Seat * Scheduler::try_decode(const Sequence::Addition & addition) {
         if (want.seat != nullptr) {
             want.seat->state = Seat::State::waiting;
             want.seat->wanted = addition.count;
-            want.seat->draws |= &served_by(addition.sequence->decoder()) != &target();
+            want.seat->asks(addition.count, &served_by(addition.sequence->decoder()) == &target());
         }
         wants_.push_back(&want);
         num_working_ -= 1;  // the other thread adds it again, before anybody could take this text for absent
@@ -343,12 +343,18 @@ std::size_t Scheduler::num_in_rounds() const {
 
 void Scheduler::share_costs(const Seat & seat, Pace & pace) {
     const std::lock_guard lock(mutex_);
-    // Those whose prompts are being decoded will soon share the batches, too.
-    const auto count = static_cast<std::size_t>(
-        std::count_if(seats_.begin(), seats_.end(), [](const Seat * other) { return other->shares_batches(); }));
-    const auto num_drawing = static_cast<std::size_t>(std::count_if(
-        seats_.begin(), seats_.end(), [&](const Seat * other) { return other == &seat || other->is_drawing(); }));
-    pace.share(count, served_[0].costs, num_drawing, served_.size() > 1 ? &served_[1].costs : nullptr);
+    std::size_t texts = 1;
+    std::size_t others = 0;
+    std::size_t num_drawing = 1;
+    for (const Seat * other : seats_) {
+        // Those whose prompts are being decoded will soon share the batches, too.
+        if (other != &seat && other->shares_batches()) {
+            texts += 1;
+            others += other->brought;
+            num_drawing += other->is_drawing() ? 1 : 0;
+        }
+    }
+    pace.share(texts, others, served_[0].costs, num_drawing, served_.size() > 1 ? &served_[1].costs : nullptr);
 }
 
 Scheduler::Counters Scheduler::counters() {

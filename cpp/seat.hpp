@@ -32,6 +32,13 @@ struct Seat {
     // Of a text that begins that is to be expected.
     bool is_drawing() const { return shares_batches() && (drew || draws); }
 
+    // Something is to be decoded for it, by the target or by the draft.
+    void asks(std::size_t count, bool of_target) {
+        draws = draws || !of_target;
+        if (of_target && generating) {
+            brought = count;
+        }
+    }
     void begin_round() {
         drew = !generating || draws;
         draws = false;
@@ -40,6 +47,7 @@ struct Seat {
     void end() {
         generating = draws = false;
         drew = true;
+        brought = 1;
         held.clear();
     }
 
@@ -49,6 +57,7 @@ struct Seat {
     bool generating = false;
     bool drew = true;                              // in its last round, the draft decoded for it
     bool draws = false;                            // in this one
+    std::size_t brought = 1;                       // tokens to the batch of its last round
     int32_t id = -1;                               // the seq_id of its sequences
     std::uint64_t number = 0;                      // smaller: under way for longer
     const std::function<void()> * heed = nullptr;  // called now and then while it is paused

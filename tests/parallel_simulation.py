@@ -23,6 +23,7 @@ class Seat:
     wants: tuple[str, int]
     drew: bool = True
     draws: bool = False
+    brought: int = 1
 
 
 class ParallelSimulation:
@@ -56,7 +57,7 @@ class ParallelSimulation:
 
     def _decode(self, which: str, counts: list[int]) -> float:
         seconds = self._curves[which](sum(counts)) * float(np.exp(self._rng.normal(0.0, self._noise)))
-        if max(counts) < PROMPT:
+        if which == "draft" or max(counts) < PROMPT:
             self._costs[which].observe(sum(counts), seconds)
         return seconds
 
@@ -73,7 +74,7 @@ class ParallelSimulation:
         if seat.wants[0] == "draft":
             seat.draws = True
         else:
-            seat.drew, seat.draws = seat.draws, False
+            seat.drew, seat.draws, seat.brought = seat.draws, False, seat.wants[1]
             self._share_costs(seat)
         try:
             seat.wants = seat.decodes.send(seconds)
@@ -82,5 +83,7 @@ class ParallelSimulation:
             self._begin(seat.pace, waiting)
 
     def _share_costs(self, seat: Seat) -> None:
-        num_drawing = sum(other is seat or other.drew or other.draws for other in self._seats)
-        seat.pace.share(len(self._seats), self._costs["target"], num_drawing, self._costs["draft"])
+        others = [other for other in self._seats if other is not seat]
+        num_drawing = 1 + sum(other.drew or other.draws for other in others)
+        brought = sum(other.brought for other in others)
+        seat.pace.share(1 + len(others), brought, self._costs["target"], num_drawing, self._costs["draft"])

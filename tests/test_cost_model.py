@@ -271,3 +271,28 @@ def test_estimates_are_positive_and_finite(restored: dict[int, float], observati
         assert estimate <= max(known.values()) * 8 * (1 + 1e-9)
         if n in known:
             assert estimate == pytest.approx(known[n])
+
+
+def test_a_text_pays_for_what_its_tokens_add_to_the_others() -> None:
+    """Eight rows at a time: beside seven tokens the second one begins another eight, beside four it finds them open."""
+    costs = {n: 0.05 + 0.05 * ((n + 7) // 8) for n in range(1, 33)}
+    model = _test.CostModel()
+    model.restore(costs)
+    share = costs[8] / 8
+    full, open_one = model.beside(7, 8), model.beside(4, 5)
+    assert full.seconds(1) == pytest.approx(share)
+    assert full.seconds(2) == pytest.approx(share + 0.05)
+    assert full.seconds(9) == pytest.approx(share + 0.05)
+    assert open_one.seconds(1) == pytest.approx(costs[5] / 5)
+    assert open_one.seconds(3) == pytest.approx(costs[5] / 5), "no token of this batch costs more than a single one"
+    assert model.beside(0, 1).seconds(3) == model.seconds(3), "one text has nobody beside it"
+    full.observe(9, 1.0)
+    assert full.seconds(2) == pytest.approx(share + 0.05), "it does not see whole batches"
+
+
+def test_a_token_that_looks_free_by_chance_costs_what_tokens_cost() -> None:
+    """Of two sizes that were measured at different moments the larger one may look cheaper."""
+    model = _test.CostModel()
+    model.restore({1: 0.05, 8: 0.12, 16: 0.25, 17: 0.24})
+    beside = model.beside(15, 16)
+    assert beside.seconds(2) - beside.seconds(1) == pytest.approx((0.24 - 0.05) / 16)

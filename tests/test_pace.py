@@ -73,7 +73,7 @@ def test_a_text_that_draws_alone_has_the_others_wait() -> None:
     for num_drawing, move in ((4, "model"), (1, "stop")):
         pace = _test.Pace()
         pace.begin_generation()
-        pace.share(4, target, num_drawing, draft)
+        pace.share(4, 3, target, num_drawing, draft)
         pace.begin_round(MOST, 1)
         assert decided(pace, [])[0] == move
 

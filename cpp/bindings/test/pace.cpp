@@ -73,6 +73,8 @@ void bind_pace_for_tests(py::module_ & module) {
         .def("observe", &CostModel::observe, py::arg("n"), py::arg("seconds"))
         .def("restore", &CostModel::restore, py::arg("seconds"))
         .def("seconds", &CostModel::seconds, py::arg("n"))
+        .def("shared_by", &CostModel::shared_by, py::arg("texts"))
+        .def("beside", &CostModel::beside, py::arg("others"), py::arg("texts"))
         .def("known", &CostModel::known);
     py::class_<Expectation>(module, "Expectation", "What is expected of a token that could be drafted.")
         .def_static("of_model", &model_expectation, py::arg("probability"), py::arg("before"))
@@ -86,7 +88,8 @@ void bind_pace_for_tests(py::module_ & module) {
         .def(
             "set_draft_batch", [](Pace & self, std::size_t n_batch) { self.set_drawer(Source::model, n_batch); },
             py::arg("n_batch"))
-        .def("share", &Pace::share, py::arg("texts"), py::arg("target"), py::arg("num_drawing"), py::arg("draft"))
+        .def("share", &Pace::share, py::arg("texts"), py::arg("others"), py::arg("target"), py::arg("num_drawing"),
+             py::arg("draft"))
         .def("probes", &Pace::probes)
         .def("prompt_pays", &Pace::prompt_pays, py::arg("missing"), py::arg("most"), py::arg("max_tokens"))
         .def("decoded", &Pace::decoded, py::arg("count"), py::arg("seconds"))
