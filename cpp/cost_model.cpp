@@ -17,7 +17,6 @@ constexpr double shape_rate = 0.12;   // how fast one size departs from the othe
 constexpr std::size_t longest_since = 3;
 constexpr std::size_t forgetting_interval = 256;  // decodes
 constexpr double doubtful = 0.2;                  // in log seconds above what its neighbours say
-constexpr double least_share = 0.5;               // of what one token costs, where a larger batch seems to cost less
 constexpr double largest_step = 0.6;  // in log seconds: one outlier (a swapped page) must not turn the curve over
 
 // A clock can stand still, and a file can hold anything.
@@ -120,7 +119,7 @@ double CostModel::seconds(std::size_t n) const {
 // such a batch costs on average, beside what a single one does.
 double CostModel::added(std::size_t n) const {
     const double size = whole(others_ + n);
-    const double average = (size - whole(1)) / static_cast<double>(others_ + n - 1);
+    const double average = std::max(0.0, size - whole(1)) / static_cast<double>(others_ + n - 1);
     return std::max(size - whole(others_ + 1), average * static_cast<double>(n - 1));
 }
 

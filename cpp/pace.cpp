@@ -329,7 +329,9 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     counters_.predicted_tokens += expected;
     counters_.predicted_seconds += draft_seconds + usual_seconds;
     of_all_.fade(kept_of(constants_.remembered_rounds));
-    of_all_.add({1.0, expected, verify_seconds + draft_seconds});
+    // Among several texts each pays for what its tokens add, which is not the equal share of a batch that was measured.
+    const double spent = (texts_ > 1 ? usual_seconds : verify_seconds) + draft_seconds;
+    of_all_.add({1.0, expected, spent});
     if (begins_drawn_) {
         since_drawn_ = 1;
         const double late = catching_up_seconds(missing_at_first_) - draft_.seconds(missing_at_first_ > 1 ? 2 : 1);
@@ -350,7 +352,7 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
         counters_.idle_rounds[static_cast<std::size_t>(idle_)] += 1;
     }
     counters_.plain_seconds = target_.seconds(1);
-    const double in_plain = (verify_seconds + draft_seconds) / counters_.plain_seconds;
+    const double in_plain = spent / counters_.plain_seconds;
     const double lost = exploring_ && num_drawn_ > 0 ? in_plain - static_cast<double>(num_accepted + 1) : 0.0;
     credit_ = std::min(credit_ + constants_.exploring_share * in_plain - lost, constants_.largest_credit);
     counters_.exploring_seconds += std::max(0.0, lost) * counters_.plain_seconds;

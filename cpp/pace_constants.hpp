@@ -3,7 +3,7 @@
 // Each constant: its unit, why it has this value, and by how many percent the speedup changes if it is halved or
 // doubled, with our kernels | with llama.cpp's. The speedup is the mean over two pairs of models, 55 texts and eleven
 // curves of costs, with the draft's prompt; up to 0.4 is noise. scripts/replay.py --constants prints it anew. (These
-// were taken with drawn_prior_rounds 6 and first_credit 0.75.)
+// were taken with drawn_prior_rounds 6 and first_credit 0.75, and without the EPYC (Zen 3).)
 #pragma once
 
 #include <array>

@@ -190,7 +190,9 @@ Seat * Scheduler::try_decode(const Sequence::Addition & addition) {
         if (want.seat != nullptr) {
             want.seat->state = Seat::State::waiting;
             want.seat->wanted = addition.count;
-            want.seat->asks(addition.count, &served_by(addition.sequence->decoder()) == &target());
+            if (addition.first_output < addition.count) {  // no part of a prompt, and nothing that is decoded anew
+                want.seat->asks(addition.count, &served_by(addition.sequence->decoder()) == &target());
+            }
         }
         wants_.push_back(&want);
         num_working_ -= 1;  // the other thread adds it again, before anybody could take this text for absent
@@ -333,7 +335,7 @@ std::size_t Scheduler::chunk(const Decoder & decoder) {
 
 void Scheduler::begin_round(Seat & seat) {
     const std::lock_guard lock(mutex_);
-    seat.begin_round();
+    seat.generating = true;
 }
 
 std::size_t Scheduler::num_in_rounds() const {

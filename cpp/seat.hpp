@@ -29,20 +29,16 @@ struct Seat {
     }
 
     // Whether it takes part in the draft's batches, as far as one can tell: in its last round, or already in this one.
-    // Of a text that begins that is to be expected.
+    // A text that begins is taken to do so.
     bool is_drawing() const { return shares_batches() && (drew || draws); }
 
-    // Something is to be decoded for it, by the target or by the draft.
+    // Its round wants this decoded, by the target or by the draft. With the target's batch the round ends.
     void asks(std::size_t count, bool of_target) {
-        draws = draws || !of_target;
-        if (of_target && generating) {
+        if (of_target) {
+            drew = draws;
             brought = count;
         }
-    }
-    void begin_round() {
-        drew = !generating || draws;
-        draws = false;
-        generating = true;
+        draws = !of_target;
     }
     void end() {
         generating = draws = false;

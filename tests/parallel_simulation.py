@@ -10,8 +10,7 @@ from simulation import MOST, Decodes, Machine, Simulation
 
 from specllama._core import _test
 
-PROMPT = 64  # so many tokens are a prompt, which teaches nothing of what rounds cost
-SIZES = [*range(1, MOST + 2), 32, 64, 128, 200, 512]
+SIZES = range(1, MOST + 2)  # that are known at first
 
 
 @dataclasses.dataclass
@@ -30,12 +29,11 @@ class ParallelSimulation:
     """Generates texts on a machine, several at a time. What batches cost is known from an earlier process."""
 
     def __init__(self, machine: Machine, max_parallel: int, seed: int = 0) -> None:
-        assert machine.draft is not None
         self._rng = np.random.default_rng([seed, 78])
         self._noise = machine.noise
         self._paces = [_test.Pace() for _ in range(max_parallel)]
         self._seats: list[Seat] = []
-        self._curves = {"target": machine.target, "draft": machine.draft}
+        self._curves = {"target": machine.target, **({"draft": machine.draft} if machine.draft else {})}
         self._costs = {which: _test.CostModel() for which in self._curves}
         for which, curve in self._curves.items():
             self._costs[which].restore({n: curve(n) for n in SIZES})
@@ -57,8 +55,7 @@ class ParallelSimulation:
 
     def _decode(self, which: str, counts: list[int]) -> float:
         seconds = self._curves[which](sum(counts)) * float(np.exp(self._rng.normal(0.0, self._noise)))
-        if which == "draft" or max(counts) < PROMPT:
-            self._costs[which].observe(sum(counts), seconds)
+        self._costs[which].observe(sum(counts), seconds)
         return seconds
 
     def _begin(self, pace: _test.Pace, waiting: Iterator[Simulation]) -> None:
@@ -86,4 +83,4 @@ class ParallelSimulation:
         others = [other for other in self._seats if other is not seat]
         num_drawing = 1 + sum(other.drew or other.draws for other in others)
         brought = sum(other.brought for other in others)
-        seat.pace.share(1 + len(others), brought, self._costs["target"], num_drawing, self._costs["draft"])
+        seat.pace.share(1 + len(others), brought, self._costs["target"], num_drawing, self._costs.get("draft"))

@@ -282,7 +282,7 @@ def test_what_batches_cost_is_learned_and_shared(tiny_files: TinyFiles, open_tex
 
 
 def test_texts_that_draw_are_counted(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
-    """Who shares the draft's batches: a text that begins is taken for one, until a round of its was without them."""
+    """Who shares the draft's batches: those that drew in their last round."""
     texts = open_texts(tiny_files.target, tiny_files.good, PLACES)
     seen: dict[int, list[int]] = {0: [], 3: []}
     engines = []
@@ -292,7 +292,7 @@ def test_texts_that_draw_are_counted(tiny_files: TinyFiles, open_texts: Callable
         for _ in range(3):
             engine.step(8)
             counts.append(texts.scheduler.num_drawing)
-    assert seen == {0: [1, 0, 0], 3: [1, 1, 1]}
+    assert seen == {0: [0, 0, 0], 3: [1, 1, 1]}
     for engine in engines:
         engine.finish(3)
     assert texts.scheduler.num_drawing == 0
