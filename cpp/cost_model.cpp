@@ -106,8 +106,8 @@ double CostModel::seconds(std::size_t n) const {
     if (n < asked_.size() && asked_[n] > 0.0) {
         return asked_[n];
     }
-    const double alone = whole(texts_) / static_cast<double>(texts_);
-    const double each = others_ > 0 ? alone + added(n) : whole(texts_ * n) / static_cast<double>(texts_);
+    const auto texts = static_cast<double>(texts_);
+    const double each = others_ > 0 ? whole(texts_) / texts + added(n) : whole(texts_ * n) / texts;
     if (n < asked_.size()) {
         asked_[n] = each;
     }

@@ -116,6 +116,7 @@ public:
     void remove_sequence(Sequence * sequence);
     const std::vector<Sequence *> & sequences() const { return sequences_; }
     std::uint64_t next_cell() { return num_cells_filled_++; }
+    std::uint64_t next_plan() { return ++num_plans_; }  // from 1
 
     // After a decode that returned 2: throws what ended it, if somebody of ours did.
     void raise_interruption() { interruption_->raise(); }
@@ -156,6 +157,7 @@ private:
     Rollback rollback_;
     std::vector<Sequence *> sequences_;  // that live in it
     std::uint64_t num_cells_filled_ = 0;
+    std::uint64_t num_plans_ = 0;
     std::size_t num_decoded_ = 0;
     Scheduler * scheduler_ = nullptr;
     std::recursive_mutex memory_mutex_;

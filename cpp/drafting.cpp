@@ -116,7 +116,7 @@ void Drafting::finish(const std::vector<int32_t> & history) {
         try {
             const Decoder::Use in_use(sequence->decoder());
             sequence->keep(num_common(history, sequence->tokens()));
-            sequence->plan({});
+            sequence->drop_plan();
         } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
             // Another target drafts with it by now, and has said what it is to hold.
         }

@@ -50,13 +50,14 @@ public:
 
     // So many texts share each batch, to which the others bring so many tokens, and that is what batches cost. What one
     // text drafts holds up all of them, so it pays for all that its tokens add, and the rate is that of all. Of the
-    // draft's batches as many have a part as draw: a text that draws alone has the others wait. draft may be null.
+    // draft's batches as many have a part as draw: a text that draws alone has the others wait. draft may be null. Both
+    // counts have this text in them.
     void share(std::size_t texts, std::size_t others, const CostModel & target, std::size_t num_drawing,
                const CostModel * draft) {
-        texts_ = std::max<std::size_t>(texts, 1);
-        target_ = target.beside(others, texts_);
+        texts_ = texts;
+        target_ = target.beside(others, texts);
         if (draft != nullptr) {
-            draft_ = draft->shared_by(std::max<std::size_t>(num_drawing, 1));
+            draft_ = draft->shared_by(num_drawing);
         }
     }
 

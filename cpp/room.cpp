@@ -101,7 +101,7 @@ void Room::pause(Seat & seat) {
         if (own->tokens().size() > seat.held[k].size()) {
             seat.held[k] = own->tokens();
         }
-        own->plan({});
+        own->drop_plan();
         own->keep(0);
     }
     seat.state = Seat::State::paused;

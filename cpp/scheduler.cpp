@@ -301,8 +301,7 @@ bool Scheduler::try_restore(const Seat & seat, Sequence & own, const std::vector
 
 bool Scheduler::share_prompt(Sequence & sequence, const std::vector<int32_t> & history) {
     sequence.borrow(history);
-    if (!sequence.should_wait(history)) {
-        sequence.plan(history);
+    if (sequence.plan(history)) {
         return true;
     }
     std::unique_lock lock(mutex_);

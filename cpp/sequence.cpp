@@ -171,24 +171,38 @@ void Sequence::borrow(const std::vector<int32_t> & history) {
     }
 }
 
-void Sequence::plan(const std::vector<int32_t> & history) {
+// Asking and planning are one step: of two that ask at the same time one decodes.
+bool Sequence::plan(const std::vector<int32_t> & history) {
     const std::lock_guard lock(decoder_->memory_mutex());
+    const auto & all = decoder_->sequences();
+    if (std::any_of(all.begin(), all.end(),
+                    [this, &history](const Sequence * other) { return is_behind(*other, history); })) {
+        return false;
+    }
+    if (plan_turn_ == 0) {
+        plan_turn_ = decoder_->next_plan();
+    }
     plan_ = history;
+    return true;
 }
 
-bool Sequence::should_wait(const std::vector<int32_t> & history) const {
+void Sequence::drop_plan() {
     const std::lock_guard lock(decoder_->memory_mutex());
-    return std::any_of(decoder_->sequences().begin(), decoder_->sequences().end(),
-                       [this, &history](const Sequence * other) { return other != this && leads(*other, history); });
+    plan_.clear();
+    plan_turn_ = 0;
 }
 
-// Whether another sequence is ahead in what both are about to decode.
-bool Sequence::leads(const Sequence & other, const std::vector<int32_t> & history) const {
+// Whether another sequence is ahead in what both are about to decode: it holds more of it, or planned it before.
+bool Sequence::is_behind(const Sequence & other, const std::vector<int32_t> & history) const {
+    if (&other == this || other.plan_turn_ == 0) {
+        return false;
+    }
     const std::size_t held = other.tokens_.size();
     // The last token of a prompt is not decoded with it.
-    const std::size_t most = std::min(history.size(), std::max<std::size_t>(other.plan_.size(), 1)) - 1;
+    const std::size_t most = std::min(history.size(), other.plan_.size()) - 1;
     const std::size_t common = std::min(num_common(history, other.plan_), most);
-    const bool is_ahead = held > tokens_.size() || (held == tokens_.size() && other.id_ < id_);
+    const bool is_first = plan_turn_ == 0 || other.plan_turn_ < plan_turn_;
+    const bool is_ahead = held > tokens_.size() || (held == tokens_.size() && is_first);
     return is_ahead && held < common && common >= tokens_.size() + least_shared;
 }
 

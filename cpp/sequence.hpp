@@ -51,10 +51,10 @@ public:
 
     // Makes what another sequence of the decoder holds of `history`, beyond what this one does, this one's, too.
     void borrow(const std::vector<int32_t> & history);
-    // This one is about to decode `history`, or no longer if it is empty.
-    void plan(const std::vector<int32_t> & history);
-    // Whether another sequence is about to decode what this one needs next of `history`, and is ahead of it.
-    bool should_wait(const std::vector<int32_t> & history) const;
+    // This one is about to decode `history`, until the plan is dropped. False: not yet, since another sequence is about
+    // to decode what this one needs next of it, and is ahead.
+    bool plan(const std::vector<int32_t> & history);
+    void drop_plan();
 
     // Tokens to be decoded behind those that a sequence holds, with logits for those from `first_output` on.
     struct Addition {
@@ -99,7 +99,7 @@ public:
 
 private:
     BatchPart part_of(const Addition & addition) const;
-    bool leads(const Sequence & other, const std::vector<int32_t> & history) const;
+    bool is_behind(const Sequence & other, const std::vector<int32_t> & history) const;
     void cut(std::size_t count);
     bool remove_behind(std::size_t count);
     void restore(std::size_t count);
@@ -115,10 +115,11 @@ private:
     std::size_t num_forgettable_ = 0;
     std::vector<int32_t> tokens_;  // changed under the decoder's memory_mutex() alone
     std::vector<std::uint64_t> cells_;
-    std::vector<int32_t> plan_;  // see plan()
-    bool more_behind_ = false;   // the cache may hold cells behind tokens_
-    std::size_t first_row_ = 0;  // of its part in the last batch
-    Checkpoints prompt_;         // these, too, are of prefixes of tokens_
+    std::vector<int32_t> plan_;    // see plan()
+    std::uint64_t plan_turn_ = 0;  // which plan of the decoder's it is; 0: none
+    bool more_behind_ = false;     // the cache may hold cells behind tokens_
+    std::size_t first_row_ = 0;    // of its part in the last batch
+    Checkpoints prompt_;           // these, too, are of prefixes of tokens_
     Checkpoints checkpoints_;
     std::size_t num_decoded_ = 0;
     std::size_t num_borrowed_ = 0;

@@ -252,7 +252,7 @@ std::size_t Speculator::finish(std::size_t count) {
     const Stopwatch stopwatch(counters_.rollback_seconds);
     {
         const Decoder::Use in_use(target().decoder());
-        target().plan({});
+        target().drop_plan();
         require_generation();
         rewind(count);
         batch_.finish(history_);

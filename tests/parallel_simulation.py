@@ -24,6 +24,11 @@ class Seat:
     draws: bool = False
     brought: int = 1
 
+    @property
+    def is_drawing(self) -> bool:
+        """Whether it has a part in the draft's batches."""
+        return self.drew or self.draws
+
 
 class ParallelSimulation:
     """Generates texts on a machine, several at a time. What batches cost is known from an earlier process."""
@@ -81,6 +86,6 @@ class ParallelSimulation:
 
     def _share_costs(self, seat: Seat) -> None:
         others = [other for other in self._seats if other is not seat]
-        num_drawing = 1 + sum(other.drew or other.draws for other in others)
+        num_drawing = 1 + sum(other.is_drawing for other in others)
         brought = sum(other.brought for other in others)
         seat.pace.share(1 + len(others), brought, self._costs["target"], num_drawing, self._costs.get("draft"))

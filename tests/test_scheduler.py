@@ -50,7 +50,7 @@ def test_every_text_is_the_one_it_is_alone(
     counters = texts.scheduler.counters
     assert counters.most_texts == PLACES
     assert counters.num_batches < sum(len(text) for text in expected) / 2
-    assert texts.scheduler.num_generating == 0
+    assert _core._test.num_generating(texts.scheduler) == 0
     alone.close()
 
 
@@ -105,6 +105,21 @@ def test_prompts_that_begin_alike_are_decoded_once(tiny_files: TinyFiles, open_t
     alone.close()
 
 
+def test_of_those_that_begin_at_the_same_time_one_decodes_what_they_share(
+    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]
+) -> None:
+    """Many times: whoever of them asks first, and whichever of the places has the smaller number."""
+    texts = open_texts(tiny_files.target, None, 2)
+    decoder = texts.decoders[0]
+    for i in range(60):
+        given = [[1, 5 + i % 50, *prompt[2:]] for prompt in prompts(2, shared=100 + i, longest=20)]
+        before = decoder.num_decoded
+        texts.run([lambda place, prompt=prompt: texts.generate(place, prompt, 1, gamma=0) for prompt in given])
+        shared = 101 + i
+        own = sum(len(prompt) - shared for prompt in given)
+        assert decoder.num_decoded - before < shared + own + 32  # and what is sooner decoded than waited for
+
+
 def test_a_prompt_comes_in_parts_beside_the_others_tokens(
     tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]
 ) -> None:
@@ -140,7 +155,7 @@ def test_a_reader_who_takes_their_time_holds_nobody_up(
     for _ in range(100):
         quick.step(1)
     assert texts.scheduler.counters.waiting_seconds < 0.5 * max(1.0, time.perf_counter() - start)
-    assert texts.scheduler.num_generating == 1, "the other is not counted while nobody asks for its next token"
+    assert _core._test.num_generating(texts.scheduler) == 1, "nobody asks for the other's next token"
     assert len(slow.step(1).tokens) == 1, "it goes on where it was"
     texts.finish()
 
@@ -291,8 +306,8 @@ def test_texts_that_draw_are_counted(tiny_files: TinyFiles, open_texts: Callable
         engines.append(engine)
         for _ in range(3):
             engine.step(8)
-            counts.append(texts.scheduler.num_drawing)
+            counts.append(_core._test.num_drawing(texts.scheduler))
     assert seen == {0: [0, 0, 0], 3: [1, 1, 1]}
     for engine in engines:
         engine.finish(3)
-    assert texts.scheduler.num_drawing == 0
+    assert _core._test.num_drawing(texts.scheduler) == 0

@@ -48,8 +48,6 @@ void bind_scheduler(py::module_ & module) {
                                                       "Decodes what several loops want in one batch.")
         .def(py::init(&make_scheduler), py::arg("target"), py::arg("draft") = nullptr)
         .def_property_readonly("counters", &Scheduler::counters)
-        .def_property_readonly("num_generating", &Scheduler::num_generating)
-        .def_property_readonly("num_drawing", &Scheduler::num_drawing)
         .def_property_readonly("costs", &costs)
         .def("restore_costs", &restore_costs, py::arg("target"), py::arg("draft"))
         .def("close", &Scheduler::close, ReleaseGil());

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "../../scheduler.hpp"
 #include "../../sequence.hpp"
 #include "../arrays.hpp"
 #include "../bindings.hpp"
@@ -40,6 +41,9 @@ void bind_decoding_for_tests(py::module_ & module) {
              py::arg("sequence"), py::arg("tokens"), py::arg("first_output"));
     module.def("decode_together", &decode_together, py::arg("parts"), ReleaseGil(),
                "Decodes them in one batch, with logits from each one's first_output on.");
+    module.def("num_generating", &Scheduler::num_generating, py::arg("scheduler"), "Texts in the rounds, now.");
+    module.def("num_drawing", &Scheduler::num_drawing, py::arg("scheduler"),
+               "Texts that take part in the draft's batches, now.");
 }
 
 }  // namespace specllama

@@ -73,7 +73,6 @@ void bind_pace_for_tests(py::module_ & module) {
         .def("observe", &CostModel::observe, py::arg("n"), py::arg("seconds"))
         .def("restore", &CostModel::restore, py::arg("seconds"))
         .def("seconds", &CostModel::seconds, py::arg("n"))
-        .def("shared_by", &CostModel::shared_by, py::arg("texts"))
         .def("beside", &CostModel::beside, py::arg("others"), py::arg("texts"))
         .def("known", &CostModel::known);
     py::class_<Expectation>(module, "Expectation", "What is expected of a token that could be drafted.")
