@@ -21,10 +21,12 @@ from .engine.closed import close_for_good
 from .engine.generation import Generation
 from .engine.memory import fitted, sequence_of
 from .engine.options import NumDraftTokens, Options, checked_max_draft_tokens, checked_seed
+from .engine.readers import Readers
 from .engine.request import Request
 from .engine.seeds import seed_for_generate
 from .engine.session import Session
 from .engine.snapshots import RoomForSnapshots
+from .engine.tokenizing import Tokenizing
 from .grammars.schemas import enforced, schemas_followed, warn_of_schema
 from .models import catalog
 from .models.loading import explained
@@ -38,7 +40,7 @@ from .token import Token
 DraftModel = Union[str, "os.PathLike[str]", BaseLlama, Callable[..., Any]]
 
 
-class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
+class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
     """A ``llama_cpp.Llama`` that decodes speculatively. The text stays what the target alone would have said.
 
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
@@ -100,6 +102,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
         self.cache_tokens = checked_cache_tokens(cache_tokens)
         check_constructor(kwargs)
         check_draft_kwargs(draft_kwargs)
+        self.tokenizing = Readers()
         self.session = Session(self, options)
         self.places = Places(self.session, self.cache_tokens)
         self._draft_kwargs = draft_kwargs
@@ -385,10 +388,12 @@ class Llama(ParallelCompletions, RoomForSnapshots, BaseLlama):
             return  # __init__ failed early
         with self.session.closing():
             self.places.require_outside()
+            self.tokenizing.require_outside()
             self.session.memory.close()
             self.session.is_closing = True
             self.places.close()
-            super().close()
-            close_for_good(self)
+            with self.tokenizing.freeing():
+                super().close()
+                close_for_good(self)
             if self.session.draft is not None:
                 self.session.draft.close()

@@ -35,6 +35,7 @@ def test_answers_are_those_of_create_completion(
         {"prompt": "word", "logprobs": 1, "stop": ["e"]},
         {"prompt": "word", "grammar": 'root ::= "yes"'},
         {"prompt": [5, 6, 7], "dry_multiplier": 0.5},
+        {"prompt": "hello", "echo": True, "logprobs": 1},  # takes the model alone
     ]
     files.write(*own, {"id": "q", **own[0]}, {"custom_id": 8, **own[1]})
     assert cli.main([*files.line, "--temp", "0.9", "--seed", "5", "-n", "12", "--xtc-probability", "0.1"]) == 0
@@ -42,10 +43,10 @@ def test_answers_are_those_of_create_completion(
     assert out == ""
     assert "tokens/s after a prompt of" in err
     assert "accepted " in err
-    assert err.splitlines()[-1] == f"all 8 answers are in {files.target}"
+    assert err.splitlines()[-1] == f"all 9 answers are in {files.target}"
     defaults = {"temperature": 0.9, "seed": 5, "max_tokens": 12, "xtc_probability": 0.1}
     found = {answer.get("index") or answer.get("id") or answer["custom_id"]: answer for answer in files.answers()}
-    assert sorted(map(str, found)) == ["1", "2", "3", "4", "5", "6", "8", "q"]
+    assert sorted(map(str, found)) == ["1", "2", "3", "4", "5", "6", "7", "8", "q"]
     for name, given in [*enumerate(own, 1), ("q", own[0]), (8, own[1])]:
         alone = {**defaults, **given}
         if "grammar" in alone:
@@ -61,6 +62,7 @@ def test_answers_are_those_of_create_completion(
     assert "logprobs" not in found[1]
 
 
+@pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
 def test_requests_are_answered_as_the_server_does(
     files: Files, batch_llm: specllama.Llama, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,22 +81,25 @@ def test_requests_are_answered_as_the_server_does(
         {**request("h"), "body": [1]},
         request("i", prompt="x", n=2),
         {"prompt": "word"},
+        request("j", prompt="hello", max_tokens=5, temperature=0.8, mirostat_mode=2),  # takes the model alone
     ]
     files.write(*given)
     assert cli.main([*files.line, "--temp", "0", "--seed", "1", "-n", "9", "--top-k", "-1"]) == 0
-    assert "7 of 10 texts failed: their answers say why\n" in capsys.readouterr().err
+    assert "7 of 11 texts failed: their answers say why\n" in capsys.readouterr().err
     [plain] = [answer for answer in files.answers() if "index" in answer]
     assert plain["index"] == 10
     found = {answer["custom_id"]: answer for answer in files.answers() if "index" not in answer}
-    assert len({answer["id"] for answer in found.values()}) == len(found) == 9
+    assert len({answer["id"] for answer in found.values()}) == len(found) == 10
     assert all(list(answer) == ["id", "custom_id", "response", "error"] for answer in found.values())
 
-    first, second = (found[name]["response"] for name in "ab")
+    first, second, alone = (found[name]["response"] for name in "abj")
     expected = batch_llm.create_completion("hello", max_tokens=5, temperature=0.0, seed=1, top_k=0)
     assert first["status_code"] == 200
     assert first["body"]["choices"][0]["text"] == expected["choices"][0]["text"]
     assert first["body"]["model"] == "target.gguf"
     assert first["body"]["timings"]["predicted_n"] == 5
+    expected = batch_llm.create_completion("hello", max_tokens=5, temperature=0.8, seed=1, top_k=0, mirostat_mode=2)
+    assert alone["body"]["choices"][0]["text"] == expected["choices"][0]["text"]
     assert second["body"]["object"] == "chat.completion"
     assert second["body"]["model"] == "gpt"
     assert second["body"]["usage"]["completion_tokens"] <= 4

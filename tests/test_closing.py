@@ -75,6 +75,41 @@ def test_it_ends_a_stream_of_another_thread(make_llama: MakeLlama, tiny_files: T
     assert [type(error) for error in errors] == [specllama.ClosedError]
 
 
+@pytest.mark.parametrize("name", ["tokenize", "detokenize"])
+def test_it_waits_for_who_reads_the_vocabulary(make_llama: MakeLlama, name: str) -> None:
+    llm = make_llama(n_ctx=1024)
+    tokenizer: Any = llm.tokenizer_
+    plain, begun, found = getattr(tokenizer, name), threading.Event(), []
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        begun.set()
+        time.sleep(0.2)
+        return plain(*args, **kwargs)  # reads what closing frees
+
+    setattr(tokenizer, name, slow)
+    argument: Any = b"hello word" if name == "tokenize" else [5, 6, 7]
+    expected = plain(argument)
+    thread = threading.Thread(target=lambda: found.append(getattr(llm, name)(argument)))
+    thread.start()
+    assert begun.wait(30)
+    llm.close()
+    thread.join()
+    assert found == [expected]
+    with pytest.raises(specllama.ClosedError):
+        getattr(llm, name)(argument)
+
+
+def test_who_reads_the_vocabulary_cannot_close_it(make_llama: MakeLlama) -> None:
+    """As a signal handler might try."""
+    llm = make_llama(n_ctx=1024)
+    tokenizer: Any = llm.tokenizer_
+    tokenizer.tokenize = lambda *_: llm.close()
+    with pytest.raises(specllama.BusyError):
+        llm.tokenize(b"hello")
+    del tokenizer.tokenize
+    assert llm.tokenize(b"hello")
+
+
 def test_a_text_cannot_close_its_own_llama(make_llama: MakeLlama) -> None:
     llm = make_llama(n_ctx=1024)
 

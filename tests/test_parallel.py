@@ -92,26 +92,50 @@ def test_arguments_of_its_own_and_errors_of_its_own(llm: specllama.Llama) -> Non
         "word " * 5000,
         {"prompt": "hello", "grammar": "broken"},
         {"prompt": "hello", "stream": True},
-        {"prompt": "hello", "mirostat_mode": 2},
-        {"prompt": "hello", "echo": True, "logprobs": 1},
         "word",
     ]
     outcomes = llm.create_completions(given, max_tokens=9, temperature=0.5, seed=1)
     errors = {outcome.index: str(outcome.error) for outcome in outcomes if outcome.error}
-    assert sorted(errors) == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert sorted(errors) == [2, 3, 4, 5, 6, 7]
     assert "temprature" in errors[2]
     assert "'prompt'" in errors[3]
     assert "n_ctx" in errors[5]
     assert "together" in errors[7]
-    assert "mirostat" in errors[8]
-    assert "max_parallel=1" in errors[9]
     assert outcomes[1].stats.num_tokens == 3
-    for i in (0, 10):
+    for i in (0, 8):
         assert outcomes[i].text == text_of(llm.create_completion(given[i], max_tokens=9, temperature=0.5, seed=1))
     with pytest.raises(TypeError, match="temprature"):
         _ = outcomes[2].text
-    alone = llm.create_completions(given[8:10], max_parallel=1, max_tokens=9, seed=1, num_draft_tokens=0)
-    assert [outcome.error for outcome in alone] == [None, None]
+
+
+@pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
+def test_what_takes_the_model_alone_is_generated_beside_the_others(llm: specllama.Llama) -> None:
+    given: list[Any] = [
+        {"prompt": f"hello {i}", **arguments}
+        for i in range(4)
+        for arguments in ({}, {"mirostat_mode": 2}, {"echo": True, "logprobs": 1})
+    ]
+    options = {"max_tokens": 9, "temperature": 0.5, "seed": 1}
+    outcomes = llm.create_completions(given, **options)
+    assert [outcome.error for outcome in outcomes] == [None] * len(given)
+    for outcome, arguments in zip(outcomes, given, strict=True):
+        assert outcome.text == text_of(llm.create_completion(**arguments, **options)), arguments
+    scored = outcomes[2].response["choices"][0]["logprobs"]
+    assert scored["tokens"][0] and len(scored["tokens"]) > 9
+    counters = llm.places.counters
+    assert counters is not None and counters.most_texts > 1
+    with pytest.raises(ValueError, match="not of a place"), llm.places.taken() as place:
+        place.create_completion("hello", mirostat_mode=2)
+
+
+def test_who_waits_for_the_llama_itself_can_be_ended(llm: specllama.Llama) -> None:
+    llm.places.open(4)
+    with llm.places.beside(lambda: None) as itself:
+        assert itself is llm
+        outcomes: Any = llm.create_completions(["hello", {"prompt": "hello", "mirostat_mode": 2}], stream=True, seed=1)
+        assert next(outcomes).index == 0
+        outcomes.close()
+        assert not list(outcomes)
 
 
 def test_outcomes_as_they_come(llm: specllama.Llama) -> None:

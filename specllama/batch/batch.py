@@ -12,8 +12,10 @@ from typing import Any, cast
 from specllama import Llama
 from specllama.backend.base_class import BaseLlama
 from specllama.engine.watch import Watch, watch_of_call
+from specllama.parallel.alone import takes_the_model_alone
+from specllama.parallel.job import Job
 from specllama.parallel.outcome import Outcome
-from specllama.parallel.outcomes import Job, Outcomes
+from specllama.parallel.outcomes import Outcomes
 from specllama.stats import Stats, Tally
 from specllama.warn import warn
 
@@ -98,7 +100,7 @@ class Batch:
             finally:
                 self._tallies[number] = watch.tally()
 
-        return generate
+        return Job(generate, takes_the_model_alone({**self._defaults, **line.arguments}))
 
     def _generated(self, place: BaseLlama, line: Line, watch: Watch) -> dict[str, Any]:
         if line.problem is not None:

@@ -35,6 +35,12 @@ class Line:
         """Whether it is in OpenAI's batch format."""
         return _is_request(self.content)
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What it asks for; empty where that is nothing that could be asked for."""
+        asked = self.content.get("body") if self.is_request else self.content
+        return asked if isinstance(asked, dict) else {}
+
 
 def lines_of(path: Path) -> Generator[Line, None, None]:
     """The lines of a file, read as they are needed. What is wrong with one of them is its `problem`.

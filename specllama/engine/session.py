@@ -119,8 +119,8 @@ class Session:
         """
         if self._is_place:
             raise ValueError(
-                f"{what} needs the Llama for one text alone: call create_completion for this text, "
-                "or create_completions with max_parallel=1"
+                f"{what} needs the Llama for one text alone: call create_completion or create_completions of the Llama "
+                "itself, not of a place"
             )
 
     # The draft

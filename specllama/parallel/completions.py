@@ -12,8 +12,10 @@ from specllama.backend.base_class import BaseLlama
 from specllama.engine.seeds import seed_for_completion
 from specllama.engine.session import Session
 
+from .alone import takes_the_model_alone
+from .job import Job
 from .outcome import Outcome
-from .outcomes import Job, Outcomes, arguments_of
+from .outcomes import Outcomes, arguments_of
 from .places import Places, checked_max_parallel
 from .progress import progress_bar
 
@@ -117,11 +119,13 @@ class ParallelCompletions:
                 del arguments["seed"]
         except (TypeError, ValueError) as error:
             return _failing(error)
-        return lambda place: cast("dict[str, Any]", getattr(place, method)(**arguments))
+        return Job(
+            lambda place: cast("dict[str, Any]", getattr(place, method)(**arguments)), takes_the_model_alone(arguments)
+        )
 
 
 def _failing(error: Exception) -> Job:
     def fail(_: BaseLlama) -> dict[str, Any]:
         raise error
 
-    return fail
+    return Job(fail)

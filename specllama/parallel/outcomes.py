@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from specllama.backend.base_class import BaseLlama
 from specllama.engine.watch import Stopped, Watch, watching
 
+from .job import Job
 from .outcome import Outcome
 from .places import Places
-
-Job = Callable[[BaseLlama], dict[str, Any]]
-"""Generates one text at a place."""
 
 _CLOSING = 0.1  # seconds between two looks at whether it was closed
 
@@ -91,10 +88,11 @@ class Outcomes(Iterator[Outcome]):
     def _outcome(self, number: int, job: Job) -> Outcome:
         watch = self._watches[number] = Watch()
         try:
-            with self._places.taken() as place, watching(watch):
-                if self._closed.is_set():
-                    watch.stop()
-                return Outcome(number, job(place), None, watch.stats())
+            if self._closed.is_set():
+                watch.stop()
+            places = self._places
+            with places.beside(watch.heed) if job.is_alone else places.taken() as place, watching(watch):
+                return Outcome(number, job.run(place), None, watch.stats())
         except Stopped:
             raise
         except Exception as error:

@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import llama_cpp
@@ -23,6 +23,8 @@ from specllama.engine.session import Session, raise_busy
 
 from .contexts import Contexts
 from .place import make_place
+
+_WAITING = 0.05  # seconds between two looks at whether anybody still wants a text
 
 
 def checked_max_parallel(value: Any) -> int:
@@ -72,6 +74,7 @@ class Places:
         self._texts: dict[BaseLlama, str] = {}  # what was asked for there last
         self._count = 0
         self._takers: list[int] = []  # the threads that have a place
+        self._beside = threading.Lock()  # of the text that takes the Llama itself
         self._draft: tuple[object, bool] = (None, False)  # with which they were opened, and whether it was usable
         self._is_closed = False
         _ALL[self] = os.getpid()
@@ -146,6 +149,20 @@ class Places:
             costs = self._costs
             if costs is not None:
                 costs.keep()
+
+    @contextlib.contextmanager
+    def beside(self, heed: Callable[[], None]) -> Iterator[BaseLlama]:
+        """The Llama itself, for a text that a place would refuse: see `takes_the_model_alone`. One such text at a time.
+
+        Args:
+            heed: called while another one has it. What it raises ends the waiting.
+        """
+        while not self._beside.acquire(timeout=_WAITING):
+            heed()
+        try:
+            yield self._session.llama
+        finally:
+            self._beside.release()
 
     @property
     def llama(self) -> BaseLlama:

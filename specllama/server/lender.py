@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Generator, Iterator
 from typing import cast
 
 from specllama import Llama
 from specllama.engine.seeds import seed_for_completion
 from specllama.engine.watch import Watch
+from specllama.parallel.alone import takes_the_model_alone
 from specllama.warn import warn
 
 from .answers import Answers
 from .job import Item
 from .requests import ChatRequest, CompletionRequest
-
-_WAITING = 0.05  # seconds between two looks at whether the client has left
 
 
 class Lender:
@@ -37,7 +35,6 @@ class Lender:
     def __init__(self, llm: Llama, max_parallel: int) -> None:
         self.llm = llm
         self.num_places = 1 if max_parallel == 1 else llm.places.open(max_parallel)
-        self._alone = threading.Lock()
         if self.num_places < max_parallel:
             warn(
                 f"one request after the other instead of {max_parallel} at once: the memory of this model, or of its "
@@ -60,16 +57,10 @@ class Lender:
         Raises:
             Stopped: the client has left before it was its turn.
         """
-        if not _takes_the_model_alone(request):
-            with self.llm.places.taken(request.text()) as place:
-                yield cast(Llama, place)
-            return
-        while not self._alone.acquire(timeout=_WAITING):
-            watch.heed()
-        try:
-            yield self.llm
-        finally:
-            self._alone.release()
+        places = self.llm.places
+        is_alone = takes_the_model_alone(dict(request))
+        with places.beside(watch.heed) if is_alone else places.taken(request.text()) as llm:
+            yield cast(Llama, llm)
 
 
 class _AnswersAtPlace(Answers):
@@ -82,9 +73,3 @@ class _AnswersAtPlace(Answers):
     def __call__(self, watch: Watch) -> Generator[Item, None, None]:
         with self._lender.lent(self._request, watch) as llm:
             yield from Answers(llm, self._request)(watch)
-
-
-def _takes_the_model_alone(request: CompletionRequest | ChatRequest) -> bool:
-    """Whether a place would refuse it, see ``Session.require_alone``."""
-    scores_prompt = isinstance(request, CompletionRequest) and request.echo and request.logprobs is not None
-    return bool(request.mirostat_mode or scores_prompt)

@@ -1,0 +1,146 @@
+"""Compares many texts at once with llama.cpp's own llama-server: the same prompts, greedily, by turns.
+
+Run it where specllama is installed: ``python scripts/llama_server.py FOLDER TARGET DRAFT``. FOLDER has the program,
+best built from the llama.cpp that is in llama-cpp-python's sdist (``vendor/llama.cpp``: ``cmake -B build``, ``cmake
+--build build --target llama-server``; it comes to lie in ``build/bin``). Nothing else should use the machine. Both get
+the prompts as tokens. The server has as many slots and clients as there are texts at once, and runs without a draft, as
+it is with one, and with 4 drafted tokens. All figures are tokens per second, the prompts' time included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import recorded
+from many_texts import N_CTX, chosen, run
+from pair import add_pair, opened
+
+import specllama
+from specllama.bench.machine import describe_machine
+from specllama.models.catalog import resolve
+
+DRAFTED = ["--spec-type", "draft-simple"]
+THEIRS: dict[str, list[str]] = {
+    "llama-server": [],
+    "llama-server, draft": DRAFTED,
+    "llama-server, draft of 4": [*DRAFTED, "--spec-draft-n-max", "4"],
+}
+OURS: dict[str, int | str] = {"specllama": 0, "specllama, auto": "auto"}
+START_SECONDS = 120
+PAUSE = 0.5  # seconds: the threads of the one before have stopped spinning
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def command(given: argparse.Namespace, way: str, num_slots: int, port: int) -> list[str]:
+    """How the server is called."""
+    n = str(given.threads)
+    found = [str(given.folder / "llama-server"), "-m", resolve(given.target), "-np", str(num_slots)]
+    found += ["-c", str(N_CTX * num_slots), "-t", n, "-tb", n, "--port", str(port), "--no-ui", "-cram", "0"]
+    found += ["-fa", "on" if given.flash_attn else "auto"]
+    if THEIRS[way]:
+        found += ["-md", resolve(given.draft), "-td", n, "-tbd", n, *THEIRS[way]]
+    return found
+
+
+@contextlib.contextmanager
+def llama_server(given: argparse.Namespace, way: str, num_slots: int) -> Iterator[httpx.Client]:
+    """The server, once it answers; its words if it does not."""
+    port = free_port()
+    with tempfile.TemporaryFile("w+") as log, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=None) as client:
+        process = subprocess.Popen(command(given, way, num_slots, port), stdout=log, stderr=log)
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while not answers(client):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    log.seek(0)
+                    raise RuntimeError(f"llama-server does not start:\n{log.read()[-2000:]}")
+                time.sleep(0.2)
+            yield client
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def answers(client: httpx.Client) -> bool:
+    """Whether the server is there, with its models."""
+    try:
+        return client.get("/health", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def their_rate(given: argparse.Namespace, prompts: list[list[int]], way: str, num_slots: int) -> dict[str, Any]:
+    """One way, with so many slots."""
+
+    def ask(tokens: list[int]) -> int:
+        body = {"prompt": tokens, "n_predict": given.max_tokens, "temperature": 0.0, "cache_prompt": True}
+        reply = client.post("/completion", json=body).raise_for_status().json()
+        if reply["tokens_evaluated"] != len(tokens):
+            raise RuntimeError(f"llama-server made {reply['tokens_evaluated']} tokens of {len(tokens)}")
+        return int(reply["tokens_predicted"])
+
+    with llama_server(given, way, num_slots) as client, ThreadPoolExecutor(num_slots) as clients:
+        ask(prompts[-1][:4])  # what is allocated once
+        start = time.perf_counter()
+        tokens = sum(clients.map(ask, prompts))
+        return {"tokens": tokens, "seconds": time.perf_counter() - start}
+
+
+def our_rate(llm: specllama.Llama, given: argparse.Namespace, prompts: list[Any], way: str, n: int) -> dict[str, Any]:
+    """One way, with so many texts at once."""
+    found = run(llm, prompts, n, max_tokens=given.max_tokens, temperature=0.0, num_draft_tokens=OURS[way])
+    return {"tokens": found["tokens"], "seconds": found["seconds"]}
+
+
+def main() -> None:
+    """Print the table, a row as soon as it is known."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    add_pair(parser)
+    parser.add_argument("--kernels", default="auto", help="ours, or off: llama.cpp's own on both sides")
+    parser.add_argument("--prompts", type=Path, help="as for specllama bench")
+    parser.add_argument("--texts", type=int, default=16)
+    parser.add_argument("-n", "--max-tokens", type=int, default=64)
+    parser.add_argument("--parallel", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+    given = parser.parse_args()
+    llm = opened(given, n_ctx=N_CTX, kernels=given.kernels)
+    prompts = chosen(llm, given)
+    ways = [*OURS, *THEIRS]
+    runs: list[dict[str, Any]] = []
+    print(f"| at once | {' | '.join(ways)} |\n|---:|{'---:|' * len(ways)}", flush=True)
+    for row, num_texts in enumerate(given.parallel):
+        rates = dict.fromkeys(ways, 0.0)
+        for way in ways if row % 2 == 0 else reversed(ways):
+            time.sleep(PAUSE)
+            if way in OURS:
+                found = our_rate(llm, given, prompts, way, num_texts)
+            else:
+                found = their_rate(given, prompts, way, num_texts)
+            runs.append({"at_once": num_texts, "way": way, **found})
+            rates[way] = found["tokens"] / found["seconds"]
+        print(f"| {num_texts} | {' | '.join(f'{rates[way]:.1f}' for way in ways)} |", flush=True)
+    machine = describe_machine(llm)
+    llm.close()
+    if given.record:
+        recorded.keep(given.record, {"machine": machine, "texts": given.texts, "runs": runs})
+
+
+if __name__ == "__main__":
+    main()

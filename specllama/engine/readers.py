@@ -1,0 +1,50 @@
+"""Threads that read what one of them may free."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from .session import raise_busy
+
+
+class Readers:
+    """A context manager for those who read; ``freeing`` waits for them."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._threads: list[int] = []
+
+    def __enter__(self) -> None:
+        """Read."""
+        with self._changed:
+            self._threads.append(threading.get_ident())
+
+    def __exit__(self, *exception: object) -> None:
+        """No longer."""
+        with self._changed:
+            self._threads.remove(threading.get_ident())
+            self._changed.notify_all()
+
+    def require_outside(self) -> None:
+        """Refuse what waits for the readers to one of them.
+
+        Raises:
+            BusyError: the calling thread reads; this is a signal handler, say.
+        """
+        with self._changed:
+            if threading.get_ident() in self._threads:
+                raise_busy()
+
+    @contextlib.contextmanager
+    def freeing(self) -> Iterator[None]:
+        """Wait until nobody reads. Nobody begins to within the block.
+
+        Raises:
+            BusyError: the calling thread reads.
+        """
+        with self._changed:
+            self.require_outside()
+            self._changed.wait_for(lambda: not self._threads)
+            yield
