@@ -259,6 +259,15 @@ def many_texts() -> str:
     return table(["prompts", "texts at once", "drafts", "tokens/s", "ratio", "equal texts"], rows, 3)
 
 
+def llama_server() -> str:
+    """Tokens per second of many texts at once, and llama-server's."""
+    runs = [run for found in present(["llama-server-q4_k_m"]).values() for run in found["runs"]]
+    ways = list(dict.fromkeys(run["way"] for run in sorted(runs, key=lambda run: run["at_once"])))
+    rates = {(run["at_once"], run["way"]): run["tokens"] / run["seconds"] for run in runs}
+    counts = sorted({count for count, _ in rates})
+    return table(["texts at once", *ways], [[str(n), *(f"{rates[n, way]:.1f}" for way in ways)] for n in counts])
+
+
 def overhead() -> str:
     """What a call costs outside the loop."""
     rows = load("overhead")["rows"]
@@ -348,7 +357,7 @@ TABLES = {
     function.__name__.replace("_", "-"): function
     for function in (
         headline, speedups, details, categories, batches, gains, ceilings, accuracy, perplexity, loading, splits,
-        many_texts,
+        many_texts, llama_server,
         overhead, lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts, machines,
     )
 }  # fmt: skip

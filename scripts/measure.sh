@@ -12,6 +12,8 @@
 #   many-texts-q4_k_m       several texts at once; these take longer
 #   many-texts-humaneval-q4_k_m
 #   json-schemas-TYPE       answers in JSON; f16 too
+#   llama-server-q4_k_m     several texts at once, against llama.cpp's server; LLAMA_SERVER names the folder that has it.
+#                           Only by name: it has to be built (scripts/llama_server.py says how)
 #   These need no quiet machine:
 #   accuracy, perplexity-TYPE, splits-TYPE-WAY
 set -eu -o pipefail
@@ -91,6 +93,10 @@ measure() {
         lookup-cost) python "$scripts/lookup_cost.py" --record "$part" ;;
         many-texts-humaneval-*)
             python "$scripts/many_texts.py" "$(model "$part")" "$draft" --prompts "$PROMPTS/$(prompts humaneval)" --record "$part"
+            ;;
+        llama-server-*)
+            : "${LLAMA_SERVER:?names the folder of llama-server}"
+            python "$scripts/llama_server.py" "$LLAMA_SERVER" "$(model "$part")" "$draft" --parallel 1 8 --record "$part"
             ;;
         many-texts-*) python "$scripts/many_texts.py" "$(model "$part")" "$draft" --record "$part" ;;
         accuracy) python "$scripts/accuracy.py" --record "$part" ;;

@@ -111,6 +111,7 @@ class TinyFiles:
     larger: Path
     other_token: Path
     other_bos: Path
+    no_bos: Path
     other_eos: Path
     eos_happy: Path
     letters: Path
@@ -180,6 +181,7 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
         larger=llama("larger", words, tiny.llama_weights(words, seed=4, n_layer=6)),
         other_token=llama("other_token", words.with_token(OTHER_TOKEN, "▁zebra"), weights),
         other_bos=llama("other_bos", dataclasses.replace(words, bos=5), weights),
+        no_bos=llama("no_bos", dataclasses.replace(words, adds_bos=False), weights),
         other_eos=llama("other_eos", dataclasses.replace(words, eos=6), weights),
         eos_happy=llama("eos_happy", words, eos_happy),
         letters=llama("letters", letters, letter_weights),

@@ -317,6 +317,17 @@ def test_completions_of_bad_prompts(make_llama: MakeLlama, tiny_files: TinyFiles
         llm.create_completion([1, 1, 280], max_tokens=3)
 
 
+@pytest.mark.parametrize("arguments", [{}, {"echo": True}, {"logprobs": 1}, {"echo": True, "logprobs": 1}])
+def test_no_text_for_a_model_without_bos(
+    make_llama: MakeLlama, tiny_files: TinyFiles, arguments: dict[str, Any]
+) -> None:
+    """Then there is no token at all. Qwen2.5 is such a model."""
+    llm = make_llama(tiny_files.no_bos)
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        llm.create_completion("", max_tokens=3, **arguments)
+    assert_still_works(llm)
+
+
 def test_the_whole_context_as_prompt(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = make_llama(draft=tiny_files.good, n_ctx=256)
     full = [1] + [280] * 255

@@ -40,7 +40,7 @@ def process(tiny_files: TinyFiles, *options: str) -> Iterator[tuple[subprocess.P
     assert running.stderr is not None
     try:
         line = running.stderr.readline()
-        assert line.startswith("serving target.gguf on http://127.0.0.1:")
+        assert line.startswith(f"serving {tiny_files.target.name} on http://127.0.0.1:")
         yield running, line.split()[-1]
     finally:
         running.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from needed import imported
 
 imported("fastapi")
@@ -20,11 +22,12 @@ if TYPE_CHECKING:
     from conftest import TinyFiles
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "fuzz_server.py"
-NUM_REQUESTS = 300  # scripts/fuzz_server.py -n 10000 sends more
+NUM_REQUESTS = 200  # scripts/fuzz_server.py -n 10000 sends more
 
 
-def test_fuzzed_requests(tiny_files: TinyFiles) -> None:
-    with process(tiny_files) as (running, url):
+@pytest.mark.parametrize("target", ["target", "no_bos"])
+def test_fuzzed_requests(tiny_files: TinyFiles, target: str) -> None:
+    with process(dataclasses.replace(tiny_files, target=getattr(tiny_files, target))) as (running, url):
         said = running.stderr
         assert said is not None
         reader = threading.Thread(target=lambda: [None for _ in said])  # llama.cpp says much of wrong grammars

@@ -164,3 +164,16 @@ def test_a_null_character_in_a_name(served: Served) -> None:
         assert ask(served, PATHS[1], **fields).status_code < 500
     message = {"role": "user", "content": "a\0b", "name": "\0"}
     assert served.post(PATHS[1], messages=[message], max_tokens=2).status_code < 500
+
+
+def test_nothing_to_score(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """An empty prompt of a model without BOS: no token, and no probability."""
+    with serving(make_llama(tiny_files.no_bos)) as served:
+        reply = served.post("/v1/completions", prompt="", echo=True, logprobs=1, max_tokens=0)
+        assert reply.status_code == 200, reply.text
+        [choice] = reply.json()["choices"]
+        assert choice["text"] == ""
+        assert choice["logprobs"]["tokens"] == choice["logprobs"]["token_logprobs"] == []
+        refused = served.post("/v1/completions", prompt="", echo=True, logprobs=1, max_tokens=2)
+        assert refused.status_code == 400
+        assert "the prompt is empty" in refused.text

@@ -42,6 +42,7 @@ class Vocabulary:
     bos: int = 1
     eos: int = 2
     chat_template: str = CHAT_TEMPLATE
+    adds_bos: bool = True
 
     def __len__(self) -> int:
         """How many rows the vocabulary has, padding included."""
@@ -200,7 +201,7 @@ def _open(
     writer.add_bos_token_id(vocabulary.bos)
     writer.add_eos_token_id(vocabulary.eos)
     writer.add_unk_token_id(0)
-    writer.add_add_bos_token(True)
+    writer.add_add_bos_token(vocabulary.adds_bos)
     writer.add_add_eos_token(False)
     writer.add_chat_template(vocabulary.chat_template)
     return writer

@@ -21,7 +21,7 @@ def prompt_logprobs(session: Session, tokens: list[int], num_top: int | None) ->
 
     Decodes the prompt anew, in small chunks, because the KV cache keeps no logits.
     """
-    entries: list[_core.TokenLogprob | None] = [None]
+    entries: list[_core.TokenLogprob | None] = [None] * bool(tokens)
     for position, logits in scored(session, tokens):
         entries.append(_core.logprobs(logits, tokens[position + 1], num_top or 0))
     return entries
@@ -59,7 +59,7 @@ class LogprobLog:
 
     def add_prompt(self, tokens: list[int], entries: list[_core.TokenLogprob | None]) -> None:
         """The prompt's own tokens, for ``echo``. A leading BOS is left out."""
-        skip = 1 if tokens[0] == self._llama.token_bos() else 0
+        skip = 1 if tokens[:1] == [self._llama.token_bos()] else 0
         for token, entry in zip(tokens[skip:], entries[skip:], strict=True):
             self._append(token, entry)
         if self._entries:
