@@ -198,8 +198,8 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
     };
     operations_seen = {};
     const int32_t code = api_->llama_decode(context_, batch);
-    saw_ours_ |= operations_seen.ours;
-    saw_foreign_ |= operations_seen.foreign;
+    saw_ours_ = saw_ours_ || operations_seen.ours;
+    saw_foreign_ = saw_foreign_ || operations_seen.foreign;
     if (code == 0) {
         api_->llama_synchronize(context_);  // a GPU backend returns before it is done
         num_decoded_ += tokens_.size();

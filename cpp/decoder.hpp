@@ -161,8 +161,8 @@ private:
     std::size_t num_decoded_ = 0;
     Scheduler * scheduler_ = nullptr;
     std::recursive_mutex memory_mutex_;
-    bool saw_ours_ = false;  // see OperationsSeen
-    bool saw_foreign_ = false;
+    std::atomic<bool> saw_ours_{false};  // see OperationsSeen; others read it while a batch is decoded
+    std::atomic<bool> saw_foreign_{false};
     std::atomic<bool> in_use_{false};
     // The llama_context has its address, and may live longer than this object: never freed.
     Interruption * interruption_ = nullptr;

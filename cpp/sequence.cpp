@@ -42,10 +42,16 @@ void Sequence::assume(std::vector<int32_t> tokens) {
     prompt_.drop_behind(count);
     checkpoints_.drop_behind(count);
     tokens_ = std::move(tokens);
+    count_tokens();
     cells_.resize(count);
     number_cells();
     more_behind_ = true;
     num_forgettable_ = 0;
+}
+
+std::vector<int32_t> Sequence::copy_tokens() const {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    return tokens_;
 }
 
 void Sequence::clear() {
@@ -55,6 +61,7 @@ void Sequence::clear() {
 
 void Sequence::shrink(std::size_t count) {
     tokens_.resize(count);
+    count_tokens();
     cells_.resize(count);
     prompt_.drop_behind(count);
     checkpoints_.drop_behind(count);
@@ -163,6 +170,7 @@ void Sequence::borrow(const std::vector<int32_t> & history) {
     if (decoder_->share(best->id_, id_, tokens_.size(), end)) {
         num_borrowed_ += end - tokens_.size();
         tokens_.assign(history.begin(), history.begin() + static_cast<std::ptrdiff_t>(end));
+        count_tokens();
         cells_.insert(cells_.end(), best->cells_.begin() + static_cast<std::ptrdiff_t>(cells_.size()),
                       best->cells_.begin() + static_cast<std::ptrdiff_t>(end));
     } else {
@@ -212,6 +220,7 @@ BatchPart Sequence::part_of(const Addition & addition) const {
 
 void Sequence::added(const Addition & addition, std::size_t first_row, double seconds) {
     tokens_.insert(tokens_.end(), addition.tokens, addition.tokens + addition.count);
+    count_tokens();
     number_cells();
     num_forgettable_ = std::min(decoder_->num_snapshots(), addition.count - 1);
     first_row_ = first_row;

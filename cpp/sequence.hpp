@@ -1,6 +1,7 @@
 // One sequence of a decoder: the tokens that the memory holds of it, and how it goes back to fewer.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,6 +28,9 @@ public:
 
     // The tokens whose keys and values the cache holds, from position 0.
     const std::vector<int32_t> & tokens() const { return tokens_; }
+    // The same for a thread that has no part in it: a scheduler may take them from a text that has ended.
+    std::size_t num_tokens() const { return num_tokens_.load(std::memory_order_relaxed); }
+    std::vector<int32_t> copy_tokens() const;
 
     // Which cells of the decoder's memory hold them, by numbers of our own: what two sequences share has the same ones.
     const std::vector<std::uint64_t> & cells() const { return cells_; }
@@ -104,6 +108,7 @@ private:
     bool remove_behind(std::size_t count);
     void restore(std::size_t count);
     void shrink(std::size_t count);
+    void count_tokens() { num_tokens_.store(tokens_.size(), std::memory_order_relaxed); }
     void number_cells();
     void save_to(Checkpoints & checkpoints, std::size_t most);
     void clear();
@@ -114,6 +119,7 @@ private:
     int32_t id_;
     std::size_t num_forgettable_ = 0;
     std::vector<int32_t> tokens_;  // changed under the decoder's memory_mutex() alone
+    std::atomic<std::size_t> num_tokens_{0};
     std::vector<std::uint64_t> cells_;
     std::vector<int32_t> plan_;    // see plan()
     std::uint64_t plan_turn_ = 0;  // which plan of the decoder's it is; 0: none

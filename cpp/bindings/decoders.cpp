@@ -64,8 +64,15 @@ void bind_sequence_class(py::module_ & module) {
         .def(py::init<std::shared_ptr<Decoder>, int32_t>(), py::arg("decoder"), py::arg("id"))
         .def_property_readonly("decoder", py::overload_cast<>(&Sequence::decoder),
                                py::return_value_policy::reference_internal)
-        .def_property_readonly("num_tokens", [](const Sequence & self) { return self.tokens().size(); })
-        .def("tokens", [](const Sequence & self) { return to_array(self.tokens()); })
+        .def_property_readonly("num_tokens", &Sequence::num_tokens)
+        .def("tokens",
+             [](const Sequence & self) {
+                 const auto copy = [&self] {
+                     const py::gil_scoped_release release;  // who has the memory may wait for it
+                     return self.copy_tokens();
+                 };
+                 return to_array(copy());
+             })
         .def(
             "assume",
             [](Sequence & self, const Tokens & tokens) {
