@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import recorded
-from many_texts import N_CTX, chosen, run
+from many_texts import N_CTX, add_texts, chosen, close, run
 from pair import add_pair, opened
 
 import specllama
-from specllama.bench.machine import describe_machine
 from specllama.models.catalog import resolve
 
 DRAFTED = ["--spec-type", "draft-simple"]
@@ -114,11 +112,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     add_pair(parser)
     parser.add_argument("--kernels", default="auto", help="ours, or off: llama.cpp's own on both sides")
-    parser.add_argument("--prompts", type=Path, help="as for specllama bench")
-    parser.add_argument("--texts", type=int, default=16)
-    parser.add_argument("-n", "--max-tokens", type=int, default=64)
-    parser.add_argument("--parallel", type=int, nargs="+", default=[1, 4, 8])
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+    add_texts(parser, [1, 4, 8])
     given = parser.parse_args()
     llm = opened(given, n_ctx=N_CTX, kernels=given.kernels)
     prompts = chosen(llm, given)
@@ -136,10 +130,7 @@ def main() -> None:
             runs.append({"at_once": num_texts, "way": way, **found})
             rates[way] = found["tokens"] / found["seconds"]
         print(f"| {num_texts} | {' | '.join(f'{rates[way]:.1f}' for way in ways)} |", flush=True)
-    machine = describe_machine(llm)
-    llm.close()
-    if given.record:
-        recorded.keep(given.record, {"machine": machine, "texts": given.texts, "runs": runs})
+    close(llm, given, runs)
 
 
 if __name__ == "__main__":

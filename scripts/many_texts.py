@@ -51,15 +51,28 @@ def run(llm: specllama.Llama, prompts: list[Any], max_parallel: int, **options: 
     }
 
 
+def add_texts(parser: argparse.ArgumentParser, parallel: list[int]) -> None:
+    """Adds which texts, how many at once by default, and where the runs are kept."""
+    parser.add_argument("--prompts", type=Path, help="as for specllama bench")
+    parser.add_argument("--texts", type=int, default=16)
+    parser.add_argument("-n", "--max-tokens", type=int, default=64)
+    parser.add_argument("--parallel", type=int, nargs="+", default=parallel)
+    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+
+
+def close(llm: specllama.Llama, given: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
+    """Keep the runs, if they are to be kept."""
+    machine = describe_machine(llm)
+    llm.close()
+    if given.record:
+        recorded.keep(given.record, {"machine": machine, "texts": given.texts, "runs": runs})
+
+
 def main() -> None:
     """Print tokens per second of each mode."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_pair(parser, flash_attn_help="for one text, too: several have it anyway")
-    parser.add_argument("--prompts", type=Path, help="as for specllama bench")
-    parser.add_argument("--texts", type=int, default=16)
-    parser.add_argument("-n", "--max-tokens", type=int, default=64)
-    parser.add_argument("--parallel", type=int, nargs="+", default=[1, 2, 4, 8, 16])
-    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+    add_texts(parser, [1, 2, 4, 8, 16])
     given = parser.parse_args()
     llm = opened(given, n_ctx=N_CTX)
     prompts = chosen(llm, given)
@@ -75,10 +88,7 @@ def main() -> None:
         print(
             f"{max_parallel:3} at once, {drafted!s:>4}: {rate:6.1f} tokens/s, {found['equal']} texts equal", flush=True
         )
-    machine = describe_machine(llm)
-    llm.close()
-    if given.record:
-        recorded.keep(given.record, {"machine": machine, "texts": given.texts, "runs": runs})
+    close(llm, given, runs)
 
 
 if __name__ == "__main__":
