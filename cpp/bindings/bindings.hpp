@@ -26,7 +26,7 @@ void bind_kernels(pybind11::module_ & module);       // the kernels, and the buf
 void bind_buffer_types(pybind11::module_ & module);  // ggml's own list of buffer types
 
 // What only tests use: specllama._core._test.
-void bind_file_pages_for_tests(pybind11::module_ & module);
+void bind_memory_pages_for_tests(pybind11::module_ & module);
 void bind_noise_for_tests(pybind11::module_ & module);
 void bind_rules_for_tests(pybind11::module_ & module);
 void bind_constraints_for_tests(pybind11::module_ & module);

@@ -10,7 +10,7 @@
 
 #include "batch_invariance.hpp"
 #include "ggml_plugin/cache_product.hpp"
-#include "ggml_plugin/file_pages.hpp"
+#include "ggml_plugin/memory_pages.hpp"
 #include "ggml_plugin/flash_attention.hpp"
 #include "ggml_plugin/product.hpp"
 #include "kernels/pack.hpp"
@@ -185,6 +185,7 @@ ggml::Buffer * KernelBufferType::allocate(ggml::BufferType * type, std::size_t s
     words[ggml::kSetTensor] = reinterpret_cast<void *>(&set_tensor);
     words[ggml::kGetTensor] = nullptr;
     words[the_one_->num_functions_ - ggml::kCopyTensorFromEnd] = nullptr;
+    prefer_large_pages(api.ggml_backend_buffer_get_base(buffer), size);
     loaded += api.ggml_backend_buffer_get_size(buffer);
     return buffer;
 }

@@ -26,8 +26,9 @@ public:
 private:
     int64_t chunk(int num_threads) const;
     void multiply_panels(uint8_t * work, int64_t first, int64_t last) const;
-    void multiply_one(const uint8_t * panel, const uint8_t * tile, int64_t first_column, int width,
-                      int64_t first_row) const;
+    static bool is_even(float * const * out, int width, int64_t stride);
+    void multiply_apart(kernels::Multiply multiply, const uint8_t * panel, const uint8_t * tile, float * const * out,
+                        int width, int64_t first_row) const;
     const float * column(const ggml::Tensor * tensor, int64_t index) const;
     uint8_t * tile(uint8_t * work, int64_t index) const;
 

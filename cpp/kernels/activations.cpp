@@ -18,6 +18,22 @@ void place_wide(const QuantizedBlock & block, int steps, int width, int column, 
     }
 }
 
+// Two sums are written as one number: a processor waits if it reads together what was written apart.
+void place_sums(const QuantizedBlock & block, const Layout & layout, int width, uint8_t * at) {
+    const int16_t * sums = block.sums;
+    for (int pair = 0; pair < layout.num_scales() / 2; ++pair, at += 4 * width) {
+        int first = *sums++;
+        int second = *sums++;
+        if (layout.span == 32) {
+            first += second;
+            second = *sums++;
+            second += *sums++;
+        }
+        const uint32_t two = static_cast<uint16_t>(first) | static_cast<uint32_t>(second) << 16;
+        std::memcpy(at, &two, sizeof two);
+    }
+}
+
 }  // namespace
 
 void place(const Layout & layout, bool wide, const QuantizedBlock & block, int width, int column, uint8_t * tile) {
@@ -35,14 +51,7 @@ void place(const Layout & layout, bool wide, const QuantizedBlock & block, int w
         const int32_t sum = block.sums[0] + block.sums[1];
         std::memcpy(sums + 4 * column, &sum, 4);
     } else {
-        const int parts = layout.span / 16;
-        for (int pair = 0; pair < layout.num_scales() / 2; ++pair) {
-            int16_t two[2] = {};
-            for (int i = 0; i < 2 * parts; ++i) {
-                two[i / parts] = static_cast<int16_t>(two[i / parts] + block.sums[2 * parts * pair + i]);
-            }
-            std::memcpy(sums + 4 * (pair * width + column), two, 4);
-        }
+        place_sums(block, layout, width, sums + 4 * column);
     }
     std::memcpy(sums + shape.sum_bytes * width + 4 * column, &block.d, 4);
 }

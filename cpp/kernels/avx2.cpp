@@ -56,10 +56,9 @@ struct Avx2 : Avx2Lanes {
         constexpr bool long_sums = layout.span != 16 && room(layout.largest()) >= 8;
         Lanes total[columns];
         Lanes part[columns];
-        for (int c = 0; c < columns; ++c) {
-            total[c] = _mm256_setzero_si256();
-        }
+        begin<Avx2, type, columns>(tile, total);
         for (int sub = 0; sub < layout.values / 32; ++sub) {
+            prefetch<Avx2, type>(panel, first_row, sub);
             const uint8_t * codes = panel + 64 * (layout.low_bits + layout.high_bits) * sub + 4 * first_row;
             const uint8_t * x = tile + 32 * columns * sub;
             Lanes scale[2] = {_mm256_set1_epi16(1), _mm256_set1_epi16(1)};
@@ -86,6 +85,7 @@ struct Avx2 : Avx2Lanes {
             weighted[c] = spread(0.0F);
         }
         for (int sub = 0; sub < layout.values / 32; ++sub) {
+            prefetch<Avx2, type>(panel, first_row, sub);
             const uint8_t * codes = panel + 64 * layout.low_bits * sub + 4 * first_row;
             const uint8_t * x = tile + 64 * columns * sub;
             Lanes total[columns];

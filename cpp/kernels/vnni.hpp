@@ -56,10 +56,12 @@ struct Vnni : Base {
             weighted[c] = Base::spread(0.0F);
         }
         for (int sub = 0; sub < layout.values / 32; ++sub) {
+            prefetch<Vnni, type>(panel, first_row, sub);
             const uint8_t * codes = panel + 64 * (layout.low_bits + layout.high_bits) * sub + 4 * first_row;
             const uint8_t * x = tile + 32 * columns * sub;
             if constexpr (layout.span == 0) {
-                add_half<type, columns>(codes, 0, x, true, dot);
+                begin<Vnni, type, columns>(tile, dot);
+                add_half<type, columns>(codes, 0, x, false, dot);
                 add_half<type, columns>(codes, 1, x, false, dot);
                 for (int c = 0; c < columns; ++c) {
                     weighted[c] = Base::to_floats(dot[c]);

@@ -1,5 +1,5 @@
-// What the system is told about the pages of a model's file.
-#include "../../ggml_plugin/file_pages.hpp"
+// What the system is told about the pages that weights are in.
+#include "../../ggml_plugin/memory_pages.hpp"
 
 #include "../bindings.hpp"
 
@@ -7,7 +7,7 @@ namespace py = pybind11;
 
 namespace specllama {
 
-void bind_file_pages_for_tests(py::module_ & module) {
+void bind_memory_pages_for_tests(py::module_ & module) {
     module.def(
         "let_go_of_file",
         [](std::uintptr_t address, std::size_t size) { let_go_of_file(reinterpret_cast<const void *>(address), size); },

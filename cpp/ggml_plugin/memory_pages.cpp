@@ -1,4 +1,4 @@
-#include "ggml_plugin/file_pages.hpp"
+#include "ggml_plugin/memory_pages.hpp"
 
 #if defined(__linux__)
 
@@ -56,6 +56,8 @@ void let_go_of_file(const void * data, std::size_t size) {
     }
 }
 
+void prefer_large_pages(void * data, std::size_t size) { advise(pages_within(data, size), MADV_HUGEPAGE); }
+
 }  // namespace specllama
 
 #else
@@ -63,6 +65,8 @@ void let_go_of_file(const void * data, std::size_t size) {
 namespace specllama {
 
 void let_go_of_file(const void * /*data*/, std::size_t /*size*/) {}
+
+void prefer_large_pages(void * /*data*/, std::size_t /*size*/) {}
 
 }  // namespace specllama
 
