@@ -55,14 +55,17 @@ void Product::quantize(const ggml::ComputeParams & params) const {
         new (work) std::atomic<int64_t>(0);
     }
     kernels::QuantizedBlock block = {};
-    for (int64_t item = params.ith; item < tiles_.columns * num_blocks_; item += params.nth) {
-        const int64_t index = item / num_blocks_;
-        const int64_t b = item % num_blocks_;
+    int64_t b = params.ith;
+    for (int64_t index = 0; index < tiles_.columns; ++index, b -= num_blocks_) {
+        const float * x = column(op_->src[1], index);
         const int64_t t = tiles_.of(index);
         const int width = tiles_.width(t);
-        set_.quantize(column(op_->src[1], index) + b * layout_.values, layout_.values, block);
-        kernels::place(layout_, set_.wide(type_), block, width, static_cast<int>(index - tiles_.begin(t)),
-                       tile(work, t) + b * width * shape_.column_bytes());
+        const auto place_in_tile = static_cast<int>(index - tiles_.begin(t));
+        for (; b < num_blocks_; b += params.nth) {
+            set_.quantize(x + b * layout_.values, layout_.values, block);
+            kernels::place(layout_, set_.wide(type_), block, width, place_in_tile,
+                           tile(work, t) + b * width * shape_.column_bytes());
+        }
     }
 }
 

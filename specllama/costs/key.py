@@ -13,7 +13,7 @@ from specllama.backend.cpu import cpu_name
 from specllama.backend.kernel_use import use_of
 from specllama.backend.prepare import prepare_backend
 
-_KERNELS_GENERATION = 1  # one more when ours become faster: what was measured before says nothing then
+_KERNELS_GENERATION = 2  # one more when ours become faster: what was measured before says nothing then
 _MODEL = ("n_gpu_layers", "split_mode", "main_gpu")
 # Of the context, besides threads and batches. Not all releases of llama_cpp have all of them.
 _CONTEXT = ("offload_kqv", "op_offload", "flash_attn", "flash_attn_type", "type_k", "type_v")
