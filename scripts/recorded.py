@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data"
+MACHINE = os.environ.get("MACHINE", "")  # a folder of docs/data/: a second machine's, beside that of most figures
 DIGITS = 5  # of a number: more is noise, and makes files large
 MEASURED = ("cpp", "specllama", "scripts", "CMakeLists.txt")  # a change there is another program than the commit's
 
@@ -29,9 +31,10 @@ def keep(name: str, found: Mapping[str, Any]) -> None:
     """
     if "machine" not in found:
         raise ValueError(f"{name} does not say on which machine it was measured")
-    DATA.mkdir(parents=True, exist_ok=True)
+    folder = DATA / MACHINE
+    folder.mkdir(parents=True, exist_ok=True)
     content = {"commit": commit(), **_rounded(_without_stats(found))}
-    (DATA / f"{name}.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    (folder / f"{name}.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def commit() -> str:
