@@ -1,13 +1,15 @@
-"""Reads what was measured, and makes text of it: a function for each table, see tables.py."""
+"""Reads what was measured, and makes text of it: a function for each table, see tables.py.
+
+Each takes the folder of a machine's measurements: docs/data/, or one in it.
+"""
 
 from __future__ import annotations
 
 import json
 import statistics
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
-
-import recorded
 
 TYPES = {"q4_k_m": "Q4_K_M", "q8_0": "Q8_0", "f16": "F16"}
 WAYS = {"ours": "our kernels", "theirs": "llama.cpp's"}
@@ -22,27 +24,27 @@ class MissingError(LookupError):
     """A measurement has not been made; its text is the name of its part of scripts/measure.sh."""
 
 
-def load(name: str) -> Json:
+def load(data: Path, name: str) -> Json:
     """A file of docs/data/.
 
     Raises:
         MissingError: there is none.
     """
-    path = recorded.DATA / f"{name}.json"
+    path = data / f"{name}.json"
     if not path.is_file():
         raise MissingError(name)
     found: Json = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
-def present(names: Iterable[str]) -> dict[str, Json]:
+def present(data: Path, names: Iterable[str]) -> dict[str, Json]:
     """Those of some files that are there.
 
     Raises:
         MissingError: none is.
     """
     wanted = list(names)
-    found = {name: load(name) for name in wanted if (recorded.DATA / f"{name}.json").is_file()}
+    found = {name: load(data, name) for name in wanted if (data / f"{name}.json").is_file()}
     if not found:
         raise MissingError(" ".join(wanted))
     return found
@@ -54,10 +56,10 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], num_left: int = 
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (titles, rule, *rows))
 
 
-def _summaries(kind: str) -> dict[tuple[str, str], Json]:
+def _summaries(data: Path, kind: str) -> dict[tuple[str, str], Json]:
     """The benchmark of a set of prompts by (type, way); F16 has no kernels of ours."""
     names = {f"{kind}-{weights}-{way}": (weights, way) for weights in TYPES for way in WAYS}
-    return {names[name]: found for name, found in present(names).items()}
+    return {names[name]: found for name, found in present(data, names).items()}
 
 
 def _row(result: Json, category: str = "all") -> Json:
@@ -74,9 +76,9 @@ def _median(samples: Sequence[float]) -> float:
     return statistics.median(samples)
 
 
-def speedups() -> str:
+def speedups(data: Path) -> str:
     """The speedup of auto for each set of prompts, with its interval."""
-    found = {kind: _summaries(kind) for kind in SETS if any(recorded.DATA.glob(f"{kind}-*.json"))}
+    found = {kind: _summaries(data, kind) for kind in SETS if any(data.glob(f"{kind}-*.json"))}
     if not found:
         raise MissingError(" ".join(f"{kind}-{weights}-{way}" for kind in SETS for weights in TYPES for way in WAYS))
     columns = [(t, w) for t in TYPES for w in WAYS if any((t, w) in of for of in found.values())]
@@ -92,19 +94,19 @@ def speedups() -> str:
     return table(["prompts", *(_title(*column) for column in columns)], rows)
 
 
-def headline() -> str:
+def headline(data: Path) -> str:
     """The gain in code, and over many kinds of text, in words."""
-    code, texts = (_row(load(f"{kind}-q8_0-ours"))["speedup_mean"] for kind in ("humaneval", "spec-bench"))
+    code, texts = (_row(load(data, f"{kind}-q8_0-ours"))["speedup_mean"] for kind in ("humaneval", "spec-bench"))
     return f"{code:.1f} times as many for code, {texts:.1f} times as many on average over 13 kinds of text"
 
 
-def details() -> str:
+def details(data: Path) -> str:
     """What else the benchmarks say."""
     rows = []
     for kind in SETS:
-        if not any(recorded.DATA.glob(f"{kind}-*.json")):
+        if not any(data.glob(f"{kind}-*.json")):
             continue
-        for (weights, way), result in _summaries(kind).items():
+        for (weights, way), result in _summaries(data, kind).items():
             row, plain = _row(result), next(one for one in result["summary"] if one["mode"] == "plain")
             rows.append(
                 [
@@ -125,9 +127,9 @@ def details() -> str:
     return table(titles.split("|"), rows, 2)
 
 
-def categories() -> str:
+def categories(data: Path) -> str:
     """The speedup by category of Spec-Bench, the best first."""
-    found = _summaries("spec-bench")
+    found = _summaries(data, "spec-bench")
     first = next(iter(found.values()))
     names = [row["category"] for row in first["summary"] if row["mode"] == "auto" and row["category"] != "all"]
     names.sort(key=lambda name: -_row(first, name)["speedup_mean"])
@@ -135,41 +137,41 @@ def categories() -> str:
     return table(["", *(_title(*key) for key in found)], rows)
 
 
-def _costs() -> dict[str, Json]:
+def _costs(data: Path) -> dict[str, Json]:
     names = {f"costs-{weights}": name for weights, name in TYPES.items()}
-    return {names[key]: found for key, found in present(names).items()}
+    return {names[key]: found for key, found in present(data, names).items()}
 
 
-def batches() -> str:
+def batches(data: Path) -> str:
     """T(1), T(n) in units of it, and prompts, with llama.cpp's kernels and with ours."""
     rows = []
-    for weights, found in _costs().items():
+    for weights, found in _costs(data).items():
         for way, samples in found["batches"].items():
             one = _median(samples["1"])
             cells = [weights, "our kernels" if way == "ours" else "llama.cpp's", f"{one * 1e3:.0f} ms"]
             cells += [f"{_median(samples[str(n)]) / one:.2f}" for n in SIZES]
             cells += [f"{int(n) / _median(each):.0f}" for n, each in found["prompts"][way].items()]
             rows.append(cells)
-    prompts = [f"prompt of {n}, t/s" for n in next(iter(_costs().values()))["prompts"]["ours"]]
+    prompts = [f"prompt of {n}, t/s" for n in next(iter(_costs(data).values()))["prompts"]["ours"]]
     return table(["weights", "kernels", "T(1)", *(f"T({n})" for n in SIZES), *prompts], rows, 2)
 
 
-def gains() -> str:
+def gains(data: Path) -> str:
     """Time of llama.cpp's kernels over ours."""
     rows = []
-    for weights, found in _costs().items():
+    for weights, found in _costs(data).items():
         theirs, ours = (found["batches"][way] for way in ("llama.cpp", "ours"))
         cells = [weights, *(f"{_median(theirs[str(n)]) / _median(ours[str(n)]):.2f}" for n in (1, *SIZES))]
         theirs, ours = (found["prompts"][way] for way in ("llama.cpp", "ours"))
         rows.append([*cells, *(f"{_median(theirs[n]) / _median(ours[n]):.2f}" for n in ours)])
-    prompts = [f"prompt of {n}" for n in next(iter(_costs().values()))["prompts"]["ours"]]
+    prompts = [f"prompt of {n}" for n in next(iter(_costs(data).values()))["prompts"]["ours"]]
     return table(["llama.cpp's time over ours", *(f"n = {n}" for n in (1, *SIZES)), *prompts], rows)
 
 
-def ceilings() -> str:
+def ceilings(data: Path) -> str:
     """What would be possible, by category."""
     names = {f"ceiling-{weights}-{way}": (weights, way) for weights in TYPES for way in WAYS}
-    found = {names[key]: {row["category"]: row for row in one["rows"]} for key, one in present(names).items()}
+    found = {names[key]: {row["category"]: row for row in one["rows"]} for key, one in present(data, names).items()}
     kinds = list(next(iter(found.values())))
     titles = [title for key in found for title in (f"{_title(*key)}: ceiling", "best fixed")]
     cells = "{ceiling:.2f}|{fixed}, {speedup:.2f}"
@@ -177,9 +179,9 @@ def ceilings() -> str:
     return table(["", *titles], rows)
 
 
-def accuracy() -> str:
+def accuracy(data: Path) -> str:
     """The errors of products."""
-    found = load("accuracy")
+    found = load(data, "accuracy")
     ways = {"llama.cpp": "llama.cpp's", "ours": "ours"}
     titles = [f"{n} token{'s' * (n > 1)}, {name}" for n in found["columns"] for name in ways.values()]
     rows = [
@@ -193,7 +195,7 @@ def accuracy() -> str:
     return table(["weights", *titles, "both apart"], rows)
 
 
-def perplexity() -> str:
+def perplexity(data: Path) -> str:
     """The perplexity of a text with both kernels."""
     names = {f"perplexity-{weights}": name for weights, name in TYPES.items() if weights != "f16"}
     rows = [
@@ -204,17 +206,17 @@ def perplexity() -> str:
             f"{one['ratio']:+.3%}",
             f"{one['standard_error']:.3%}",
         ]
-        for key, one in present(names).items()
+        for key, one in present(data, names).items()
     ]
     titles = ["weights", "llama.cpp's kernels", "our kernels", "difference", "its standard error"]
     return table(titles, rows)
 
 
-def loading() -> str:
+def loading(data: Path) -> str:
     """The time and the memory of loading a model."""
     names = {f"loading-{weights}": name for weights, name in TYPES.items() if weights != "f16"}
     rows = []
-    for key, found in present(names).items():
+    for key, found in present(data, names).items():
         for way, of in found["loads"].items():
             sizes = (f"{of[name] / MIB:.0f}" for name in ("weights", "anonymous_used", "mapped_used", "peak"))
             kernels = "our kernels" if way == "ours" else "llama.cpp's"
@@ -225,11 +227,11 @@ def loading() -> str:
     return table(titles, rows, 2)
 
 
-def splits() -> str:
+def splits(data: Path) -> str:
     """How many texts with a draft differ from those without."""
     names = {f"splits-{weights}-{way}": (weights, way) for weights in TYPES for way in WAYS}
     rows = []
-    for key, found in present(names).items():
+    for key, found in present(data, names).items():
         cells = [_title(*names[key])]
         for way in ("greedy", "coupled"):
             of = [text for text in found["texts"] if text["way"] == way]
@@ -238,11 +240,15 @@ def splits() -> str:
     return table(["target", "greedy texts that differ", "texts with a seed that differ"], rows)
 
 
-def many_texts() -> str:
+def many_texts(data: Path) -> str:
     """Tokens per second of many texts at once."""
-    kinds = {"many-texts-q4_k_m": "short", "many-texts-humaneval-q4_k_m": "HumanEval"}
+    kinds = {
+        "many-texts-q4_k_m": "short",
+        "many-texts-humaneval-q4_k_m": "HumanEval",
+        "many-texts-spec-bench-q4_k_m": "Spec-Bench",
+    }
     rows = []
-    for name, found in present(kinds).items():
+    for name, found in present(data, kinds).items():
         one = found["runs"][0]["tokens"] / found["runs"][0]["seconds"]
         for run in found["runs"]:
             rate = run["tokens"] / run["seconds"]
@@ -259,18 +265,18 @@ def many_texts() -> str:
     return table(["prompts", "texts at once", "drafts", "tokens/s", "ratio", "equal texts"], rows, 3)
 
 
-def llama_server() -> str:
+def llama_server(data: Path) -> str:
     """Tokens per second of many texts at once, and llama-server's."""
-    runs = [run for found in present(["llama-server-q4_k_m"]).values() for run in found["runs"]]
+    runs = [run for found in present(data, ["llama-server-q4_k_m"]).values() for run in found["runs"]]
     ways = list(dict.fromkeys(run["way"] for run in sorted(runs, key=lambda run: run["at_once"])))
     rates = {(run["at_once"], run["way"]): run["tokens"] / run["seconds"] for run in runs}
     counts = sorted({count for count, _ in rates})
     return table(["texts at once", *ways], [[str(n), *(f"{rates[n, way]:.1f}" for way in ways)] for n in counts])
 
 
-def overhead() -> str:
+def overhead(data: Path) -> str:
     """What a call costs outside the loop."""
-    rows = load("overhead")["rows"]
+    rows = load(data, "overhead")["rows"]
     lengths = list(rows[0]["us"])
     cells = [
         [
@@ -284,11 +290,11 @@ def overhead() -> str:
     return table(["", "", "with", *(f"{n} tokens" for n in lengths)], cells, 3)
 
 
-def lookup_cost() -> str:
+def lookup_cost(data: Path) -> str:
     """What the lookup's index costs."""
     rows = [
         [f"{row['text']}, {row['tokens']:,} tokens", *(f"{us:.2f}" for us in row["us"]), f"{row['bytes']:.1f}"]
-        for row in load("lookup-cost")["rows"]
+        for row in load(data, "lookup-cost")["rows"]
     ]
     titles = [
         "text",
@@ -300,11 +306,11 @@ def lookup_cost() -> str:
     return table(titles, rows)
 
 
-def json_schemas() -> str:
+def json_schemas(data: Path) -> str:
     """The speedup of answers in JSON."""
     names = {f"json-schemas-{weights}": name for weights, name in TYPES.items()}
     rows = []
-    for key, found in present(names).items():
+    for key, found in present(data, names).items():
         for row in found["rows"]:
             ratios = row["ratios"]
             speedup = f"{statistics.mean(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})"
@@ -314,28 +320,28 @@ def json_schemas() -> str:
     return table(["target", "", "draft tokens", "speedup", "accepted"], rows, 3)
 
 
-def ik_llama_cpp() -> str:
+def ik_llama_cpp(data: Path) -> str:
     """Another project's curves, as it published them."""
     rows = []
-    for curve in load("ik-llama-cpp")["curves"]:
+    for curve in load(data, "ik-llama-cpp")["curves"]:
         seconds = curve["seconds"]  # for `tokens` tokens of each of n texts
         sizes = (f"{seconds[str(n)] / seconds['1']:.2f}" if str(n) in seconds else "" for n in SIZES)
         rows.append([curve["program"], curve["weights"], f"{seconds['1'] / curve['tokens'] * 1e3:.0f} ms", *sizes])
     return table(["program", "weights", "T(1)", *(f"T({n})" for n in SIZES)], rows, 2)
 
 
-def ik_llama_cpp_prompts() -> str:
+def ik_llama_cpp_prompts(data: Path) -> str:
     """Another project's prompts, as it published them."""
     rows = [
         [row["weights"], f"{row['llama.cpp']:.0f}", f"{row['ik_llama.cpp']:.0f}", f"{row['ratio']:.2f}"]
-        for row in load("ik-llama-cpp")["prompts"]
+        for row in load(data, "ik-llama-cpp")["prompts"]
     ]
     return table(["weights", "llama.cpp, t/s", "ik_llama.cpp, t/s", "ratio"], rows)
 
 
-def machines() -> str:
+def machines(data: Path) -> str:
     """What the figures were measured on, and of which commits."""
-    files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(recorded.DATA.glob("*.json"))]
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(data.glob("*.json"))]
     files = [one for one in files if "machine" in one]
     if not files:
         raise MissingError("all")

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Measures what README and docs/ show: bash scripts/measure.sh [PART ...], by default all of them, about 95 minutes on two cores.
 # A part is a file of docs/data/ (PART.json) and takes less than 5 minutes there. Afterwards: python scripts/tables.py.
+# MACHINE names a folder of docs/data/ for another machine's figures, such as avx-512-vnni.
 #
 #   costs-TYPE              T(n) and prompts, llama.cpp's kernels and ours by turns; TYPE is q4_k_m or q8_0
 #   kinds-TYPE-WAY          specllama bench, eight kinds of text; WAY is ours or theirs, whose kernels run (f16: theirs only)
@@ -11,6 +12,7 @@
 #   overhead, lookup-cost   what specllama itself costs
 #   many-texts-q4_k_m       several texts at once; these take longer
 #   many-texts-humaneval-q4_k_m
+#   many-texts-spec-bench-q4_k_m  64 texts of 128 tokens: half an hour, and only by name
 #   json-schemas-TYPE       answers in JSON; f16 too
 #   llama-server-q4_k_m     several texts at once, against llama.cpp's server; LLAMA_SERVER names the folder that has it.
 #                           Only by name: it has to be built (scripts/llama_server.py says how)
@@ -93,6 +95,10 @@ measure() {
         lookup-cost) python "$scripts/lookup_cost.py" --record "$part" ;;
         many-texts-humaneval-*)
             python "$scripts/many_texts.py" "$(model "$part")" "$draft" --prompts "$PROMPTS/$(prompts humaneval)" --record "$part"
+            ;;
+        many-texts-spec-bench-*)
+            python "$scripts/many_texts.py" "$(model "$part")" "$draft" --prompts "$PROMPTS/$(prompts spec_bench)" \
+                --texts 64 --max-tokens 128 --record "$part"
             ;;
         llama-server-*)
             : "${LLAMA_SERVER:?names the folder of llama-server}"

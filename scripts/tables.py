@@ -1,8 +1,9 @@
 """Writes the figures of README.md and docs/ from docs/data/: ``python scripts/tables.py``.
 
 A figure or a table stands between two comments, ``<!-- data: NAME -->`` and ``<!-- /data -->``, within a line or in
-lines of its own. NAME is a function of figures.py. ``--check`` changes nothing, and ends with 1 if a page is not what
-it should be. scripts/measure.sh makes the data.
+lines of its own. NAME is a function of figures.py. ``NAME of MACHINE`` is what docs/data/MACHINE/ says, not
+docs/data/. ``--check`` changes nothing, and ends with 1 if a page is not what it should be. scripts/measure.sh makes
+the data.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from pathlib import Path
 import figures
 import recorded
 
-MARKED = re.compile(r"(<!-- data: (?P<name>[\w-]+) -->)(?P<old>.*?)(<!-- /data -->)", re.DOTALL)
+MARKED = re.compile(
+    r"(?P<begin><!-- data: (?P<name>[\w-]+)(?: of (?P<machine>[\w-]+))? -->)(?P<old>.*?)(?P<end><!-- /data -->)",
+    re.DOTALL,
+)
 
 
 def pages() -> Iterator[Path]:
@@ -30,12 +34,12 @@ def names_in(text: str) -> list[str]:
     return [found["name"] for found in MARKED.finditer(text)]
 
 
-def made(name: str, *, in_line: bool) -> str:
+def made(name: str, machine: str | None = None, *, in_line: bool) -> str:
     """A figure, or what stands in its place until it is measured."""
     if name not in figures.TABLES:
         raise LookupError(f"no figure is called {name}: there are {', '.join(sorted(figures.TABLES))}")
     try:
-        return figures.TABLES[name]()
+        return figures.TABLES[name](recorded.DATA / (machine or ""))
     except figures.MissingError:
         return "(not measured yet)" if in_line else "Not measured yet."
 
@@ -46,7 +50,8 @@ def written(text: str) -> str:
     def replaced(found: re.Match[str]) -> str:
         in_line = "\n" not in found["old"]
         space = "" if in_line else "\n\n"
-        return f"{found[1]}{space}{made(found['name'], in_line=in_line)}{space}{found[4]}"
+        new = made(found["name"], found["machine"], in_line=in_line)
+        return f"{found['begin']}{space}{new}{space}{found['end']}"
 
     return MARKED.sub(replaced, text)
 

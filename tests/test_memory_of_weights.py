@@ -23,6 +23,9 @@ needs_kernels = pytest.mark.skipif(
     reason=f"this machine's llama.cpp has no kernels of ours: {prepare_backend().kernels.why_not}",
 )
 needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the pages of a process are Linux's")
+needs_large_pages = pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").is_dir(), reason="this system has no large pages to ask for"
+)
 PROMPT = "the cat sat on the dog and the fox sat on the cat and the dog"
 MIB = 2**20
 
@@ -123,3 +126,32 @@ def test_memory_without_a_file_is_kept() -> None:
     memory[:] = written = bytes(range(256)) * 16 * 256
     _test.let_go_of_file(address_of(memory), MIB)
     assert memory[:] == written
+
+
+def large_pages_wanted() -> list[tuple[int, int]]:
+    """Where large pages were asked for, in this process: addresses."""
+    found, begin, end = [], 0, 0
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        name, *words = line.split()
+        if name == "VmFlags:" and "hg" in words:
+            found.append((begin, end))
+        elif not name.endswith(":"):
+            begin, end = (int(part, 16) for part in name.split("-"))
+    return found
+
+
+@needs_large_pages
+def test_large_pages_are_asked_for_where_weights_will_be() -> None:
+    memory = mmap.mmap(-1, 8 * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    first, size = address_of(memory), 8 * MIB
+    assert not any(begin < first + size and first < end for begin, end in large_pages_wanted())
+    _test.prefer_large_pages(first + 1, size - 2)
+    assert (first + mmap.PAGESIZE, first + size - mmap.PAGESIZE) in large_pages_wanted()
+
+
+@needs_kernels
+@needs_large_pages
+def test_packed_weights_ask_for_large_pages(several_mib: Path) -> None:
+    llm = opened(several_mib)
+    packed = use_of(llm).num_bytes
+    assert max(end - begin for begin, end in large_pages_wanted()) >= packed - 2 * mmap.PAGESIZE

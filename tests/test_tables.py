@@ -30,7 +30,7 @@ def test_a_page_that_is_changed_by_hand_is_found() -> None:
     text = page.read_text(encoding="utf-8")
     written = tables.written
     assert written(text) == text
-    shown = figures.ik_llama_cpp()
+    shown = figures.ik_llama_cpp(DATA)
     assert shown in text
     assert written(text.replace(shown, shown.replace("8.50", "8.05"))) == text
 
@@ -45,10 +45,11 @@ def test_every_figure_is_shown_and_every_marker_is_closed() -> None:
 
 
 def test_a_marker_within_a_line_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(figures.TABLES, "gain", lambda: "2.0 times")
+    monkeypatch.setitem(figures.TABLES, "gain", lambda data: "2.0 times" if data == DATA else data.name)
     written = tables.written
     assert written("a <!-- data: gain --><!-- /data --> b") == "a <!-- data: gain -->2.0 times<!-- /data --> b"
     assert written("<!-- data: gain -->\nold\n<!-- /data -->") == "<!-- data: gain -->\n\n2.0 times\n\n<!-- /data -->"
+    assert written("<!-- data: gain of other -->1<!-- /data -->") == "<!-- data: gain of other -->other<!-- /data -->"
     with pytest.raises(LookupError, match=r"no figure is called loss: there are .*gain"):
         written("<!-- data: loss --><!-- /data -->")
 
@@ -57,7 +58,7 @@ def test_what_is_not_measured_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(recorded, "DATA", tmp_path)
     for name, function in figures.TABLES.items():
         with pytest.raises(figures.MissingError):
-            function()
+            function(tmp_path)
         assert tables.made(name, in_line=False) == "Not measured yet."
 
 
@@ -80,8 +81,8 @@ def test_data_is_made_by_parts_that_exist_and_names_no_folders() -> None:
         text=True,
         check=True,
     )
-    parts = {*listed.stdout.split(), "ik-llama-cpp", "llama-server-q4_k_m"}  # these only by name
-    for path in DATA.glob("*.json"):
+    parts = {*listed.stdout.split(), "ik-llama-cpp", "llama-server-q4_k_m", "many-texts-spec-bench-q4_k_m"}  # these only by name
+    for path in DATA.rglob("*.json"):
         text = path.read_text(encoding="utf-8")
         found = json.loads(text)
         if not path.stem.startswith("traces-"):  # of scripts/record_traces.py: no times, for scripts/replay.py
