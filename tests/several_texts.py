@@ -10,7 +10,7 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
-from engine import begin, drafters_of
+from engine import begin, drafters_of, opened
 from llama_cpp import _internals
 
 from specllama import _core
@@ -60,9 +60,7 @@ class ManyTexts:
         n_threads: int,
         cache_tokens: int | None,
     ) -> _core.Decoder:
-        llama = llama_cpp.Llama(
-            str(path), n_ctx=64, n_batch=n_batch, n_threads=n_threads, n_threads_batch=n_threads, verbose=False
-        )
+        llama = opened(path, n_ctx=64, n_batch=n_batch, n_threads=n_threads)
         self.llamas.append(llama)
         params = type(llama.context_params).from_buffer_copy(llama.context_params)
         params.n_ctx, params.n_seq_max, params.kv_unified = cache_tokens or n_ctx * places, places, True
