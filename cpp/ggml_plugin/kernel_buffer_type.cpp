@@ -10,8 +10,8 @@
 
 #include "batch_invariance.hpp"
 #include "ggml_plugin/cache_product.hpp"
-#include "ggml_plugin/memory_pages.hpp"
 #include "ggml_plugin/flash_attention.hpp"
+#include "ggml_plugin/memory_pages.hpp"
 #include "ggml_plugin/product.hpp"
 #include "kernels/pack.hpp"
 

@@ -81,9 +81,9 @@ inline void quantize_x86(const float * x, int values, QuantizedBlock & block) {
 // columns take half as long; from 8 KB on the distance makes no difference.
 constexpr int kAhead = 8192;  // bytes
 
-// The 32 values `sub` of some rows of a block have their share of the lines that are fetched ahead. A processor waits if
-// it is asked for a whole block of 2 KB at once: on a Zen 4 one core reads Q4_K at 25 instead of 18 GB/s since it is not,
-// and eight columns take 0.6 of the time.
+// The 32 values `sub` of some rows of a block have their share of the lines that are fetched ahead. A processor waits
+// if it is asked for a whole block of 2 KB at once: on a Zen 4 one core reads Q4_K at 25 instead of 18 GB/s since it is
+// not, and eight columns take 0.6 of the time.
 template <class Isa, int type>
 inline void prefetch(const uint8_t * panel, int first_row, int sub) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
