@@ -123,8 +123,9 @@ void Product::multiply_apart(kernels::Multiply multiply, const uint8_t * panel, 
     float sums[kernels::kMostColumns * kernels::kPanelRows];
     multiply(panel, num_blocks_, tile, sums, kernels::kPanelRows);
     const int64_t rows = std::min<int64_t>(kernels::kPanelRows, num_rows_ - first_row);
-    for (int c = 0; c < width; ++c) {
-        std::memcpy(out[c] + first_row, sums + c * kernels::kPanelRows, static_cast<std::size_t>(rows) * sizeof(float));
+    const float * sum = sums;
+    for (int c = 0; c < width; ++c, sum += kernels::kPanelRows) {
+        std::memcpy(out[c] + first_row, sum, static_cast<std::size_t>(rows) * sizeof(float));
     }
 }
 
