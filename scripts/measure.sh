@@ -78,7 +78,7 @@ prompts() {
 measure() {
     local part=$1
     case $part in
-        *humaneval-* | spec-bench-* | ceiling-*) : "${PROMPTS:?names the folder of HumanEval and Spec-Bench}" ;;
+        *humaneval-* | *spec-bench-* | ceiling-*) : "${PROMPTS:?names the folder of HumanEval and Spec-Bench}" ;;
     esac
     case $part in
         costs-*) python "$scripts/batch_costs.py" "$(model "$part")" --record "$part" ;;

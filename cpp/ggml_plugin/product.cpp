@@ -18,6 +18,12 @@ std::atomic<int64_t> & counter(void * work) { return *reinterpret_cast<std::atom
 
 int64_t num_columns(const ggml::Tensor * x) { return x->ne[1] * x->ne[2] * x->ne[3]; }
 
+// Whether all columns follow one another at one distance.
+bool is_even(const ggml::Tensor * x) {
+    return x->nb[2] == static_cast<std::size_t>(x->ne[1]) * x->nb[1] &&
+           x->nb[3] == static_cast<std::size_t>(x->ne[2]) * x->nb[2];
+}
+
 }  // namespace
 
 Product::Product(const kernels::InstructionSet & set, kernels::QuantizedType type, const ggml::Tensor * op)
@@ -29,7 +35,8 @@ Product::Product(const kernels::InstructionSet & set, kernels::QuantizedType typ
       op_(op),
       num_blocks_(op->src[0]->ne[0] / layout_.values),
       num_rows_(op->src[0]->ne[1]),
-      num_panels_((num_rows_ + kernels::kPanelRows - 1) / kernels::kPanelRows) {}
+      num_panels_((num_rows_ + kernels::kPanelRows - 1) / kernels::kPanelRows),
+      is_even_(is_even(op)) {}
 
 std::size_t Product::work_bytes() const {
     const auto tiles = static_cast<std::size_t>(tiles_.columns * num_blocks_ * shape_.column_bytes());
@@ -87,45 +94,29 @@ void Product::multiply_panels(uint8_t * work, int64_t first, int64_t last) const
     const auto * panels = static_cast<const uint8_t *>(op_->src[0]->data);
     const int64_t panel_bytes = num_blocks_ * layout_.panel_bytes();
     for (int64_t t = 0; t < tiles_.count; ++t) {
-        const int width = tiles_.width(t);
-        const uint8_t * x = tile(work, t);
-        const kernels::Multiply multiply = set_.multiply[static_cast<int>(type_)][width - 1];
-        float * out[kernels::kMostColumns];
-        for (int c = 0; c < width; ++c) {
-            out[c] = const_cast<float *>(column(op_, tiles_.begin(t) + c));
-        }
-        const int64_t stride = width > 1 ? out[1] - out[0] : 0;
-        const bool even = is_even(out, width, stride);
         for (int64_t panel = first; panel < last; ++panel) {
-            const int64_t row = kernels::kPanelRows * panel;
-            if (even && row + kernels::kPanelRows <= num_rows_) {
-                multiply(panels + panel * panel_bytes, num_blocks_, x, out[0] + row, stride);
-            } else {
-                multiply_apart(multiply, panels + panel * panel_bytes, x, out, width, row);
-            }
+            multiply_one(panels + panel * panel_bytes, tile(work, t), tiles_.begin(t), tiles_.width(t),
+                         kernels::kPanelRows * panel);
         }
     }
 }
 
-// Whether columns of a result follow one another at one distance: they need not where it has more than two dimensions.
-bool Product::is_even(float * const * out, int width, int64_t stride) {
-    for (int c = 2; c < width; ++c) {
-        if (out[c] - out[c - 1] != stride) {
-            return false;
-        }
+void Product::multiply_one(const uint8_t * panel, const uint8_t * tile, int64_t first_column, int width,
+                           int64_t first_row) const {
+    const kernels::Multiply multiply = set_.multiply[static_cast<int>(type_)][width - 1];
+    const int64_t rows = std::min<int64_t>(kernels::kPanelRows, num_rows_ - first_row);
+    if (is_even_ && rows == kernels::kPanelRows) {
+        const auto stride = static_cast<int64_t>(op_->nb[1] / sizeof(float));
+        multiply(panel, num_blocks_, tile, static_cast<float *>(op_->data) + first_column * stride + first_row, stride);
+        return;
     }
-    return true;
-}
-
-// The last rows may be fewer than a panel's.
-void Product::multiply_apart(kernels::Multiply multiply, const uint8_t * panel, const uint8_t * tile,
-                             float * const * out, int width, int64_t first_row) const {
+    // Columns of the result need not follow one another, and its last rows may be fewer than a panel's.
     float sums[kernels::kMostColumns * kernels::kPanelRows];
     multiply(panel, num_blocks_, tile, sums, kernels::kPanelRows);
-    const int64_t rows = std::min<int64_t>(kernels::kPanelRows, num_rows_ - first_row);
     const float * sum = sums;
     for (int c = 0; c < width; ++c, sum += kernels::kPanelRows) {
-        std::memcpy(out[c] + first_row, sum, static_cast<std::size_t>(rows) * sizeof(float));
+        auto * out = const_cast<float *>(column(op_, first_column + c)) + first_row;
+        std::memcpy(out, sum, static_cast<std::size_t>(rows) * sizeof(float));
     }
 }
 

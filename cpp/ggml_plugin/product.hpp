@@ -26,9 +26,8 @@ public:
 private:
     int64_t chunk(int num_threads) const;
     void multiply_panels(uint8_t * work, int64_t first, int64_t last) const;
-    static bool is_even(float * const * out, int width, int64_t stride);
-    void multiply_apart(kernels::Multiply multiply, const uint8_t * panel, const uint8_t * tile, float * const * out,
-                        int width, int64_t first_row) const;
+    void multiply_one(const uint8_t * panel, const uint8_t * tile, int64_t first_column, int width,
+                      int64_t first_row) const;
     const float * column(const ggml::Tensor * tensor, int64_t index) const;
     uint8_t * tile(uint8_t * work, int64_t index) const;
 
@@ -41,6 +40,7 @@ private:
     int64_t num_blocks_;  // of a row
     int64_t num_rows_;
     int64_t num_panels_;
+    bool is_even_;  // whether columns of the result follow one another at one distance
 };
 
 }  // namespace specllama
