@@ -268,22 +268,6 @@ def test_one_text_is_no_list(llm: specllama.Llama) -> None:
         llm.create_completions("hello")
 
 
-def test_many_prompts_with_bad_ones_among_them(llm: specllama.Llama) -> None:
-    """Every tenth is bad; the others are what they are alone."""
-    bad: list[Any] = ["word " * 5000, 3, {"prompt": "a", "grammar": "x"}, {"prompt": None}]
-    given: list[Any] = []
-    for i in range(400):
-        if i % 10 == 3:
-            given.append(bad[i // 10 % len(bad)])
-        else:
-            given.append(f"hello {i} " + "word " * (i % 17))
-    outcomes = llm.create_completions(given, max_tokens=6, temperature=0.8, seed=11)
-    for i, outcome in enumerate(outcomes):
-        assert (outcome.error is not None) == (i % 10 == 3)
-        if i % 25 == 0:
-            assert outcome.text == text_of(llm.create_completion(given[i], max_tokens=6, temperature=0.8, seed=11))
-
-
 def test_outcomes_are_an_iterator(llm: specllama.Llama) -> None:
     with llm.create_completions(["hello"], max_tokens=1, stream=True) as outcomes:
         assert isinstance(outcomes, Outcomes)

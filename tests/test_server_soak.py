@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import collections
-import ctypes
-import gc
 import json
-import os
 import random
 import threading
 import time
@@ -22,6 +19,7 @@ imported("fastapi")
 
 import httpx
 from exact import EXACT_CACHE
+from resident import resident_megabytes
 from served import Served, serving  # needs the extra
 from test_schema_suite import ENFORCED_BY_EITHER, cases, jsonschema
 from test_server_faults import GARBAGE, send
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 NUM_REQUESTS = 200
 CUT_OFF = 0.2
 MOST_GROWTH = 20.0  # MB
-MEGABYTE = 1 << 20
 
 
 def a_request(number: int) -> tuple[str, dict[str, Any]]:
@@ -194,19 +191,6 @@ def followed(served: Served, leavers: dict[int, Leaver]) -> collections.Counter[
 
     worker.start = start_and_count
     return started
-
-
-def resident_megabytes() -> float | None:
-    """Memory of this process, server and clients together, as `give_back_freed_memory` keeps it; None if unknown."""
-    if "libasan" in Path("/proc/self/maps").read_text():
-        return None  # AddressSanitizer holds back what is freed, up to 256 MB
-    gc.collect()
-    # glibc keeps what is freed, in pieces between what is not. The ends of the threads' heaps are not trimmed here:
-    # that is what `give_back_freed_memory` is for.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MEGABYTE
 
 
 def garbage(client: httpx.Client, done: threading.Event) -> Iterator[int]:
