@@ -265,6 +265,17 @@ def many_texts(data: Path) -> str:
     return table(["prompts", "texts at once", "drafts", "tokens/s", "ratio", "equal texts"], rows, 3)
 
 
+def text_memory(data: Path) -> str:
+    """What a text takes among others besides its cache."""
+    runs = load(data, "text-memory")["runs"]
+    first = runs[0]
+    more = [
+        (run["anonymous"] - first["anonymous"] - run["cache"] + first["cache"]) / (run["parallel"] - first["parallel"])
+        for run in runs[1:]
+    ]
+    return f"{min(more) / MIB:.0f} to {max(more) / MIB:.0f} MiB"
+
+
 def llama_server(data: Path) -> str:
     """Tokens per second of many texts at once, and llama-server's."""
     runs = [run for found in present(data, ["llama-server-q4_k_m"]).values() for run in found["runs"]]
@@ -363,7 +374,7 @@ TABLES = {
     function.__name__.replace("_", "-"): function
     for function in (
         headline, speedups, details, categories, batches, gains, ceilings, accuracy, perplexity, loading, splits,
-        many_texts, llama_server,
+        many_texts, text_memory, llama_server,
         overhead, lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts, machines,
     )
 }  # fmt: skip

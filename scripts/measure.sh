@@ -17,7 +17,7 @@
 #   llama-server-q4_k_m     several texts at once, against llama.cpp's server; LLAMA_SERVER names the folder that has it.
 #                           Only by name: it has to be built (scripts/llama_server.py says how)
 #   These need no quiet machine:
-#   accuracy, perplexity-TYPE, splits-TYPE-WAY
+#   accuracy, perplexity-TYPE, splits-TYPE-WAY, text-memory
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 scripts=$PWD/scripts
@@ -40,6 +40,7 @@ parts() {
     echo lookup-cost
     echo many-texts-q4_k_m
     echo many-texts-humaneval-q4_k_m
+    echo text-memory
     echo accuracy
     for type in q4_k_m q8_0; do
         echo "perplexity-$type"
@@ -105,6 +106,7 @@ measure() {
             python "$scripts/llama_server.py" "$LLAMA_SERVER" "$(model "$part")" "$draft" --parallel 1 8 --record "$part"
             ;;
         many-texts-*) python "$scripts/many_texts.py" "$(model "$part")" "$draft" --record "$part" ;;
+        text-memory) python "$scripts/text_memory.py" "$target:Q4_K_M" "$draft" --record "$part" ;;
         accuracy) python "$scripts/accuracy.py" --record "$part" ;;
         perplexity-*) python "$scripts/perplexity.py" "$(model "$part")" --record "$part" ;;
         splits-*) python "$scripts/splits.py" "$(model "$part")" "$draft" --kernels "$(kernels "$part")" --record "$part" ;;
