@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import pytest
 
+import specllama
 from specllama.models import catalog, quantize
 from specllama.models.gguf_header import read_header
 from specllama.models.quantize import QuantizeError
@@ -17,7 +18,7 @@ from specllama.models.quantize import QuantizeError
 if TYPE_CHECKING:
     from conftest import TinyFiles
 
-F32, F16, Q8_0 = 0, 1, 8  # ggml's tensor types
+F32, F16, Q4_0, Q8_0 = 0, 1, 2, 8  # ggml's tensor types
 
 
 class Interrupting:
@@ -69,14 +70,29 @@ def test_every_type_is_known_to_llama_cpp(file_type: str) -> None:
     import llama_cpp
 
     prefix = "LLAMA_FTYPE_ALL_" if file_type == "F32" else "LLAMA_FTYPE_MOSTLY_"
-    assert isinstance(getattr(llama_cpp, prefix + file_type), int)
+    assert isinstance(getattr(llama_cpp, prefix + file_type.removesuffix(catalog.PURE)), int)
 
 
 def test_sizes_are_enough_for_the_space_check(model: Path) -> None:
-    for file_type in ("F16", "Q8_0", "Q4_0"):
+    for file_type in ("F16", "Q8_0", "Q4_0", "Q4_0_PURE"):
         path = quantize.quantize(model, file_type, threads=1)
         needed = read_header(model).num_elements * catalog.FILE_TYPES[file_type] / 8 + quantize._HEADER_ROOM
         assert path.stat().st_size <= needed
+
+
+def test_a_pure_type_is_that_of_the_output_matrix_too(model: Path) -> None:
+    """Q4_0 gives it 8 bits, and it is much of a small draft."""
+
+    def output_type(path: Path) -> int:
+        return next(int(one.tensor_type) for one in gguf.GGUFReader(path).tensors if one.name == "output.weight")
+
+    mixed, pure = quantize.quantize(model, "Q4_0", threads=1), quantize.quantize(model, "q4_0_pure", threads=1)
+    assert pure == model.with_name("tiny-q4_0_pure.gguf")
+    assert (output_type(mixed), output_type(pure)) == (Q8_0, Q4_0)
+    llm = specllama.Llama(str(pure), n_ctx=64, verbose=False)
+    found: Any = llm.create_completion("hello", max_tokens=3, temperature=0.0)
+    llm.close()
+    assert found["usage"]["completion_tokens"] == 3
 
 
 def test_catalog_names(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import warnings
 import llama_cpp
 
 from specllama.backend.prepare import prepare_backend
+from specllama.models.catalog import PURE
 
 _ERROR = 4  # GGML_LOG_LEVEL_ERROR
 _TENSOR = re.compile(rb"\[\s*(\d+)/\s*(\d+)\]")
@@ -48,7 +49,8 @@ def main(arguments: list[str]) -> int:
     llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
     parameters = llama_cpp.llama_model_quantize_default_params()
     prefix = "LLAMA_FTYPE_ALL_" if file_type == "F32" else "LLAMA_FTYPE_MOSTLY_"
-    parameters.ftype = getattr(llama_cpp, prefix + file_type)
+    parameters.ftype = getattr(llama_cpp, prefix + file_type.removesuffix(PURE))
+    parameters.pure = file_type.endswith(PURE)
     parameters.nthread = int(threads)
     parameters.allow_requantize = True
     code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(destination), ctypes.byref(parameters))

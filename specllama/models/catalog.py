@@ -20,6 +20,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+PURE = "_PURE"  # all matrices of the type: llama.cpp gives some of them more bits, the output matrix above all
+
 # The types that llama.cpp quantizes to without an importance matrix, with their bits per weight
 # (rounded up: they are only used to see whether the result fits on the disk).
 FILE_TYPES: Mapping[str, float] = {
@@ -36,6 +38,7 @@ FILE_TYPES: Mapping[str, float] = {
     "Q4_K_S": 5.0,
     "Q4_1": 5.4,
     "Q4_0": 5.0,
+    "Q4_0_PURE": 4.6,
     "IQ4_NL": 5.0,
     "IQ4_XS": 4.8,
     "Q3_K_L": 4.7,
