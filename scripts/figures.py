@@ -156,6 +156,19 @@ def batches(data: Path) -> str:
     return table(["weights", "kernels", "T(1)", *(f"T({n})" for n in SIZES), *prompts], rows, 2)
 
 
+def behind_2000(data: Path) -> str:
+    """What batches cost behind 2,000 tokens, and prompts, with flash attention and without."""
+    rows = []
+    for key, flash in {"costs-2000-q4_k_m": "off", "costs-2000-flash-q4_k_m": "on"}.items():
+        found = load(data, key)
+        for way, samples in found["batches"].items():
+            cells = ["our kernels" if way == "ours" else "llama.cpp's", flash]
+            cells += [f"{_median(samples[str(n)]) * 1e3:.0f} ms" for n in (1, *SIZES)]
+            rows.append([*cells, f"{512 / _median(found['prompts'][way]['512']):.0f}"])
+    titles = [*(f"T({n})" for n in (1, *SIZES)), "prompt of 512, t/s"]
+    return table(["kernels", "flash attention", *titles], rows, 2)
+
+
 def gains(data: Path) -> str:
     """Time of llama.cpp's kernels over ours."""
     rows = []
@@ -373,9 +386,9 @@ def _instruction_set(machine: Json) -> str:
 TABLES = {
     function.__name__.replace("_", "-"): function
     for function in (
-        headline, speedups, details, categories, batches, gains, ceilings, accuracy, perplexity, loading, splits,
-        many_texts, text_memory, llama_server,
-        overhead, lookup_cost, json_schemas, ik_llama_cpp, ik_llama_cpp_prompts, machines,
+        headline, speedups, details, categories, batches, behind_2000, gains, ceilings, accuracy, perplexity, loading,
+        splits, many_texts, text_memory, llama_server, overhead, lookup_cost, json_schemas, ik_llama_cpp,
+        ik_llama_cpp_prompts, machines,
     )
 }  # fmt: skip
 """By the names that stand in the pages."""

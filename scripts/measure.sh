@@ -4,6 +4,7 @@
 # MACHINE names a folder of docs/data/ for another machine's figures, such as avx-512-vnni.
 #
 #   costs-TYPE              T(n) and prompts, llama.cpp's kernels and ours by turns; TYPE is q4_k_m or q8_0
+#   costs-2000-TYPE, costs-2000-flash-TYPE  the same behind 2,000 tokens, without flash attention and with it
 #   kinds-TYPE-WAY          specllama bench, eight kinds of text; WAY is ours or theirs, whose kernels run (f16: theirs only)
 #   humaneval-TYPE-WAY      the same, HumanEval; PROMPTS names a folder with humaneval*.jsonl and spec_bench*.jsonl
 #   spec-bench-TYPE-WAY     the same, Spec-Bench
@@ -35,6 +36,8 @@ parts() {
         echo "loading-$type"
         echo "json-schemas-$type"
     done
+    echo costs-2000-q4_k_m
+    echo costs-2000-flash-q4_k_m
     for kind in kinds humaneval spec-bench; do echo "$kind-f16-theirs"; done
     echo overhead
     echo lookup-cost
@@ -82,6 +85,10 @@ measure() {
         *humaneval-* | *spec-bench-* | ceiling-*) : "${PROMPTS:?names the folder of HumanEval and Spec-Bench}" ;;
     esac
     case $part in
+        costs-2000-flash-*)
+            python "$scripts/batch_costs.py" "$(model "$part")" --behind 2000 --flash-attn --repeats 5 --record "$part"
+            ;;
+        costs-2000-*) python "$scripts/batch_costs.py" "$(model "$part")" --behind 2000 --repeats 5 --record "$part" ;;
         costs-*) python "$scripts/batch_costs.py" "$(model "$part")" --record "$part" ;;
         kinds-*) bench "$part" . --limit 1 --max-tokens 96 ;;
         humaneval-*) bench "$part" "$PROMPTS" --prompts "$(prompts humaneval)" --limit "$humaneval_tasks" --max-tokens 96 ;;
