@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
-import pytest
 from exact import EXACT_CACHE
 from resident import resident_megabytes
 
@@ -79,6 +78,4 @@ def test_a_thousand(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
         alone: Any = llm.create_completion(good(i), max_tokens=6, temperature=0.8, seed=11)
         assert text == alone["choices"][0]["text"], i
     first, last = resident
-    if first is None or last is None:
-        pytest.skip("AddressSanitizer holds back what is freed")
-    assert last - first < MOST_GROWTH, f"{first:.1f} MB, then {last:.1f}"
+    assert first is None or last is None or last - first < MOST_GROWTH, f"{first:.1f} MB, then {last:.1f}"
