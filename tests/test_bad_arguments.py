@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
+import numpy as np
 import pytest
 from test_bad_input import assert_still_works
 
@@ -68,6 +69,21 @@ def test_unknown_arguments(make_llama: MakeLlama, tiny_files: TinyFiles) -> None
     with pytest.raises(TypeError):
         specllama.Llama()  # type: ignore[call-arg]
     assert_still_works(llm)
+
+
+@pytest.mark.parametrize("value", ["x", float("nan"), 2.5, [3]])
+def test_max_tokens_that_are_no_number_of_tokens(make_llama: MakeLlama, value: Any) -> None:
+    llm = make_llama()
+    with pytest.raises(TypeError, match=r"max_tokens=.* must be an int, or None for as many as fit"):
+        llm.create_completion("the", max_tokens=value)
+    (outcome,) = llm.create_completions([{"prompt": "the", "max_tokens": value}])
+    assert "max_tokens=" in str(outcome.error)
+    assert_still_works(llm)
+
+
+@pytest.mark.parametrize("value", [2, 2.0, np.int64(2)])
+def test_max_tokens_of_other_types(make_llama: MakeLlama, value: Any) -> None:
+    assert make_llama().create_completion("the", max_tokens=value)["usage"]["completion_tokens"] == 2
 
 
 def test_a_mistyped_constructor_argument_is_named(make_llama: MakeLlama) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import llama_cpp
 
 from specllama.engine.generation import Generation
-from specllama.engine.options import Options
+from specllama.engine.options import Options, checked_index
 from specllama.engine.prompt_tokens import checked_prompt, prompt_tokens_of
 from specllama.engine.request import Request, checked_bias
 from specllama.engine.seeds import seed_for_completion
@@ -210,7 +210,8 @@ class Completion:
                 f"Requested tokens ({len(self._prompt_tokens)}) exceed context window of {self._llama.n_ctx()}: "
                 "shorten the prompt, or create the Llama with a larger n_ctx (-c)"
             )
-        return room if max_tokens is None or max_tokens <= 0 else min(int(max_tokens), room)
+        wanted = _checked_max_tokens(max_tokens)
+        return min(wanted, room) if wanted > 0 else room
 
     def _warn_double_bos(self) -> None:
         bos = self._llama.token_bos()
@@ -239,6 +240,15 @@ class Completion:
     def _save_cached_state(self) -> None:
         if self._llama.cache and not self._prompt_only:
             self._llama.cache[self._prompt_tokens + self._assembler.tokens] = self._llama.save_state()
+
+
+def _checked_max_tokens(value: Any) -> int:
+    """As an int, 0 for as many as fit. A whole number may be a float, as in llama_cpp."""
+    if value is None:
+        return 0
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return checked_index("max_tokens", value, "an int, or None for as many as fit")
 
 
 def _stop_sequences(stop: str | list[str] | None) -> list[bytes]:
