@@ -261,7 +261,7 @@ def test_everybody_gets_the_answer_that_the_model_gives_alone(
         assert len(statuses) >= len(GARBAGE)
         assert all(400 <= status < 500 for status in statuses)
     schemas = storms[0].schemas + storms[1].schemas
-    assert schemas["enforced"] == ENFORCED_BY_EITHER
+    assert schemas["enforced"] >= ENFORCED_BY_EITHER  # see there: a newer llguidance enforces more
     assert schemas["enforced"] + schemas["refused"] == len(cases())
     assert schemas["finished"] > 10
     assert again == alone[min(alone)]
