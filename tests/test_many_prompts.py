@@ -23,6 +23,7 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     ("word " * 5000, ValueError, "context"),
     ([], ValueError, "empty"),
     ({"prompt": "a", "grammar": llama_cpp.LlamaGrammar.from_string('root ::= "a')}, ValueError, "grammar"),
+    ({"prompt": "a", "grammar": "x"}, TypeError, "LlamaGrammar"),
     (3, TypeError, "prompt"),
     ({"prompt": None}, TypeError, "prompt"),
     ({"prompt": "a", "temprature": 1.0}, TypeError, "temprature"),
