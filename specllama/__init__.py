@@ -29,6 +29,7 @@ _WHERE = {
     "FallbackWarning": ".engine.options",
     "Llama": ".llama",
     "ModelNotFoundError": ".models.loading",
+    "StateError": ".engine.saved_state",
     "Stats": ".stats",
     "Token": ".token",
 }
@@ -44,6 +45,7 @@ __all__ = [
     "FallbackWarning",
     "Llama",
     "ModelNotFoundError",
+    "StateError",
     "Stats",
     "Token",
     "__version__",

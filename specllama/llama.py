@@ -19,17 +19,19 @@ from .drafts.draft import TEXT_DRAFTERS, Draft
 from .drafts.opened import opened, refuse
 from .engine.closed import close_for_good
 from .engine.generation import Generation
-from .engine.memory import fitted, sequence_of
+from .engine.memory import sequence_of
 from .engine.options import NumDraftTokens, Options, checked_max_draft_tokens, checked_seed
+from .engine.prompt_tokens import token_ids
 from .engine.readers import Readers
 from .engine.request import Request
+from .engine.saved_state import fitted, marked, raise_refused, require_loaded
 from .engine.seeds import seed_for_generate
 from .engine.session import Session
 from .engine.snapshots import RoomForSnapshots
 from .engine.tokenizing import Tokenizing
 from .grammars.schemas import enforced, schemas_followed, warn_of_schema
 from .models import catalog
-from .models.loading import explained
+from .models.loading import captured_errors, explained
 from .models.opening import check_opening
 from .parallel.completions import ParallelCompletions
 from .parallel.places import Places, checked_cache_tokens, checked_max_parallel
@@ -317,15 +319,27 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
         """
         with self.session.exclusive():
             super().reset()  # type: ignore[no-untyped-call]
+            # Numbers, too: a NaN that a damaged state has left would reach later texts.
+            self._ctx.kv_cache_clear()  # type: ignore[no-untyped-call]
             self.session.note_change()
             if self.session.draft is not None:
                 self.session.draft.forget()
 
     def eval(self, tokens: Sequence[int]) -> None:
-        """See the base class."""
+        """See the base class.
+
+        Raises:
+            ValueError: a token that the vocabulary does not have, or more tokens than there is room for.
+        """
         with self.session.exclusive():
+            checked = token_ids(tokens, "tokens", self.n_vocab()).tolist()
+            if self.n_tokens + len(checked) > self.n_ctx():
+                raise ValueError(
+                    f"{len(checked)} tokens behind {self.n_tokens} do not fit into n_ctx={self.n_ctx()}: reset(), or "
+                    "create the Llama with a larger n_ctx"
+                )
             self.session.settle()
-            super().eval(tokens)
+            super().eval(checked)
             self.session.note_change()
 
     def embed(self, input: Any, normalize: bool = False, truncate: bool = True, return_count: bool = False) -> Any:
@@ -345,17 +359,28 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
             state = super().save_state()
             state.n_tokens = min(state.n_tokens, len(self.session.memory.tokens(self)))
             state.scores = np.zeros((1, self._n_vocab), dtype=np.single)  # the base class copies it over its own rows
-            return state
+            return marked(self, state)
 
     def load_state(self, state: llama_cpp.LlamaState) -> None:
         """Restore a state saved by this class or by ``llama_cpp.Llama`` (whose stored logits are not needed).
 
         Raises:
-            ValueError: it was saved with a larger ``n_ctx``.
+            StateError: it is damaged, of another model, or was saved with a larger ``n_ctx`` or by a library that
+                writes states otherwise (a ValueError and a RuntimeError). Where only llama.cpp notices that, this
+                Llama holds nothing afterwards, as after ``reset()``; else it is as before.
+            TypeError: no state.
             BusyError: another thread is generating.
         """
         with self.session.exclusive():
-            super().load_state(fitted(self, state))
+            known, seed = fitted(self, state), self._seed
+            try:
+                with captured_errors() as errors:
+                    super().load_state(known)
+                require_loaded(self, known.n_tokens)
+            except Exception as error:
+                self.reset()
+                self._seed = seed
+                raise_refused(state, errors or [str(error)])
             self.session.note_change()
 
     def __getstate__(self) -> dict[str, Any]:

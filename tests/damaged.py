@@ -40,6 +40,9 @@ def _use(path: str, kwargs: dict[str, Any]) -> str:
         llm = specllama.Llama(path, **{"n_ctx": 64, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **kwargs})
         llm.create_completion("the cat é 日 <b>", max_tokens=12, temperature=1.0, top_k=0)
         llm.detokenize(list(range(llm.n_vocab())))
+        for byte in range(256):
+            llm.tokenize(bytes([byte]))
+        llm.create_chat_completion([{"role": "user", "content": "the cat"}], max_tokens=2)
         llm.close()
     except Exception as error:
         return f"{type(error).__name__}: {error}"

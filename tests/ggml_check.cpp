@@ -24,17 +24,28 @@ SAME_PLACE(ggml_tensor, ours::Tensor, name);
 SAME_PLACE(ggml_tensor, ours::Tensor, extra);
 static_assert(sizeof(ggml_tensor) == sizeof(ours::Tensor), "ggml_tensor has another size");
 
-SAME_PLACE(ggml_backend_buffer_type_i, ours::BufferTypeInterface, get_name);
-SAME_PLACE(ggml_backend_buffer_type_i, ours::BufferTypeInterface, alloc_buffer);
-SAME_PLACE(ggml_backend_buffer_type_i, ours::BufferTypeInterface, get_alignment);
-SAME_PLACE(ggml_backend_buffer_type_i, ours::BufferTypeInterface, get_max_size);
-SAME_PLACE(ggml_backend_buffer_type_i, ours::BufferTypeInterface, get_alloc_size);
-SAME_PLACE(ggml_backend_buffer_type_i, ours::BufferTypeInterface, is_host);
-SAME_PLACE(ggml_backend_buffer_type, ours::BufferType, iface);
-SAME_PLACE(ggml_backend_buffer_type, ours::BufferType, device);
-SAME_PLACE(ggml_backend_buffer_type, ours::BufferType, context);
-static_assert(sizeof(ggml_backend_buffer_type) == sizeof(ours::BufferType),
-              "ggml_backend_buffer_type has another size");
+constexpr ours::BufferTypeLayout buffer_type() {
+    for (const ours::KnownInterface & known : ours::kInterfaces) {
+        if (known.first_version <= GGML_BACKEND_API_VERSION && GGML_BACKEND_API_VERSION <= known.last_version) {
+            return known.buffer_type;
+        }
+    }
+    return {};
+}
+static_assert(offsetof(ggml_backend_reg, api_version) == 0, "a registry begins otherwise");
+static_assert(buffer_type().device != 0, "this version of the backends' interface is not known");
+#define SAME_FUNCTION(field, place) \
+    static_assert(offsetof(ggml_backend_buffer_type_i, field) == (place) * sizeof(void *), #field " lies elsewhere")
+SAME_FUNCTION(get_name, buffer_type().name);
+SAME_FUNCTION(alloc_buffer, buffer_type().alloc_buffer);
+SAME_FUNCTION(get_alignment, buffer_type().alignment);
+SAME_FUNCTION(get_max_size, buffer_type().max_size);
+SAME_FUNCTION(get_alloc_size, buffer_type().alloc_size);
+SAME_FUNCTION(is_host, buffer_type().is_host);
+static_assert(offsetof(ggml_backend_buffer_type, device) == buffer_type().device * sizeof(void *),
+              "device lies elsewhere");
+static_assert(offsetof(ggml_backend_buffer_type, context) == buffer_type().context() * sizeof(void *),
+              "context lies elsewhere");
 
 constexpr std::size_t place(int index) { return static_cast<std::size_t>(index) * sizeof(void *); }
 constexpr std::size_t kFunctions = offsetof(ggml_backend_buffer, buft) / sizeof(void *);

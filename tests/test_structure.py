@@ -1,4 +1,4 @@
-"""The shape of the sources: no circles of files, none that is too long, and a top level that can be looked over."""
+"""The shape of the sources: no circles of files, and a top level that can be looked over."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MOST_LINES = 400
 MOST_MODULES = 22
-CODE = {"python": "py", "c++": "cpp hpp"}
 
 
 def modules_in(package: Path) -> dict[str, Path]:
@@ -88,16 +86,6 @@ def test_there_is_no_circle_of_files() -> None:
     assert "specllama.engine.session" in graph["specllama.engine.generation"]
     assert "specllama.llama" in graph["specllama"], "imports for type checkers count"
     assert circles(graph) == []
-
-
-@pytest.mark.parametrize("language", CODE)
-def test_no_file_is_too_long(language: str) -> None:
-    folders = [ROOT / name for name in ("cpp", "specllama", "tests", "scripts")]
-    paths = [path for folder in folders for ending in CODE[language].split() for path in folder.rglob(f"*.{ending}")]
-    assert len(paths) > 50
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
-    long = {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > MOST_LINES}
-    assert not long, f"a file of more than {MOST_LINES} lines is two things"
 
 
 def test_the_top_level_can_be_looked_over() -> None:

@@ -27,6 +27,7 @@ void bind_buffer_types(pybind11::module_ & module);  // ggml's own list of buffe
 
 // What only tests use: specllama._core._test.
 void bind_memory_pages_for_tests(pybind11::module_ & module);
+void bind_ggml_probe_for_tests(pybind11::module_ & module);
 void bind_noise_for_tests(pybind11::module_ & module);
 void bind_rules_for_tests(pybind11::module_ & module);
 void bind_constraints_for_tests(pybind11::module_ & module);

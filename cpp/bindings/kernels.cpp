@@ -60,12 +60,13 @@ void bind_kernels(py::module_ & module) {
     py::class_<KernelBufferType, std::unique_ptr<KernelBufferType, py::nodelete>>(
         module, "KernelBufferType",
         "Weights that are packed for the kernels while llama.cpp loads them. There is one in a process, for good.")
-        .def(
-            py::init([](const std::unordered_map<std::string, std::uintptr_t> & addresses, const std::string & set) {
-                // Models that are freed when the process ends still refer to it, so it is never destroyed.
-                return std::unique_ptr<KernelBufferType, py::nodelete>(new KernelBufferType(addresses, set_named(set)));
-            }),
-            py::arg("addresses"), py::arg("instruction_set"))
+        .def(py::init([](const std::unordered_map<std::string, std::uintptr_t> & addresses, std::uintptr_t registry,
+                         const std::string & set) {
+                 // Models that are freed when the process ends still refer to it, so it is never destroyed.
+                 return std::unique_ptr<KernelBufferType, py::nodelete>(
+                     new KernelBufferType(addresses, registry, set_named(set)));
+             }),
+             py::arg("addresses"), py::arg("registry"), py::arg("instruction_set"))
         .def("offer", &KernelBufferType::offer, py::arg("list"),
              "Put it before the other buffer types, for models that are loaded from now on.")
         .def_property_readonly(
@@ -75,7 +76,7 @@ void bind_kernels(py::module_ & module) {
                                [](const KernelBufferType & self) { return std::string(self.instruction_set().name); })
         .def_static("take_weights", &KernelBufferType::take_weights, py::arg("take"),
                     "Whether models that this thread loads from now on have their weights packed. At first none has.")
-        .def_static("bytes_loaded", &KernelBufferType::bytes_loaded,
+        .def_static("bytes_loaded", &PackedBuffers::bytes_loaded,
                     "Bytes of the packed weights that this thread has loaded since it began.");
 }
 

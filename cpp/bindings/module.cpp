@@ -13,6 +13,7 @@ void bind_tests(pybind11::module_ module) {
     specllama::bind_products_for_tests(module);
     specllama::bind_attention_for_tests(module);
     specllama::bind_memory_pages_for_tests(module);
+    specllama::bind_ggml_probe_for_tests(module);
 }
 
 }  // namespace

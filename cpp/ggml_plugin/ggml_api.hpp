@@ -36,6 +36,9 @@ struct InitParams {
     X(ggml_backend_cpu_buffer_type, BufferType * (*)())                                                       \
     X(ggml_backend_buft_alloc_buffer, Buffer * (*)(BufferType *, std::size_t))                                \
     X(ggml_backend_buft_name, const char * (*)(BufferType *))                                                 \
+    X(ggml_backend_buft_get_alignment, std::size_t (*)(BufferType *))                                         \
+    X(ggml_backend_buft_get_max_size, std::size_t (*)(BufferType *))                                          \
+    X(ggml_backend_buft_get_alloc_size, std::size_t (*)(BufferType *, const Tensor *))                        \
     X(ggml_backend_buft_is_host, bool (*)(BufferType *))                                                      \
     X(ggml_backend_buft_get_device, void * (*)(BufferType *))                                                 \
     X(ggml_backend_buffer_get_type, BufferType * (*)(Buffer *))                                               \

@@ -1,7 +1,7 @@
 // What is known here of ggml's insides: the structures that a buffer type of weights deals with, as far as it does.
 //
-// None of it is promised by ggml. tests/test_abi_headers.py compares it with ggml's own headers, and
-// KernelBufferType looks at it in the library that is loaded before it relies on it.
+// None of it is promised by ggml. tests/test_ggml_layout.py compares it with ggml's own headers, and ggml_probe looks
+// at it in the library that is loaded, before anything relies on it.
 #pragma once
 
 #include <cstddef>
@@ -38,20 +38,36 @@ struct Tensor {
     char padding[8];
 };
 
-struct BufferTypeInterface {
-    const char * (*get_name)(BufferType *);
-    Buffer * (*alloc_buffer)(BufferType *, std::size_t);
-    std::size_t (*get_alignment)(BufferType *);
-    std::size_t (*get_max_size)(BufferType *);
-    std::size_t (*get_alloc_size)(BufferType *, const Tensor *);
-    bool (*is_host)(BufferType *);
+// Where a buffer type has its functions, counted in pointers. Its device stands behind them, then what belongs to it.
+struct BufferTypeLayout {
+    int name;
+    int alloc_buffer;
+    int alignment;
+    int max_size;
+    int alloc_size;
+    int is_host;
+    int device;
+
+    constexpr int context() const { return device + 1; }
+    constexpr bool operator==(const BufferTypeLayout & other) const {
+        return name == other.name && alloc_buffer == other.alloc_buffer && alignment == other.alignment &&
+               max_size == other.max_size && alloc_size == other.alloc_size && is_host == other.is_host &&
+               device == other.device;
+    }
 };
 
-struct BufferType {
-    BufferTypeInterface iface;
-    void * device;
-    void * context;
+// It depends on the version of the interface between ggml and its backends, the first field of a backend's registry.
+struct KnownInterface {
+    int first_version;
+    int last_version;
+    BufferTypeLayout buffer_type;
 };
+constexpr KnownInterface kInterfaces[] = {
+    {1, 2, {0, 1, 2, 3, 4, 5, 6}},
+    {3, 3, {0, 1, 3, 4, 5, 7, 8}},  // ggml 0.26: two functions for several tensors, which may be left out
+};
+// More than a buffer type has.
+constexpr int kMostPointers = 16;
 
 // The first functions of a buffer, by their places.
 enum BufferFunction { kFree, kGetBase, kInitTensor, kMemset, kSetTensor, kGetTensor };

@@ -1,15 +1,14 @@
-// A buffer type of ggml's CPU backend whose weights are packed for the kernels while they load, and multiplied by them
-// in ggml's own threads. Attention of models that have it is computed by our kernels, too. Beside cpp/ggml_plugin
-// nothing knows ggml's insides.
+// Has ggml's CPU backend multiply packed weights by our kernels, in its own threads, and compute the attention of
+// models that have such weights. Beside cpp/ggml_plugin nothing knows ggml's insides.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <unordered_map>
-#include <vector>
 
 #include "ggml_plugin/ggml_api.hpp"
+#include "ggml_plugin/ggml_probe.hpp"
+#include "ggml_plugin/packed_buffers.hpp"
 #include "kernels/instruction_set.hpp"
 
 namespace specllama {
@@ -17,14 +16,13 @@ namespace specllama {
 // There is one in a process, which is never destroyed: models that are freed at exit still refer to it.
 class KernelBufferType : ggml::ExtraBufferType, ggml::TensorTraits {
 public:
-    static constexpr const char * kName = "SPECLLAMA";
-
     // Looks at the loaded library and makes the buffer type.
     //
     // addresses: of all functions in SPECLLAMA_GGML_FUNCTIONS, by name.
+    // registry: ggml's, of its CPU backend.
     // set: the kernels.
     // Throws std::runtime_error, which says what differs, if the library is laid out otherwise than is known here.
-    KernelBufferType(const std::unordered_map<std::string, std::uintptr_t> & addresses,
+    KernelBufferType(const std::unordered_map<std::string, std::uintptr_t> & addresses, std::uintptr_t registry,
                      const kernels::InstructionSet & set);
 
     KernelBufferType(const KernelBufferType &) = delete;
@@ -39,10 +37,8 @@ public:
     // Whether models that this thread loads from now on get it. At first none does: llama.cpp goes on as before.
     static void take_weights(bool take);
 
-    ggml::BufferType * type() { return &type_; }
+    ggml::BufferType * type() { return buffers_.type(); }
     const kernels::InstructionSet & instruction_set() const { return set_; }
-    // Bytes of packed weights that this thread has loaded since it began.
-    static std::size_t bytes_loaded();
 
 private:
     bool supports_op(void * device, const ggml::Tensor * op) override;
@@ -50,42 +46,18 @@ private:
     bool work_size(int n_threads, const ggml::Tensor * op, std::size_t & size) override;
     bool compute_forward(ggml::ComputeParams * params, ggml::Tensor * op) override;
 
-    void learn_tensors();
-    void learn_types(void * context);
-    void learn_attention(void * context);
-    void learn_buffers();
-
     // What is computed here instead of by llama.cpp.
     enum class Task { none, weights, cache_product, flash_attention };
     Task task_of(const ggml::Tensor * op) const;
     bool comes_from_ours(const ggml::Tensor * tensor) const;
     bool is_row_by_row(const ggml::Tensor * op) const;
 
-    bool is_ours(const ggml::Tensor * weights) const;
     bool can_multiply(const ggml::Tensor * op) const;
-    // Nothing if the kernels do not multiply such weights.
-    std::optional<kernels::QuantizedType> type_of(const ggml::Tensor * tensor) const;
-
-    static const char * name(ggml::BufferType * type);
-    static ggml::Buffer * allocate(ggml::BufferType * type, std::size_t size);
-    static std::size_t alignment(ggml::BufferType * type);
-    static std::size_t allocated_size(ggml::BufferType * type, const ggml::Tensor * tensor);
-    void pack(const ggml::Tensor * tensor, const void * data);
-    void take_part(const ggml::Tensor * tensor, const void * data, std::size_t offset, std::size_t size);
-    static void set_tensor(ggml::Buffer * buffer, ggml::Tensor * tensor, const void * data, std::size_t offset,
-                           std::size_t size);
-
-    // The one that the functions above belong to: ggml hands them nothing of ours.
-    static KernelBufferType * the_one_;
 
     ggml::Api api_;
+    ggml::Insides insides_;
     const kernels::InstructionSet & set_;
-    ggml::BufferType type_ = {};
-    int num_functions_ = 0;  // of a buffer
-    int mul_mat_ = -1;       // the operation
-    int flash_attention_ = -1;
-    std::unordered_map<int, kernels::QuantizedType> types_;                      // by their numbers in ggml
-    std::unordered_map<const ggml::Tensor *, std::vector<uint8_t>> unfinished_;  // tensors that came in parts
+    PackedBuffers buffers_;
 };
 
 }  // namespace specllama

@@ -17,6 +17,7 @@ class CpuBackend:
 
     Attributes:
         device: the address of ggml's device.
+        registry: that of what ggml knows of the backend. It begins with the version of their interface, an int.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -28,15 +29,15 @@ class CpuBackend:
         self._library = library
         # Asked through its registry ggml would first start every other backend: on a GPU that takes seconds.
         if hasattr(library, "ggml_backend_cpu_reg"):
-            self._registered = self.function("ggml_backend_cpu_reg", ctypes.c_void_p)()
+            self.registry = int(self.function("ggml_backend_cpu_reg", ctypes.c_void_p)() or 0)
             first = self.function("ggml_backend_reg_dev_get", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-            self.device = int(first(self._registered, 0) or 0)
+            self.device = int(first(self.registry, 0) or 0)
         else:
             found = self.function("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int)(_CPU)
             self.device = int(found or 0)
             if found:
                 registered = self.function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
-                self._registered = registered(found)
+                self.registry = int(registered(found) or 0)
         if not self.device:
             raise LookupError("ggml has no CPU backend")
 
@@ -66,7 +67,7 @@ class CpuBackend:
             LookupError: there is none of this name.
         """
         find = self.function("ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
-        found = find(self._registered, name.encode("ascii"))
+        found = find(self.registry, name.encode("ascii"))
         if not found:
             raise LookupError(f"ggml's CPU backend has no function {name}")
         return int(found)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-import re
 import sys
 
 import llama_cpp
@@ -24,7 +23,6 @@ BUFFER_TYPE = "SPECLLAMA"
 _TRIAL = "backend._kernel_trial"
 _SECONDS = 120.0  # it takes one or two
 _PLAIN = "plain"  # for tests: slower than llama.cpp's own
-_FIRST, _LAST = (0, 3, 16), (0, 3, 36)  # releases of llama-cpp-python whose insides have been looked at
 _LIST = "_Z39ggml_backend_cpu_get_extra_buffer_typesv"
 
 
@@ -89,21 +87,11 @@ def _instruction_set(wanted: str) -> str:
     raise ValueError(f"{ENVIRONMENT}={wanted!r} is unknown: choose auto, off, {', '.join(names)}, or unset it")
 
 
-def is_known_release() -> bool:
-    """Whether the insides of the installed llama-cpp-python have been looked at."""
-    return _FIRST <= tuple(map(int, re.findall(r"\d+", llama_cpp.__version__)[:3])) <= _LAST
-
-
 _OFFERED: list[_core.KernelBufferType] = []  # one in a process, whoever asks again
 
 
 def _offer(name: str) -> None:
     """Raises: LookupError, RuntimeError: why this llama.cpp cannot be offered them."""
-    if not is_known_release():
-        raise RuntimeError(
-            f"llama-cpp-python {llama_cpp.__version__} is not among the releases they were tried with, "
-            f"{'.'.join(map(str, _FIRST))} to {'.'.join(map(str, _LAST))}"
-        )
     library = _bindings._lib._name
     trial = tried(_TRIAL, [library, name], key=trial_key(with_neighbours(library)), seconds=_SECONDS)
     if not trial.ok:
@@ -129,6 +117,6 @@ def offer_to(cpu: CpuBackend, name: str) -> _core.KernelBufferType:
         RuntimeError: it is laid out otherwise than is known.
     """
     addresses = {function: cpu.address(function) for function in _core.ggml_functions()}
-    made = _core.KernelBufferType(addresses, name)
+    made = _core.KernelBufferType(addresses, cpu.registry, name)
     made.offer(cpu.address(_LIST))
     return made

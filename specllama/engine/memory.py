@@ -90,26 +90,3 @@ def why_no_rollback(llama: BaseLlama, name: str) -> str | None:
         f"the {name}'s memory is recurrent, and llama-cpp-python {llama_cpp.__version__} cannot copy its state "
         "to roll it back: install a later release"
     )
-
-
-def fitted(llama: BaseLlama, state: llama_cpp.LlamaState) -> llama_cpp.LlamaState:
-    """A saved state for a Llama that may have another size, and keeps no logits.
-
-    Raises:
-        ValueError: it is too long.
-    """
-    input_ids = np.zeros_like(llama.input_ids)
-    if state.n_tokens > len(input_ids):
-        raise ValueError(
-            f"the state holds {state.n_tokens} tokens and n_ctx is {len(input_ids)}: "
-            "create the Llama with the n_ctx of the one that saved it"
-        )
-    input_ids[: state.n_tokens] = state.input_ids[: state.n_tokens]
-    return llama_cpp.LlamaState(
-        input_ids=input_ids,
-        scores=llama.scores,
-        n_tokens=state.n_tokens,
-        llama_state=state.llama_state,
-        llama_state_size=state.llama_state_size,
-        seed=state.seed,
-    )

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from llama_cpp.llama_tokenizer import LlamaTokenizer
+
 from specllama.backend.base_class import BaseLlama
 
+from .prompt_tokens import token_ids
 from .readers import Readers
+from .writable import require_writable
 
 
 class Tokenizing(BaseLlama):
@@ -21,8 +27,10 @@ class Tokenizing(BaseLlama):
 
         Raises:
             ClosedError: the Llama is closed.
+            ValueError: the vocabulary has no tokens for the text.
         """
         with self.tokenizing:
+            require_writable(self, text, special)
             return super().tokenize(text, add_bos, special)
 
     def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False) -> bytes:
@@ -30,6 +38,43 @@ class Tokenizing(BaseLlama):
 
         Raises:
             ClosedError: the Llama is closed.
+            ValueError: a token that the vocabulary does not have.
+            TypeError: no tokens.
         """
         with self.tokenizing:
-            return super().detokenize(tokens, prev_tokens, special)
+            known = self.known_tokens(tokens)
+            before = None if prev_tokens is None else self.known_tokens(prev_tokens, "prev_tokens")
+            return super().detokenize(known, before, special)
+
+    def known_tokens(self, tokens: Any, name: str = "tokens") -> list[int]:
+        """Tokens of the vocabulary. llama.cpp ends the process when it is asked for the text of another.
+
+        Raises:
+            ValueError, TypeError: see `token_ids`.
+        """
+        found: list[int] = token_ids(tokens, name, self.n_vocab()).tolist()
+        return found
+
+    def tokenizer(self) -> LlamaTokenizer:
+        """See ``llama_cpp.Llama``."""
+        return _Tokenizer(self)
+
+
+class _Tokenizer(LlamaTokenizer):
+    """The model's own tokenizer, whatever tokenizer the Llama has, with what holds for the Llama's methods."""
+
+    def __init__(self, llama: Tokenizing) -> None:
+        self._llama = llama
+
+    @property
+    def _model(self) -> Any:  # type: ignore[override]
+        return self._llama._model
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
+        with self._llama.tokenizing:
+            require_writable(self._llama, text, special)
+            return super().tokenize(text, add_bos, special)
+
+    def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False) -> bytes:
+        with self._llama.tokenizing:
+            return super().detokenize(self._llama.known_tokens(tokens), prev_tokens, special)

@@ -14,6 +14,7 @@ from specllama.backend.base_class import BaseLlama
 from specllama.grammars.gbnf import check_gbnf
 
 from .per_model import PerModel
+from .writable import unwritable
 
 # Whether llama.cpp survives loops without text (its pull request 18604) and great repetitions. This release does for
 # sure, some before it may.
@@ -64,4 +65,6 @@ def sequence_breakers_of(llama: BaseLlama, texts: tuple[str, ...]) -> _core.Sequ
     Raises:
         ValueError: an empty text, one that is too long, or too many.
     """
-    return _last_breakers(llama)(texts)
+    # Of longer texts the rest behind a token is tokenized.
+    known = (text for text in texts if len(text) == 1 or not unwritable(llama, text.encode(), special=False))
+    return _last_breakers(llama)(tuple(known))

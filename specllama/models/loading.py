@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -27,6 +28,28 @@ class ModelNotFoundError(FileNotFoundError, ValueError):
 
 
 _ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR of ggml.h; llama_cpp's own table is off by one
+_turn = threading.RLock()
+
+
+def _renew_turn() -> None:
+    """In a forked child nobody is loading: the thread that was is not there."""
+    global _turn
+    _turn = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_turn)
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """A block in which a thread opens a model or a context, while others wait.
+
+    llama_cpp exchanges the process's stdout and stderr meanwhile, and the logger's level. Two threads at once would
+    leave them exchanged.
+    """
+    with _turn:
+        yield
 
 
 @contextlib.contextmanager
@@ -40,7 +63,7 @@ def explained(path: str) -> Iterator[None]:
     _require_gguf(path)
     require_sound(path)
     prepare_backend()
-    with _captured_errors() as errors, lora_errors(errors):
+    with one_at_a_time(), captured_errors() as errors, lora_errors(errors):
         try:
             yield
         except jinja2.TemplateError as error:
@@ -90,23 +113,39 @@ def _reason(path: str, errors: list[str]) -> str:
     return f"{reason}; {catalog.remedy(path)}" if "corrupted or incomplete" in reason else reason
 
 
+class _Errors(threading.local):
+    """llama.cpp's error messages, of the thread that wants to know."""
+
+    collected: list[str] | None = None
+
+
+_errors = _Errors()
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+def _collect(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
+    """Hand every message on to llama_cpp's own callback.
+
+    It is set as long as Python runs: a thread of llama.cpp's may be about to call it, whenever another one is set.
+    """
+    if level == _ERROR_LEVEL and _errors.collected is not None:
+        _errors.collected.append(text.decode("utf-8", errors="replace").strip())
+    _logger.llama_log_callback(level, text, user_data)
+
+
+llama_cpp.llama_log_set(_collect, ctypes.c_void_p(0))
+atexit.register(llama_cpp.llama_log_set, _logger.llama_log_callback, ctypes.c_void_p(0))  # for models freed at exit
+
+
 @contextlib.contextmanager
-def _captured_errors() -> Iterator[list[str]]:
-    """Collects llama.cpp's error messages, and still hands every message to llama_cpp's own callback."""
-    errors: list[str] = []
-
-    @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
-    def collect(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
-        if level == _ERROR_LEVEL:
-            errors.append(text.decode("utf-8", errors="replace").strip())
-        _logger.llama_log_callback(level, text, user_data)
-
-    llama_cpp.llama_log_set(collect, ctypes.c_void_p(0))
+def captured_errors() -> Iterator[list[str]]:
+    """Within the block llama.cpp's error messages of this thread are collected."""
+    before, _errors.collected = _errors.collected, []
     try:
         with _signals_heeded():
-            yield errors
+            yield _errors.collected
     finally:
-        llama_cpp.llama_log_set(_logger.llama_log_callback, ctypes.c_void_p(0))
+        _errors.collected = before
 
 
 @contextlib.contextmanager

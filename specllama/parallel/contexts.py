@@ -17,6 +17,7 @@ from specllama.backend.kernel_use import use_of
 from specllama.backend.libllama import API
 from specllama.drafts.draft import Draft
 from specllama.drafts.model import ModelDraft
+from specllama.models.loading import one_at_a_time
 
 
 class Contexts:
@@ -83,14 +84,15 @@ class Contexts:
                 )
             size = min(size, cache_tokens)
         params: Any = type(llama.context_params).from_buffer_copy(llama.context_params)
-        params.n_ctx, params.n_seq_max, params.kv_unified = size, count, True
+        params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count, True
+        params.n_batch = max(params.n_batch, count)  # llama.cpp makes room for a row of each text, and asserts it
         if hasattr(params, "n_rs_seq"):
             params.n_rs_seq = 0
         if use_of(llama).num_bytes and hasattr(params, "flash_attn_type"):
             # Without it each text goes through the cells of all: our kernels skip them in flash attention alone.
             params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
         try:
-            with _quiet(llama):
+            with one_at_a_time(), _quiet(llama):
                 context = _internals.LlamaContext(model=llama._model, params=params, verbose=llama.verbose)
         except ValueError as error:
             raise MemoryError(

@@ -1,0 +1,28 @@
+// What the loaded ggml is like inside, as far as our kernels depend on it: found by asking it, before anything is
+// changed.
+#pragma once
+
+#include <optional>
+#include <unordered_map>
+
+#include "ggml_plugin/ggml_api.hpp"
+#include "kernels/quantized_type.hpp"
+
+namespace specllama::ggml {
+
+struct Insides {
+    BufferTypeLayout buffer_type = {};
+    int num_buffer_functions = 0;
+    int mul_mat = -1;  // numbers of operations
+    int flash_attention = -1;
+    std::unordered_map<int, kernels::QuantizedType> types;  // by their numbers in ggml
+
+    // The type of weights; nothing if the kernels do not multiply such.
+    std::optional<kernels::QuantizedType> type_of(const Tensor * tensor) const;
+};
+
+// registry: ggml's of its CPU backend.
+// Throws std::runtime_error, which says what differs, if the library is laid out otherwise than is known here.
+Insides probe(const Api & api, const void * registry);
+
+}  // namespace specllama::ggml

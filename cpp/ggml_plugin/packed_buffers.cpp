@@ -1,0 +1,114 @@
+#include "ggml_plugin/packed_buffers.hpp"
+
+#include <algorithm>
+#include <thread>
+
+#include "ggml_plugin/memory_pages.hpp"
+#include "kernels/pack.hpp"
+
+namespace specllama {
+
+PackedBuffers * PackedBuffers::the_one_ = nullptr;
+
+namespace {
+
+thread_local std::size_t loaded = 0;
+
+void pack_in_threads(kernels::QuantizedType type, const uint8_t * rows, int64_t num_rows, int64_t columns,
+                     uint8_t * panels) {
+    constexpr int64_t kWorthAThread = 1 << 20;  // values: some milliseconds
+    const int64_t num_panels = (num_rows + kernels::kPanelRows - 1) / kernels::kPanelRows;
+    const int64_t most = std::max<int64_t>(1, std::min<int64_t>(std::thread::hardware_concurrency(), 16));
+    const int64_t count = std::clamp<int64_t>(num_rows * columns / kWorthAThread, 1, most);
+    std::vector<std::thread> threads;
+    threads.reserve(static_cast<std::size_t>(count));
+    for (int64_t i = 1; i < count; ++i) {
+        threads.emplace_back(kernels::pack, type, rows, num_rows, columns, num_panels * i / count,
+                             num_panels * (i + 1) / count, panels);
+    }
+    kernels::pack(type, rows, num_rows, columns, 0, num_panels / count, panels);
+    for (std::thread & thread : threads) {
+        thread.join();
+    }
+}
+
+}  // namespace
+
+PackedBuffers::PackedBuffers(const ggml::Api & api, const ggml::Insides & insides, ggml::ExtraBufferType * owner)
+    : api_(api), insides_(insides) {
+    const auto set = [this](int place, auto * value) {
+        words_[static_cast<std::size_t>(place)] = reinterpret_cast<void *>(value);
+    };
+    const ggml::BufferTypeLayout & layout = insides.buffer_type;
+    set(layout.name, &name);
+    set(layout.alloc_buffer, &allocate);
+    set(layout.alignment, &alignment);
+    set(layout.alloc_size, &allocated_size);
+    set(layout.device, static_cast<char *>(api.ggml_backend_buft_get_device(api.ggml_backend_cpu_buffer_type())));
+    set(layout.context(), owner);
+    the_one_ = this;
+}
+
+bool PackedBuffers::hold(const ggml::Tensor * weights) const {
+    return weights != nullptr && weights->buffer != nullptr &&
+           reinterpret_cast<void **>(weights->buffer)[insides_.num_buffer_functions] == words_.data();
+}
+
+std::size_t PackedBuffers::bytes_loaded() { return loaded; }
+
+const char * PackedBuffers::name(ggml::BufferType * /*type*/) { return kName; }
+
+std::size_t PackedBuffers::alignment(ggml::BufferType * /*type*/) { return 64; }
+
+std::size_t PackedBuffers::allocated_size(ggml::BufferType * /*type*/, const ggml::Tensor * tensor) {
+    const auto type = the_one_->insides_.type_of(tensor);
+    return type ? kernels::packed_bytes(*type, tensor->ne[1], tensor->ne[0]) : the_one_->api_.ggml_nbytes(tensor);
+}
+
+// A buffer of the CPU's own, whose tensors are written by us.
+ggml::Buffer * PackedBuffers::allocate(ggml::BufferType * type, std::size_t size) {
+    const ggml::Api & api = the_one_->api_;
+    ggml::Buffer * buffer = api.ggml_backend_buft_alloc_buffer(api.ggml_backend_cpu_buffer_type(), size);
+    if (buffer == nullptr) {
+        return nullptr;
+    }
+    auto * words = reinterpret_cast<void **>(buffer);
+    words[the_one_->insides_.num_buffer_functions] = type;
+    words[ggml::kSetTensor] = reinterpret_cast<void *>(&set_tensor);
+    words[ggml::kGetTensor] = nullptr;
+    words[the_one_->insides_.num_buffer_functions - ggml::kCopyTensorFromEnd] = nullptr;
+    prefer_large_pages(api.ggml_backend_buffer_get_base(buffer), size);
+    loaded += api.ggml_backend_buffer_get_size(buffer);
+    return buffer;
+}
+
+void PackedBuffers::pack(const ggml::Tensor * tensor, const void * data) const {
+    pack_in_threads(insides_.type_of(tensor).value(), static_cast<const uint8_t *>(data), tensor->ne[1], tensor->ne[0],
+                    static_cast<uint8_t *>(tensor->data));
+}
+
+// A tensor that comes in parts is packed when the last one is here.
+void PackedBuffers::take_part(const ggml::Tensor * tensor, const void * data, std::size_t offset, std::size_t size) {
+    const auto * bytes = static_cast<const uint8_t *>(data);
+    std::vector<uint8_t> & parts = unfinished_[tensor];
+    if (parts.size() < offset + size) {
+        parts.resize(offset + size);
+    }
+    std::copy(bytes, bytes + size, parts.begin() + static_cast<std::ptrdiff_t>(offset));
+    if (parts.size() == api_.ggml_nbytes(tensor)) {
+        pack(tensor, parts.data());
+        unfinished_.erase(tensor);
+    }
+}
+
+void PackedBuffers::set_tensor(ggml::Buffer * /*buffer*/, ggml::Tensor * tensor, const void * data, std::size_t offset,
+                               std::size_t size) {
+    if (offset == 0 && size == the_one_->api_.ggml_nbytes(tensor)) {
+        the_one_->pack(tensor, data);
+        let_go_of_file(data, size);  // llama.cpp keeps the file mapped where other tensors need it
+    } else {
+        the_one_->take_part(tensor, data, offset, size);
+    }
+}
+
+}  // namespace specllama

@@ -1,0 +1,51 @@
+// A buffer type of ggml's for weights that are packed for the kernels while they load.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "ggml_plugin/ggml_api.hpp"
+#include "ggml_plugin/ggml_probe.hpp"
+
+namespace specllama {
+
+// There is one in a process, which is never destroyed: models that are freed at exit still refer to it.
+class PackedBuffers {
+public:
+    static constexpr const char * kName = "SPECLLAMA";
+
+    // owner: what ggml asks about operations on such weights.
+    PackedBuffers(const ggml::Api & api, const ggml::Insides & insides, ggml::ExtraBufferType * owner);
+
+    PackedBuffers(const PackedBuffers &) = delete;
+    PackedBuffers & operator=(const PackedBuffers &) = delete;
+
+    ggml::BufferType * type() { return reinterpret_cast<ggml::BufferType *>(words_.data()); }
+    bool hold(const ggml::Tensor * weights) const;
+
+    // Bytes of packed weights that this thread has loaded since it began.
+    static std::size_t bytes_loaded();
+
+private:
+    static const char * name(ggml::BufferType * type);
+    static ggml::Buffer * allocate(ggml::BufferType * type, std::size_t size);
+    static std::size_t alignment(ggml::BufferType * type);
+    static std::size_t allocated_size(ggml::BufferType * type, const ggml::Tensor * tensor);
+    static void set_tensor(ggml::Buffer * buffer, ggml::Tensor * tensor, const void * data, std::size_t offset,
+                           std::size_t size);
+    void pack(const ggml::Tensor * tensor, const void * data) const;
+    void take_part(const ggml::Tensor * tensor, const void * data, std::size_t offset, std::size_t size);
+
+    // The one that the functions above belong to: ggml hands them nothing of ours.
+    static PackedBuffers * the_one_;
+
+    const ggml::Api & api_;
+    const ggml::Insides & insides_;
+    std::array<void *, ggml::kMostPointers> words_ = {};                         // ggml's structure of the buffer type
+    std::unordered_map<const ggml::Tensor *, std::vector<uint8_t>> unfinished_;  // tensors that came in parts
+};
+
+}  // namespace specllama

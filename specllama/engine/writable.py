@@ -1,0 +1,93 @@
+"""Texts that have no tokens: llama.cpp ends the process when it is asked for them.
+
+A SentencePiece vocabulary writes characters that it does not know as tokens of bytes. Some have no such tokens, and are
+for texts of known characters. Other kinds of vocabularies have a token for what is unknown, or leave it out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import llama_cpp
+
+from specllama.backend.base_class import BaseLlama
+
+from .per_model import PerModel
+
+_SPACE = "\u2581"  # which stands for a space in these vocabularies
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """What a vocabulary without tokens for all bytes can write."""
+
+    characters: frozenset[str]
+    num_bytes: frozenset[int]
+    parsed: tuple[str, ...]
+    """Texts that are always looked for before anything else, the longest first."""
+    control: tuple[str, ...]
+    """Those that are looked for where special tokens are wanted."""
+    begins_with_space: bool
+
+
+def _made(llama: BaseLlama) -> list[_Known]:
+    """None or one: of most vocabularies every text can be written."""
+    vocab = llama._model.vocab
+    if llama_cpp.llama_vocab_type(vocab) != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
+        return []
+    wanted = {b"<0x%02X>" % byte: byte for byte in range(256)}
+    characters: set[str] = set()
+    parsed: list[str] = []
+    control: list[str] = []
+    for token in range(llama.n_vocab()):
+        raw = llama_cpp.llama_vocab_get_text(vocab, token) or b""
+        wanted.pop(raw, None)
+        if not wanted:
+            return []
+        text = raw.decode("utf-8", "replace")
+        if len(text) == 1:
+            characters.add(text)
+        kind = llama_cpp.llama_vocab_get_attr(vocab, token)
+        if text and kind & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED:
+            parsed.append(text)
+        elif text and kind & llama_cpp.LLAMA_TOKEN_ATTR_CONTROL:
+            control.append(text)
+    begins = llama.metadata.get("tokenizer.ggml.add_space_prefix", "true") != "false"
+    known = frozenset(range(256)).difference(wanted.values())
+    return [_Known(frozenset(characters), known, _longest_first(parsed), _longest_first(control), begins)]
+
+
+def _longest_first(texts: list[str]) -> tuple[str, ...]:
+    return tuple(sorted(texts, key=len, reverse=True))
+
+
+_known = PerModel(_made)
+
+
+def unwritable(llama: BaseLlama, text: bytes, special: bool) -> str:
+    """A character of a text for which an open Llama's vocabulary has no token; empty if there is none."""
+    for known in _known(llama):
+        left = text.decode("utf-8", "surrogateescape")
+        for parsed in (*(known.control if special else ()), *known.parsed):
+            left = left.replace(parsed, "")
+        if left and known.begins_with_space:
+            left = f" {left}"
+        for character in left:
+            written = _SPACE if character == " " else character
+            if written not in known.characters and not known.num_bytes.issuperset(_bytes(written)):
+                return character
+    return ""
+
+
+def require_writable(llama: BaseLlama, text: bytes, special: bool) -> None:
+    """Raises ValueError if an open Llama's vocabulary has no token for a character of the text."""
+    character = unwritable(llama, text, special)
+    if character:
+        raise ValueError(
+            f"this model's vocabulary has no token for {character!r}, nor for its bytes: give a text of characters "
+            "that it knows, or token ids"
+        )
+
+
+def _bytes(character: str) -> bytes:
+    return character.encode("utf-8", "surrogateescape")
