@@ -1,9 +1,9 @@
-// Compiles only if cpp/llama_api.hpp says of libllama's functions and structs what a real llama.h says.
+// Compiles only if cpp/llama/llama_api.hpp says of libllama's functions and structs what a real llama.h says.
 #include <cstddef>
 #include <type_traits>
 
 #include "llama.h"
-#include "llama_api.hpp"
+#include "llama/llama_api.hpp"
 
 // At global scope the types of the list are llama.h's own, so equality means that both name the same function type.
 #define CHECK_FUNCTION(result, name, arguments) \

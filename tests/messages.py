@@ -47,7 +47,7 @@ def all_messages() -> list[Text]:
         found += _of_python(path)
     for path in sorted(ROOT.glob("cpp/**/*.cpp")):
         found += _of_cpp(path)
-    found += _of_samplers(ROOT / "cpp" / "sampler_params.hpp")
+    found += _of_samplers(ROOT / "cpp" / "math" / "sampler_params.hpp")
     return [message for message in found if len(message.text.replace("…", "").strip()) >= _LEAST]
 
 

@@ -1,14 +1,31 @@
-"""The shape of the sources: no circles of files, and a top level that can be looked over."""
+"""The shape of the sources: no circles of files or rooms, arrows one way, and folders that can be looked over."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+CPP = ROOT / "cpp"
+MOST_FILES = 25
+ROOMS = {
+    "math": [],
+    "math/rules": ["math"],
+    "pacing": [],
+    "kernels": [],
+    "llama": ["math", "kernels"],
+    "ggml_plugin": ["kernels"],
+    "drafters": ["math", "math/rules", "pacing", "llama"],
+    "loop": ["math", "math/rules", "pacing", "llama", "drafters"],
+    "bindings": ["math", "math/rules", "pacing", "kernels", "llama", "ggml_plugin", "drafters", "loop"],
+}
+"""The folders of cpp/, and what each may include of others. What only tests use may include all."""
+FOR_TESTS = "bindings/test"
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 MOST_MODULES = 22
 
 
@@ -102,3 +119,82 @@ def test_every_room_says_what_it_is_for() -> None:
         if ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) is None
     ]
     assert silent == []
+
+
+def includes(folder: Path) -> dict[str, set[str]]:
+    """What each unit of a folder of C++ includes of it: a header and its source are one unit."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(folder.rglob("*.?pp")) + sorted(folder.rglob("*.inc")):
+        unit = str(path.relative_to(folder).with_suffix(""))
+        for name in INCLUDE.findall(path.read_text(encoding="utf-8")):
+            assert (folder / name).is_file(), f"{path} includes {name}: write paths from the folder {folder.name}"
+            found.setdefault(unit, set()).add(str(Path(name).with_suffix("")))
+        found.setdefault(unit, set()).discard(unit)
+    return found
+
+
+def room_of(unit: str) -> str:
+    return unit.rpartition("/")[0]
+
+
+@pytest.fixture
+def circle_of_headers(tmp_path: Path) -> Path:
+    """Two units that include each other, one by its source only, and a room that includes one above it."""
+    for name, text in {
+        "math/a.hpp": '#include "math/b.hpp"',
+        "math/b.hpp": "",
+        "math/b.cpp": '#include "math/b.hpp"\n#include "math/a.hpp"\n#include <vector>',
+        "loop/c.hpp": '#include "math/a.hpp"',
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_circles_of_units_are_found(circle_of_headers: Path) -> None:
+    assert circles(includes(circle_of_headers)) == [["math/a", "math/b"]]
+
+
+def test_there_is_no_circle_of_units() -> None:
+    graph = includes(CPP)
+    assert "llama/sequence" in graph["llama/decoding"]
+    assert circles(graph) == []
+
+
+def test_rooms_include_what_is_below_them() -> None:
+    graph = includes(CPP)
+    assert {room_of(unit) for unit in graph} == {*ROOMS, FOR_TESTS}
+    upward = [
+        f"{unit} includes {other}"
+        for unit, others in graph.items()
+        for other in others
+        if room_of(unit) not in (room_of(other), FOR_TESTS) and room_of(other) not in ROOMS[room_of(unit)]
+    ]
+    assert upward == []
+    assert circles({room: set(below) for room, below in ROOMS.items()}) == []
+
+
+def test_no_room_is_too_full() -> None:
+    folders = {path.parent for path in CPP.rglob("*.?pp")}
+    counts = {str(folder.relative_to(ROOT)): sum(path.is_file() for path in folder.iterdir()) for folder in folders}
+    assert {folder: count for folder, count in counts.items() if count > MOST_FILES} == {}
+
+
+def test_only_the_bindings_know_python() -> None:
+    knowing = {
+        room_of(str(path.relative_to(CPP)))
+        for path in CPP.rglob("*.?pp")
+        if "pybind11" in path.read_text(encoding="utf-8")
+    }
+    assert knowing == {"bindings", FOR_TESTS}
+
+
+def test_only_the_room_of_llama_calls_libllama() -> None:
+    calling = re.compile(r"\bapi_?(?:->|\.)llama_\w+\(")
+    callers = {
+        room_of(str(path.relative_to(CPP)))
+        for path in CPP.rglob("*.?pp")
+        if calling.search(path.read_text(encoding="utf-8"))
+    }
+    assert callers == {"llama"}

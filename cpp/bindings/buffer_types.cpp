@@ -1,8 +1,8 @@
 // ggml's own list of buffer types.
 #include <pybind11/stl.h>
 
-#include "../ggml_plugin/extra_buffer_types.hpp"
-#include "bindings.hpp"
+#include "bindings/bindings.hpp"
+#include "ggml_plugin/extra_buffer_types.hpp"
 
 namespace py = pybind11;
 

@@ -1,5 +1,5 @@
 // Functions of the caller's as the loop calls them.
-#include "callbacks.hpp"
+#include "bindings/callbacks.hpp"
 
 #include <pybind11/stl.h>
 
@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "arrays.hpp"
-#include "python_calls.hpp"
+#include "bindings/arrays.hpp"
+#include "bindings/python_calls.hpp"
 
 namespace py = pybind11;
 
@@ -81,7 +81,7 @@ LogitsProcessor python_processor(const py::object & function, std::vector<int32_
     };
 }
 
-std::function<void()> python_heed(const py::object & function) {
+std::function<void()> python_poll(const py::object & function) {
     return [owned = std::make_shared<OwnedByPython>(function)] {
         const py::gil_scoped_acquire gil;
         try {

@@ -7,8 +7,8 @@
 #include <functional>
 #include <vector>
 
-#include "../distribution.hpp"
-#include "../drafter_parts.hpp"
+#include "drafters/table.hpp"
+#include "math/sampler_chain.hpp"
 
 namespace specllama {
 
@@ -16,7 +16,7 @@ namespace specllama {
 LogitsProcessor python_processor(const pybind11::object & function, std::vector<int32_t> prompt);
 
 // Looks at signals, and calls a function that may raise.
-std::function<void()> python_heed(const pybind11::object & function);
+std::function<void()> python_poll(const pybind11::object & function);
 
 // function(history, gamma) -> (tokens, q), where q is an array [tokens, n_vocab] or a list of distributions. A round
 // runs without the GIL, and the drafter with it.

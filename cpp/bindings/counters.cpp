@@ -1,13 +1,13 @@
 // What is counted during a generation.
-#include "../counters.hpp"
+#include "loop/counters.hpp"
 
 #include <pybind11/stl.h>
 
 #include <map>
 #include <string>
 
-#include "bindings.hpp"
-#include "result_struct.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/result_struct.hpp"
 
 namespace py = pybind11;
 

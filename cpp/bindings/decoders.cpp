@@ -1,9 +1,9 @@
 // Decoders and their sequences.
 #include <memory>
 
-#include "../sequence.hpp"
-#include "arrays.hpp"
-#include "bindings.hpp"
+#include "bindings/arrays.hpp"
+#include "bindings/bindings.hpp"
+#include "llama/sequence.hpp"
 
 namespace py = pybind11;
 
@@ -33,7 +33,8 @@ void decode(Sequence & self, const Tokens & tokens, std::size_t first_output) {
     const std::vector<int32_t> added = to_vector(tokens);
     const py::gil_scoped_release release;
     const Decoder::Use in_use(self.decoder());
-    self.decode(added.data(), added.size(), first_output);
+    const Sequence::Addition addition{&self, added.data(), added.size(), first_output};
+    Sequence::decode_together(&addition, 1);
 }
 
 Row logits(Sequence & self, std::size_t i) {

@@ -6,10 +6,10 @@
 #include <memory>
 #include <stdexcept>
 
-#include "../distribution.hpp"
-#include "../logits_scan.hpp"
-#include "bindings.hpp"
-#include "result_struct.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/result_struct.hpp"
+#include "math/logits_scan.hpp"
+#include "math/sampler_chain.hpp"
 
 namespace py = pybind11;
 

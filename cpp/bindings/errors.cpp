@@ -1,7 +1,7 @@
 // Exception types.
-#include "../errors.hpp"
+#include "llama/errors.hpp"
 
-#include "bindings.hpp"
+#include "bindings/bindings.hpp"
 
 namespace py = pybind11;
 

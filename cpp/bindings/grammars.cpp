@@ -3,10 +3,10 @@
 
 #include <memory>
 
-#include "../grammar.hpp"
-#include "arrays.hpp"
-#include "bindings.hpp"
-#include "result_struct.hpp"
+#include "bindings/arrays.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/result_struct.hpp"
+#include "llama/grammar.hpp"
 
 namespace py = pybind11;
 

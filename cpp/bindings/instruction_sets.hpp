@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "../kernels/instruction_set.hpp"
+#include "kernels/instruction_set.hpp"
 
 namespace specllama {
 

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "../ggml_plugin/kernel_buffer_type.hpp"
-#include "bindings.hpp"
-#include "instruction_sets.hpp"
-#include "result_struct.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/instruction_sets.hpp"
+#include "bindings/result_struct.hpp"
+#include "ggml_plugin/kernel_buffer_type.hpp"
 
 namespace py = pybind11;
 

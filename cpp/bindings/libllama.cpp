@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "../llama_api.hpp"
-#include "bindings.hpp"
-#include "result_struct.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/result_struct.hpp"
+#include "llama/llama_api.hpp"
 
 namespace py = pybind11;
 

@@ -5,11 +5,11 @@
 #include <memory>
 #include <string_view>
 
-#include "../mask_constraint.hpp"
-#include "../token_pieces.hpp"
-#include "arrays.hpp"
-#include "bindings.hpp"
-#include "python_calls.hpp"
+#include "bindings/arrays.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/python_calls.hpp"
+#include "llama/vocabulary.hpp"
+#include "math/mask_constraint.hpp"
 
 namespace py = pybind11;
 

@@ -1,5 +1,5 @@
 // The Python module specllama._core, and its submodule for tests.
-#include "bindings.hpp"
+#include "bindings/bindings.hpp"
 
 namespace {
 

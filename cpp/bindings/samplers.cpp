@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "../sampler_params.hpp"
-#include "bindings.hpp"
-#include "result_struct.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/result_struct.hpp"
+#include "math/sampler_params.hpp"
 
 namespace py = pybind11;
 

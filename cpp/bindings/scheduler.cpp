@@ -1,14 +1,14 @@
 // Many texts at once.
-#include "../scheduler.hpp"
+#include "loop/scheduler.hpp"
 
 #include <pybind11/stl.h>
 
 #include <memory>
 
-#include "arrays.hpp"
-#include "bindings.hpp"
-#include "costs.hpp"
-#include "result_struct.hpp"
+#include "bindings/arrays.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/costs.hpp"
+#include "bindings/result_struct.hpp"
 
 namespace py = pybind11;
 

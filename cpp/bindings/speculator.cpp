@@ -1,17 +1,18 @@
 // The loop. Every call that decodes runs without the GIL.
-#include "../speculator.hpp"
+#include "loop/speculator.hpp"
+#include "loop/scheduler.hpp"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <memory>
 
-#include "arrays.hpp"
-#include "bindings.hpp"
-#include "callbacks.hpp"
-#include "costs.hpp"
-#include "python_calls.hpp"
-#include "result_struct.hpp"
+#include "bindings/arrays.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/callbacks.hpp"
+#include "bindings/costs.hpp"
+#include "bindings/python_calls.hpp"
+#include "bindings/result_struct.hpp"
 
 namespace py = pybind11;
 
@@ -22,7 +23,7 @@ namespace {
 // Plain without drafters.
 std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, const std::vector<std::string> & names,
                                             std::shared_ptr<Sequence> draft, const std::optional<Tokens> & corpus,
-                                            const py::object & function) {
+                                            const py::object & function, std::shared_ptr<Scheduler> scheduler) {
     const DrafterParts parts{std::move(draft), corpus ? to_vector(*corpus) : std::vector<int32_t>(),
                              drafting_function(function)};
     std::vector<std::unique_ptr<Drafter>> drafters;
@@ -30,13 +31,15 @@ std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, co
     for (const std::string & name : names) {
         drafters.push_back(make_drafter(name, parts));
     }
-    return std::make_unique<Speculator>(std::move(target),
+    std::unique_ptr<Decoding> decoding =
+        scheduler ? Scheduler::text(std::move(scheduler), target->id()) : std::make_unique<Alone>();
+    return std::make_unique<Speculator>(std::move(target), std::move(decoding),
                                         names.empty() ? nullptr : std::make_unique<Drafting>(std::move(drafters)));
 }
 
 void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
            std::size_t num_draft_tokens, std::uint64_t seed, bool paced, std::size_t max_tokens,
-           const py::object & logits_processor, std::shared_ptr<Constraint> constraint, const py::object & heed,
+           const py::object & logits_processor, std::shared_ptr<Constraint> constraint, const py::object & poll,
            bool keeps_logits) {
     std::vector<int32_t> tokens = to_vector(prompt);
     LogitsProcessor processor = python_processor(logits_processor, tokens);
@@ -48,7 +51,7 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
                       seed,
                       std::move(processor),
                       std::move(constraint),
-                      python_heed(heed),
+                      python_poll(poll),
                       keeps_logits};
     if (settings.sampler.has_dry()) {
         settings.sampler.dry_prompt = tokens;
@@ -102,11 +105,11 @@ void bind_speculator(py::module_ & module) {
     py::class_<Speculator>(module, "Speculator", "The loop over a target and its drafters.")
         .def(py::init(&make_speculator), py::arg("target"), py::arg("drafters") = std::vector<std::string>(),
              py::kw_only(), py::arg("draft") = nullptr, py::arg("corpus") = py::none(),
-             py::arg("function") = py::none())
+             py::arg("function") = py::none(), py::arg("scheduler") = nullptr)
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
              py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),
-             py::arg("constraint") = nullptr, py::arg("heed") = py::none(), py::arg("keeps_logits") = false)
+             py::arg("constraint") = nullptr, py::arg("poll") = py::none(), py::arg("keeps_logits") = false)
         .def("prefill", [](Speculator & self) { return without_gil([&] { return self.prefill(); }); })
         .def("step", &step, py::arg("max_tokens"))
         .def_property_readonly("round_is_open", &Speculator::round_is_open)

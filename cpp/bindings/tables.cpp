@@ -1,10 +1,10 @@
 // Which rules and drafters there are.
 #include <pybind11/stl.h>
 
-#include "../acceptance_rules/table.hpp"
-#include "../drafter_table.hpp"
-#include "bindings.hpp"
-#include "result_struct.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/result_struct.hpp"
+#include "drafters/source.hpp"
+#include "math/rules/table.hpp"
 
 namespace py = pybind11;
 

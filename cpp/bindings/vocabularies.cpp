@@ -1,16 +1,14 @@
 // What is read from a model's vocabulary.
-#include "../vocabulary.hpp"
+#include "llama/vocabulary.hpp"
 
 #include <pybind11/stl.h>
 
 #include <memory>
 
-#include "../breaker_tokens.hpp"
-#include "../first_bytes.hpp"
-#include "../token_texts.hpp"
-#include "arrays.hpp"
-#include "bindings.hpp"
-#include "result_struct.hpp"
+#include "bindings/arrays.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/result_struct.hpp"
+#include "llama/dry_breakers.hpp"
 
 namespace py = pybind11;
 

@@ -1,9 +1,9 @@
 // Drafts what has followed the last token most often in this text.
-#include "bigram.hpp"
+#include "drafters/bigram.hpp"
 
 #include <algorithm>
 
-#include "../drafter_parts.hpp"
+#include "drafters/table.hpp"
 
 namespace specllama {
 

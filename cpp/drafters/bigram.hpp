@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "../drafter.hpp"
+#include "drafters/drafter.hpp"
 
 namespace specllama {
 

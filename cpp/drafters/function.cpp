@@ -1,5 +1,5 @@
 // Drafts what a function of the caller's says.
-#include "function.hpp"
+#include "drafters/function.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "../drafter_parts.hpp"
+#include "drafters/table.hpp"
 
 namespace specllama {
 

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "../drafter.hpp"
+#include "drafters/drafter.hpp"
 
 namespace specllama {
 

@@ -1,7 +1,7 @@
 // Drafts what a grammar leaves no choice about.
-#include "grammar.hpp"
+#include "drafters/grammar.hpp"
 
-#include "../drafter_parts.hpp"
+#include "drafters/table.hpp"
 
 namespace specllama {
 

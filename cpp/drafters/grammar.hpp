@@ -1,7 +1,7 @@
 // Drafts what a grammar leaves no choice about. It costs no decode.
 #pragma once
 
-#include "../drafter.hpp"
+#include "drafters/drafter.hpp"
 
 namespace specllama {
 

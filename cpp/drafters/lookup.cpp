@@ -1,10 +1,10 @@
 // Drafts what followed when the end of the text occurred before (prompt lookup; Saxena 2023). Costs no decode.
-#include "lookup.hpp"
+#include "drafters/lookup.hpp"
 
 #include <algorithm>
 #include <array>
 
-#include "../drafter_parts.hpp"
+#include "drafters/table.hpp"
 
 namespace specllama {
 

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "../drafter.hpp"
-#include "../suffix_index.hpp"
+#include "drafters/drafter.hpp"
+#include "pacing/suffix_index.hpp"
 
 namespace specllama {
 

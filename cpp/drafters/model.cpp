@@ -1,13 +1,12 @@
 // The papers' draft: a second, smaller model with a decoder of its own.
-#include "model.hpp"
+#include "drafters/model.hpp"
 
 #include <algorithm>
 #include <array>
 #include <stdexcept>
 
-#include "../drafter_parts.hpp"
-#include "../logits_scan.hpp"
-#include "../prefill.hpp"
+#include "drafters/table.hpp"
+#include "math/logits_scan.hpp"
 
 namespace specllama {
 
@@ -32,7 +31,7 @@ std::size_t ModelDrafter::room(std::size_t history_size) const {
 }
 
 std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) {
-    const PromptPart part = next_prompt_part(*own_, history);
+    const PromptPart part = next_prompt_part(*decoding_, *own_, history);
     if (part.count > 0) {
         decode(history.data() + own_->tokens().size(), part.count, part.count);
         if (part.count == part.left && history.size() == prompt_size_) {
@@ -56,10 +55,10 @@ Expectation ModelDrafter::draw(const DraftRequest & request, std::size_t before,
         save();
     }
     while (missing(sequence_.size()) > own_->decoder().n_batch()) {
-        const std::size_t part = prompt_chunk(own_->decoder());
+        const std::size_t part = decoding_->chunk(own_->decoder());
         decode(sequence_.data() + own_->tokens().size(), part, part);
-        if (request.heed) {
-            request.heed();
+        if (request.poll) {
+            request.poll();
         }
     }
     // In the first step: the tokens that the last round added (two after a round without rejection). Then one each.
@@ -89,7 +88,7 @@ void ModelDrafter::save() {
 
 void ModelDrafter::decode(const int32_t * tokens, std::size_t count, std::size_t first_output) {
     const double before = own_->decode_seconds();
-    own_->decode(tokens, count, first_output);
+    decoding_->decode({own_.get(), tokens, count, first_output});
     if (costs_ != nullptr) {
         costs_->observe(count, own_->decode_seconds() - before + saving_seconds_);
     }

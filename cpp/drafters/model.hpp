@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "../cost_model.hpp"
-#include "../drafter.hpp"
-#include "../sequence.hpp"
+#include "drafters/drafter.hpp"
+#include "llama/sequence.hpp"
+#include "pacing/cost_model.hpp"
 
 namespace specllama {
 
@@ -15,7 +15,8 @@ public:
         : DrawingDrafter(Source::model), own_(std::move(sequence)) {}
 
     std::vector<Sequence *> sequences() const override { return {own_.get()}; }
-    void begin(const std::vector<int32_t> & history, const Task &) override {
+    void begin(const std::vector<int32_t> & history, const Task & task) override {
+        decoding_ = &task.decoding;
         prompt_size_ = history.size();
         own_->keep_common(history);
     }
@@ -38,6 +39,7 @@ private:
     void decode(const int32_t * tokens, std::size_t count, std::size_t first_output);
 
     std::shared_ptr<Sequence> own_;
+    Decoding * decoding_ = nullptr;  // of this generation
     CostModel * costs_ = nullptr;
     std::size_t prompt_size_ = 0;
     double saving_seconds_ = 0.0;    // for the next decode, and part of what it costs

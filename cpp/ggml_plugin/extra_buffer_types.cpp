@@ -1,5 +1,5 @@
 // Reads and changes ggml's list of buffer types in place.
-#include "extra_buffer_types.hpp"
+#include "ggml_plugin/extra_buffer_types.hpp"
 
 #include <stdexcept>
 

@@ -6,10 +6,10 @@
 #include <iterator>
 #include <vector>
 
-#include "batch_invariance.hpp"
 #include "ggml_plugin/cache_product.hpp"
 #include "ggml_plugin/flash_attention.hpp"
 #include "ggml_plugin/product.hpp"
+#include "kernels/batch_invariance.hpp"
 
 namespace specllama {
 

@@ -1,6 +1,5 @@
 // The products with AVX2: bytes are multiplied in pairs whose sum fits into 16 bits, so that several of them are added
 // before they are widened.
-#include "kernels/avx2_floats.hpp"
 #include "kernels/avx2_lanes.hpp"
 
 namespace specllama::kernels {

@@ -1,5 +1,4 @@
 // The products with AVX-VNNI: 256 bits.
-#include "kernels/avx2_floats.hpp"
 #include "kernels/avx2_lanes.hpp"
 #include "kernels/vnni.hpp"
 

@@ -1,6 +1,10 @@
 #include "kernels/instruction_set.hpp"
 
-#include "kernels/x86_features.hpp"
+#ifdef SPECLLAMA_X86_KERNELS
+#include <cpuid.h>
+
+#include <cstdint>
+#endif
 
 namespace specllama::kernels {
 
@@ -8,12 +12,68 @@ namespace specllama::kernels {
 extern const InstructionSet kAvx2;
 extern const InstructionSet kAvxVnni;
 extern const InstructionSet kAvx512Vnni;
+
+namespace {
+
+// What this processor and operating system can do, of what the kernels use.
+struct X86Features {
+    bool avx2 = false;         // with FMA and F16C
+    bool avx_vnni = false;     // dot products of bytes on 256 bits
+    bool avx512_vnni = false;  // the same on 512 bits, with F, BW, VL and DQ
+};
+
+struct Registers {
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+};
+
+Registers ask(unsigned leaf, unsigned subleaf) {
+    Registers found;
+    __get_cpuid_count(leaf, subleaf, &found.a, &found.b, &found.c, &found.d);
+    return found;
+}
+
+bool bit(unsigned value, int index) { return ((value >> index) & 1U) != 0; }
+
+// The registers that the operating system saves.
+uint64_t saved_registers() {
+    uint32_t low = 0;
+    uint32_t high = 0;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (static_cast<uint64_t>(high) << 32) | low;
+}
+
+// Bits as in Intel's manual, volume 2, CPUID.
+X86Features features_here() {
+    X86Features features;
+    const Registers basic = ask(1, 0);
+    constexpr int kOsxsave = 27;
+    if (!bit(basic.c, kOsxsave)) {
+        return features;
+    }
+    const uint64_t saved = saved_registers();
+    constexpr uint64_t kYmm = 0x6;
+    constexpr uint64_t kZmm = 0xE6;
+    const Registers extended = ask(7, 0);
+    const Registers more = ask(7, 1);
+    const bool fma = bit(basic.c, 12);
+    const bool f16c = bit(basic.c, 29);
+    features.avx2 = (saved & kYmm) == kYmm && fma && f16c && bit(extended.b, 5);
+    features.avx_vnni = features.avx2 && bit(more.a, 4);
+    const bool f_dq_bw_vl = bit(extended.b, 16) && bit(extended.b, 17) && bit(extended.b, 30) && bit(extended.b, 31);
+    features.avx512_vnni = features.avx2 && (saved & kZmm) == kZmm && f_dq_bw_vl && bit(extended.c, 11);
+    return features;
+}
+
+}  // namespace
 #endif
 
 int usable_sets(const InstructionSet ** sets) {
     int count = 0;
 #ifdef SPECLLAMA_X86_KERNELS
-    const X86Features features = X86Features::here();
+    const X86Features features = features_here();
     if (features.avx512_vnni) {
         sets[count++] = &kAvx512Vnni;
     }

@@ -318,6 +318,7 @@ class Speculator:
         draft: Sequence | None = ...,
         corpus: npt.NDArray[np.int32] | None = ...,
         function: Callable[[npt.NDArray[np.int32], int], tuple[Items[int], DraftProbabilities]] | None = ...,
+        scheduler: Scheduler | None = ...,
     ) -> None: ...
     def begin(
         self,
@@ -331,7 +332,7 @@ class Speculator:
         max_tokens: int = ...,
         logits_processor: Callable[[npt.NDArray[np.intc], npt.NDArray[np.single]], npt.NDArray[np.single]] | None = ...,
         constraint: Constraint | None = ...,
-        heed: Callable[[], None] | None = ...,
+        poll: Callable[[], None] | None = ...,
         keeps_logits: bool = ...,
     ) -> None: ...
     def prefill(self) -> bool: ...

@@ -29,8 +29,16 @@ class Draft(abc.ABC):
     """Of a draft that decodes: its own."""
 
     @abc.abstractmethod
-    def engine(self, target: _core.Sequence, own: _core.Sequence | None = None) -> _core.Speculator:
-        """The native loop over the target and this draft. `own`: another sequence for a draft that decodes."""
+    def engine(
+        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+    ) -> _core.Speculator:
+        """The native loop over the target and this draft.
+
+        Args:
+            target: its sequence.
+            own: another sequence for a draft that decodes.
+            scheduler: what decodes for several texts, where this is one of them.
+        """
 
     @abc.abstractmethod
     def pickled(self) -> Any:

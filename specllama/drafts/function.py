@@ -33,9 +33,11 @@ class FunctionDraft(Draft):
         """Whether this is a function; a Llama is one too, and is not meant."""
         return callable(draft) and not isinstance(draft, (BaseLlama, type))
 
-    def engine(self, target: _core.Sequence, own: _core.Sequence | None = None) -> _core.Speculator:
+    def engine(
+        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+    ) -> _core.Speculator:
         """See the base class."""
-        return _core.Speculator(target, ["function"], function=self._propose)
+        return _core.Speculator(target, ["function"], function=self._propose, scheduler=scheduler)
 
     def pickled(self) -> Any:
         """See the base class."""

@@ -108,9 +108,13 @@ class ModelDraft(Draft):
         remember(llama, use)
         return cls(target, llama, True, corpus)
 
-    def engine(self, target: _core.Sequence, own: _core.Sequence | None = None) -> _core.Speculator:
+    def engine(
+        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+    ) -> _core.Speculator:
         """See the base class."""
-        return _core.Speculator(target, [GRAMMAR, LOOKUP, "model"], draft=own or self.sequence, corpus=self._corpus)
+        drafters = [GRAMMAR, LOOKUP, "model"]
+        own = own or self.sequence
+        return _core.Speculator(target, drafters, draft=own, corpus=self._corpus, scheduler=scheduler)
 
     def pickled(self) -> Any:
         """See the base class."""

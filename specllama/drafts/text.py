@@ -21,9 +21,11 @@ class TextDraft(Draft):
         self._corpus = corpus
         self.unusable = why_no_rollback(target, "target")
 
-    def engine(self, target: _core.Sequence, own: _core.Sequence | None = None) -> _core.Speculator:
+    def engine(
+        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+    ) -> _core.Speculator:
         """See the base class."""
-        return _core.Speculator(target, [GRAMMAR, self._name], corpus=self._corpus)
+        return _core.Speculator(target, [GRAMMAR, self._name], corpus=self._corpus, scheduler=scheduler)
 
     def pickled(self) -> str:
         """See the base class."""

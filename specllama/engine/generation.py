@@ -161,7 +161,7 @@ class Generation:
                 max_tokens=request.max_tokens,
                 logits_processor=None if self._fallback_reason else self._processors or None,
                 constraint=constraint,
-                heed=None if self._watch is None else self._watch.heed,
+                poll=None if self._watch is None else self._watch.heed,
                 keeps_logits=request.keeps_logits,
             )
         except BaseException:

@@ -57,16 +57,24 @@ class Session:
         options: how to speculate where a call does not say.
         place_of: the session whose Llama this is a place of: one of several that share contexts. Both count together,
             and say a thing once.
+        scheduler: what decodes for these.
 
     Attributes:
         options: how to speculate where a call does not say.
         memory: what is known of the target's memory.
     """
 
-    def __init__(self, llama: BaseLlama, options: Options, place_of: Session | None = None) -> None:
+    def __init__(
+        self,
+        llama: BaseLlama,
+        options: Options,
+        place_of: Session | None = None,
+        scheduler: _core.Scheduler | None = None,
+    ) -> None:
         self._llama = weakref.ref(llama)
         self.options = options
         self._is_place = place_of is not None
+        self._scheduler = scheduler
         self.memory = memory_of(llama)
         self._draft: Draft | None = None
         self._engine: _core.Speculator | None = None
@@ -99,9 +107,9 @@ class Session:
         """The native loop over target and draft. Another draft means another one."""
         if self._engine is None:
             if self._draft is None:
-                self._engine = _core.Speculator(self.target)
+                self._engine = _core.Speculator(self.target, scheduler=self._scheduler)
             else:
-                self._engine = self._draft.engine(self.target)
+                self._engine = self._draft.engine(self.target, scheduler=self._scheduler)
                 if not self._is_place:  # else whoever has all places does
                     self._costs = CostMemory(self._engine, self.llama, self._draft.given)
         return self._engine

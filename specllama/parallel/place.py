@@ -23,23 +23,32 @@ class DraftAtPlace(Draft):
         self._draft = draft
         self._sequence = sequence
 
-    def engine(self, target: _core.Sequence, own: _core.Sequence | None = None) -> _core.Speculator:
+    def engine(
+        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+    ) -> _core.Speculator:
         """See the base class."""
         if self.unusable is not None:
-            return _core.Speculator(target)
-        return self._draft.engine(target, own or self._sequence)
+            return _core.Speculator(target, scheduler=scheduler)
+        return self._draft.engine(target, own or self._sequence, scheduler)
 
     def pickled(self) -> object:
         """See the base class."""
         return self._draft.pickled()
 
 
-def make_place(session: Session, draft: Draft | None, target: _core.Sequence, own: _core.Sequence | None) -> BaseLlama:
+def make_place(
+    session: Session,
+    draft: Draft | None,
+    scheduler: _core.Scheduler,
+    target: _core.Sequence,
+    own: _core.Sequence | None,
+) -> BaseLlama:
     """A Llama of the same class that works on these sequences. It shares the weights, and frees nothing.
 
     Args:
         session: that of the Llama whose place it is.
         draft: its draft.
+        scheduler: what decodes for all places.
         target: the target's sequence.
         own: the draft model's sequence, if there is one.
     """
@@ -52,7 +61,7 @@ def make_place(session: Session, draft: Draft | None, target: _core.Sequence, ow
     place.input_ids = np.zeros_like(llama.input_ids)
     remember(place, use_of(llama))
     memory_of(place).use(target)
-    place.session = Session(place, session.options, place_of=session)
+    place.session = Session(place, session.options, place_of=session, scheduler=scheduler)
     if draft is not None:
         place.session.exchange_draft(DraftAtPlace(draft, own))
     return cast(BaseLlama, place)

@@ -214,7 +214,9 @@ class Places:
     def _open(self, draft: Draft | None, count: int) -> None:
         llama = self._session.llama
         contexts = Contexts(llama, draft, count, self._cache_tokens)
-        self._free.extend(make_place(self._session, draft, *contexts.sequences(number)) for number in range(count))
+        self._free.extend(
+            make_place(self._session, draft, contexts.scheduler, *contexts.sequences(number)) for number in range(count)
+        )
         self._contexts, self._count = contexts, count
         if draft is not None:
             self._costs = CostMemory(contexts.scheduler, llama, draft.given)

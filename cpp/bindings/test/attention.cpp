@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "../../kernels/attention.hpp"
-#include "../bindings.hpp"
-#include "../instruction_sets.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/instruction_sets.hpp"
+#include "kernels/attention.hpp"
 
 namespace py = pybind11;
 

@@ -7,9 +7,9 @@
 #include <stdexcept>
 #include <vector>
 
-#include "../../constraint.hpp"
-#include "../../sequence_breakers.hpp"
-#include "../bindings.hpp"
+#include "bindings/bindings.hpp"
+#include "math/constraint.hpp"
+#include "math/sequence_breakers.hpp"
 
 namespace py = pybind11;
 

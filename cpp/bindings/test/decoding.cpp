@@ -4,10 +4,10 @@
 #include <memory>
 #include <vector>
 
-#include "../../scheduler.hpp"
-#include "../../sequence.hpp"
-#include "../arrays.hpp"
-#include "../bindings.hpp"
+#include "bindings/arrays.hpp"
+#include "bindings/bindings.hpp"
+#include "llama/sequence.hpp"
+#include "loop/scheduler.hpp"
 
 namespace py = pybind11;
 

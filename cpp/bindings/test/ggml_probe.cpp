@@ -1,9 +1,9 @@
 // What is found out about ggml before it is changed.
-#include "../../ggml_plugin/ggml_probe.hpp"
+#include "ggml_plugin/ggml_probe.hpp"
 
 #include <pybind11/stl.h>
 
-#include "../bindings.hpp"
+#include "bindings/bindings.hpp"
 
 namespace py = pybind11;
 

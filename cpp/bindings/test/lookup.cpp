@@ -1,8 +1,8 @@
 // Where the end of a text has occurred before.
-#include "../../suffix_index.hpp"
-#include "../arrays.hpp"
-#include "../bindings.hpp"
-#include "../result_struct.hpp"
+#include "bindings/arrays.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/result_struct.hpp"
+#include "pacing/suffix_index.hpp"
 
 namespace py = pybind11;
 

@@ -1,8 +1,8 @@
 // Random numbers, and what is drawn with them.
-#include "../../random.hpp"
+#include "math/random.hpp"
 
-#include "../../distribution.hpp"
-#include "../bindings.hpp"
+#include "bindings/bindings.hpp"
+#include "math/distribution.hpp"
 
 namespace py = pybind11;
 

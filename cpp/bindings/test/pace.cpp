@@ -1,5 +1,6 @@
 // The pace, to be driven without models.
-#include "../../pace.hpp"
+#include "pacing/pace.hpp"
+#include "drafters/table.hpp"
 
 #include <pybind11/stl.h>
 
@@ -10,11 +11,11 @@
 #include <stdexcept>
 #include <string>
 
-#include "../../drafters/grammar.hpp"
-#include "../../drafters/lookup.hpp"
-#include "../../drafters/model.hpp"
-#include "../bindings.hpp"
-#include "../result_struct.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/result_struct.hpp"
+#include "drafters/grammar.hpp"
+#include "drafters/lookup.hpp"
+#include "drafters/model.hpp"
 
 namespace py = pybind11;
 

@@ -4,10 +4,10 @@
 #include <stdexcept>
 #include <string>
 
-#include "../../kernels/block.hpp"
-#include "../../kernels/matrix_product.hpp"
-#include "../bindings.hpp"
-#include "../instruction_sets.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/instruction_sets.hpp"
+#include "kernels/block.hpp"
+#include "kernels/matrix_product.hpp"
 
 namespace py = pybind11;
 

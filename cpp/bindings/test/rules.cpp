@@ -3,11 +3,11 @@
 
 #include <stdexcept>
 
-#include "../../acceptance_rules/block.hpp"
-#include "../../acceptance_rules/coupled.hpp"
-#include "../../acceptance_rules/rejection.hpp"
-#include "../bindings.hpp"
-#include "../result_struct.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/result_struct.hpp"
+#include "math/rules/block.hpp"
+#include "math/rules/coupled.hpp"
+#include "math/rules/rejection.hpp"
 
 namespace py = pybind11;
 

@@ -1,0 +1,44 @@
+// The drafters' names. A new drafter needs a file of its own in drafters/, and a line here. Knows neither llama.cpp nor
+// Python.
+//
+// The name of a line is that of its tokens in the statistics. It is also that of two functions of the drafter's file,
+// see table.hpp.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+// name; what users see as the origin of a token; what it is made of: "text" (nothing but the text, so that it can be
+// chosen by its name alone), "model", "function" or "grammar"; what it drafts.
+#define SPECLLAMA_DRAFTERS(X)                                                                           \
+    X(model, "draft", "model", "what a second, smaller model says")                                     \
+    X(lookup, "lookup", "text", "what followed when the end of the text occurred before")               \
+    X(bigram, "lookup", "text", "what has followed the last token most often: the example of the docs") \
+    X(function, "draft", "function", "what a function of the user's says")                              \
+    X(grammar, "draft", "grammar", "what a grammar leaves no choice about")
+
+namespace specllama {
+
+#define SPECLLAMA_NAME(name, origin, needs, summary) name,
+enum class Source {
+    SPECLLAMA_DRAFTERS(SPECLLAMA_NAME) padding  // which nobody drafts: it makes a batch a size that costs less
+};
+#undef SPECLLAMA_NAME
+constexpr std::size_t num_sources = static_cast<std::size_t>(Source::padding) + 1;
+
+struct DrafterAbout {
+    const char * name;
+    const char * origin;
+    const char * needs;
+    const char * summary;
+};
+
+#define SPECLLAMA_LINE(name, origin, needs, summary) DrafterAbout{#name, origin, needs, summary},
+constexpr std::array<DrafterAbout, num_sources> drafters{{
+    SPECLLAMA_DRAFTERS(SPECLLAMA_LINE){"padding", "draft", "", "the last token again, to fill up a batch"},
+}};
+#undef SPECLLAMA_LINE
+
+constexpr const DrafterAbout & about(Source source) { return drafters[static_cast<std::size_t>(source)]; }
+
+}  // namespace specllama

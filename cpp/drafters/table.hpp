@@ -1,0 +1,35 @@
+// What drafters are made of, and who makes them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "drafters/drafter.hpp"
+#include "drafters/source.hpp"
+#include "pacing/acceptance_rates.hpp"
+
+namespace specllama {
+
+struct DrafterParts {
+    std::shared_ptr<Sequence> model = nullptr;  // of a second model
+    std::vector<int32_t> corpus;                // a text to look at besides prompt and output
+    // A function of the caller's: fills the tokens and, if it likes, the q of an offer.
+    std::function<void(const DraftRequest & request, Offer & out)> function = nullptr;
+};
+
+// Of each drafter's file: make_NAME, and NAME_priors, what is believed of its tokens before any was verified.
+#define SPECLLAMA_MAKE(name, origin, needs, summary)                  \
+    std::unique_ptr<Drafter> make_##name(const DrafterParts & parts); \
+    DrafterPriors name##_priors();
+SPECLLAMA_DRAFTERS(SPECLLAMA_MAKE)
+#undef SPECLLAMA_MAKE
+
+// Throws std::invalid_argument for a name that the table does not have, or a part that is missing.
+std::unique_ptr<Drafter> make_drafter(const std::string & name, const DrafterParts & parts);
+
+// Of all of them, by Source.
+std::vector<DrafterPriors> all_priors();
+
+}  // namespace specllama

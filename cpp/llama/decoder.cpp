@@ -1,0 +1,235 @@
+// One llama_context.
+#include "llama/decoder.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "kernels/batch_invariance.hpp"
+#include "llama/errors.hpp"
+
+namespace specllama {
+
+namespace {
+
+constexpr uint32_t kPartialOnly = 1;  // LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: without what seq_rm can cut
+
+llama_context * not_null(llama_context * context) {
+    if (context == nullptr) {
+        throw ClosedError("the llama_context is null: this Llama is closed");
+    }
+    return context;
+}
+
+std::size_t num_tokens(const BatchPart * parts, std::size_t num_parts) {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < num_parts; ++i) {
+        count += parts[i].count;
+    }
+    return count;
+}
+
+}  // namespace
+
+Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name, std::size_t n_ctx)
+    : api_(std::move(api)),
+      context_(not_null(context)),
+      name_(std::move(name)),
+      vocab_(api_->llama_model_get_vocab(api_->llama_get_model(context))),
+      memory_(api_->llama_get_memory(context)),
+      num_cells_(api_->llama_n_ctx(context)),
+      n_ctx_(n_ctx > 0 ? std::min(n_ctx, num_cells_) : num_cells_),
+      n_batch_(api_->llama_n_batch(context)),
+      n_vocab_(static_cast<std::size_t>(api_->llama_vocab_n_tokens(vocab_))),
+      n_swa_(static_cast<std::size_t>(std::max(0, api_->llama_model_n_swa(api_->llama_get_model(context))))),
+      num_snapshots_(snapshots_of_context()),
+      rollback_(way_back()) {
+    if (memory_ == nullptr) {
+        throw std::invalid_argument("the " + name_ +
+                                    " model keeps no KV cache: it is an embedding model and cannot generate text");
+    }
+    interruption_ = new Interruption();
+    api_->llama_set_abort_callback(context_, &Interruption::is_wanted, interruption_);
+}
+
+bool Decoder::is_eog(int32_t token) const { return api_->llama_vocab_is_eog(vocab_, token); }
+
+void Decoder::require_open() const {
+    if (context_ == nullptr) {
+        throw ClosedError("the " + name_ + " Llama is closed: create a new one");
+    }
+}
+
+// A sliding window may have moved on when a snapshot is needed; a copy has it, too.
+std::size_t Decoder::snapshots_of_context() const {
+    return api_->llama_n_rs_seq != nullptr && n_swa_ == 0 ? api_->llama_n_rs_seq(context_) : 0;
+}
+
+Rollback Decoder::way_back() const {
+    const llama_model * model = api_->llama_get_model(context_);
+    const bool is_hybrid = api_->llama_model_is_hybrid != nullptr && api_->llama_model_is_hybrid(model);
+    if (!is_hybrid && !api_->llama_model_is_recurrent(model)) {
+        return n_swa_ > 0 ? Rollback::sliding_window : Rollback::seq_rm;
+    }
+    const bool can_copy = api_->llama_state_seq_get_size_ext != nullptr &&
+                          api_->llama_state_seq_get_data_ext != nullptr &&
+                          api_->llama_state_seq_set_data_ext != nullptr;
+    if (!can_copy) {
+        return Rollback::none;
+    }
+    return num_snapshots_ > 0 ? Rollback::snapshot : Rollback::checkpoint;
+}
+
+void Decoder::add_sequence(int32_t id, Sequence * sequence) {
+    const std::lock_guard lock(memory_mutex_);
+    if (!sequences_.emplace(id, sequence).second) {
+        throw std::invalid_argument("sequence " + std::to_string(id) + " of the " + name_ +
+                                    " is there already: share it, or take another id");
+    }
+}
+
+void Decoder::remove_sequence(int32_t id) {
+    const std::lock_guard lock(memory_mutex_);
+    sequences_.erase(id);
+}
+
+bool Decoder::share(int32_t other, int32_t sequence, std::size_t first, std::size_t end) {
+    api_->llama_memory_seq_cp(memory_, other, sequence, static_cast<int32_t>(first), static_cast<int32_t>(end));
+    return memory_end(sequence) == end && window_is_whole(sequence, end);
+}
+
+// A sliding window forgets what lies behind it. After a cut to `count` tokens the next one still needs the last n_swa.
+bool Decoder::window_is_whole(int32_t sequence, std::size_t count) const {
+    if (rollback_ != Rollback::sliding_window) {
+        return true;
+    }
+    const auto first = api_->llama_memory_seq_pos_min(memory_, sequence);
+    return first >= 0 && static_cast<std::size_t>(first) <= (count > n_swa_ ? count - n_swa_ : 0);
+}
+
+std::size_t Decoder::memory_end(int32_t sequence) const {
+    const auto last = api_->llama_memory_seq_pos_max(memory_, sequence);
+    return last < 0 ? 0 : static_cast<std::size_t>(last) + 1;
+}
+
+bool Decoder::remove_behind(int32_t sequence, std::size_t count) {
+    return api_->llama_memory_seq_rm(memory_, sequence, static_cast<int32_t>(count), -1) &&
+           window_is_whole(sequence, count);
+}
+
+void Decoder::clear(int32_t sequence) {
+    if (sequences_.size() > 1 && api_->llama_memory_seq_rm(memory_, sequence, -1, -1)) {
+        return;
+    }
+    // The cells, not their data: zeroing the buffers of a long context would take as long as a prompt.
+    api_->llama_memory_clear(memory_, false);
+}
+
+bool Decoder::copy_state(int32_t sequence, std::vector<std::uint8_t> & state) {
+    state.resize(api_->llama_state_seq_get_size_ext(context_, sequence, kPartialOnly));
+    return api_->llama_state_seq_get_data_ext(context_, state.data(), state.size(), sequence, kPartialOnly) ==
+           state.size();
+}
+
+bool Decoder::restore_state(int32_t sequence, const std::vector<std::uint8_t> & state) {
+    return api_->llama_state_seq_set_data_ext(context_, state.data(), state.size(), sequence, kPartialOnly) ==
+           state.size();
+}
+
+void Decoder::refuse_bad_batch(const BatchPart * parts, std::size_t num_parts) const {
+    const std::size_t count = num_tokens(parts, num_parts);
+    if (count == 0 || count > n_batch_) {
+        throw std::invalid_argument("a batch of " + std::to_string(count) + " tokens does not fit: n_batch=" +
+                                    std::to_string(n_batch_) + " of the " + name_ + " allows 1 to that many");
+    }
+    for (std::size_t i = 0; i < num_parts; ++i) {
+        if (parts[i].count == 0) {
+            throw std::invalid_argument("a part of a batch has no tokens: leave its sequence out");
+        }
+        for (const int32_t * token = parts[i].tokens; token != parts[i].tokens + parts[i].count; ++token) {
+            if (*token < 0 || static_cast<std::size_t>(*token) >= n_vocab_) {
+                throw std::invalid_argument("token " + std::to_string(*token) + " is out of range: the " + name_ +
+                                            "'s vocabulary has the tokens 0 to " + std::to_string(n_vocab_ - 1));
+            }
+        }
+        if (parts[i].position + parts[i].count > n_ctx_) {
+            throw ContextFullError("the context is full: " + std::to_string(parts[i].position + parts[i].count) +
+                                   " tokens do not fit into n_ctx=" + std::to_string(n_ctx_) + " of the " + name_ +
+                                   "; create the Llama with a larger n_ctx");
+        }
+    }
+}
+
+void Decoder::lay_out(const BatchPart * parts, std::size_t num_parts) {
+    const std::size_t count = num_tokens(parts, num_parts);
+    tokens_.resize(count);
+    positions_.resize(count);
+    outputs_.resize(count);
+    sequence_counts_.assign(count, 1);
+    sequence_pointers_.resize(count);
+    sequence_ids_.resize(num_parts);
+    std::size_t at = 0;
+    for (std::size_t k = 0; k < num_parts; ++k) {
+        const BatchPart & part = parts[k];
+        sequence_ids_[k] = part.sequence;
+        for (std::size_t i = 0; i < part.count; ++i, ++at) {
+            tokens_[at] = part.tokens[i];
+            positions_[at] = static_cast<int32_t>(part.position + i);
+            outputs_[at] = i >= part.first_output ? 1 : 0;
+            sequence_pointers_[at] = &sequence_ids_[k];
+        }
+    }
+}
+
+int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
+    lay_out(parts, num_parts);
+    const llama_batch batch = {
+        static_cast<int32_t>(tokens_.size()),
+        tokens_.data(),
+        nullptr,
+        positions_.data(),
+        sequence_counts_.data(),
+        sequence_pointers_.data(),
+        outputs_.data(),
+    };
+    operations_seen = {};
+    const int32_t code = api_->llama_decode(context_, batch);
+    saw_ours_ = saw_ours_ || operations_seen.ours;
+    saw_foreign_ = saw_foreign_ || operations_seen.foreign;
+    if (code == 0) {
+        api_->llama_synchronize(context_);  // a GPU backend returns before it is done
+        num_decoded_ += tokens_.size();
+    }
+    return code;
+}
+
+float * Decoder::logits(std::size_t i) {
+    require_open();
+    float * row = api_->llama_get_logits_ith(context_, static_cast<int32_t>(i));
+    if (row == nullptr) {
+        throw DecodeError("the " + name_ + " has no logits: was it created with embedding=True?");
+    }
+    return row;
+}
+
+Decoder::Use::Use(Decoder & decoder, const std::function<void()> * poll)
+    : decoder_(decoder.is_shared() ? nullptr : &decoder) {
+    if (decoder_ == nullptr) {
+        return;
+    }
+    if (decoder_->in_use_.exchange(true)) {
+        throw BusyError("the " + decoder_->name_ +
+                        " Llama is generating already, in another thread or around this call (of a logits processor, "
+                        "say): wait for it, or create one Llama for each");
+    }
+    decoder_->interruption_->ask(poll);
+}
+
+Decoder::Use::~Use() {
+    if (decoder_ != nullptr) {
+        decoder_->interruption_->ask(nullptr);
+        decoder_->in_use_.store(false);
+    }
+}
+
+}  // namespace specllama

@@ -1,0 +1,179 @@
+// One llama_context: its batch, the logits of the last one, what decoding took, what its memory can do.
+//
+// It knows no tokens of the past: those are the sequences' (sequence.hpp). It and they are the callers of LlamaApi.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "llama/interruption.hpp"
+#include "llama/llama_api.hpp"
+
+namespace specllama {
+
+class Sequence;
+
+// How a memory goes back to an earlier position.
+enum class Rollback {
+    none,            // recurrent, of a release that cannot copy its state: only by decoding everything again
+    seq_rm,          // a KV cache: its last cells are removed
+    sliding_window,  // the same, as far back as the window reaches
+    snapshot,        // recurrent or hybrid, n_rs_seq > 0: llama.cpp keeps the states behind the last batch's tokens
+    checkpoint,      // recurrent or hybrid: a copy of the state is put back, and what came behind it decoded again
+};
+
+// What one sequence brings into a batch.
+struct BatchPart {
+    int32_t sequence;        // its seq_id
+    std::size_t position;    // of the first token
+    const int32_t * tokens;  // [count]
+    std::size_t count;
+    std::size_t first_output;  // logits are wanted from this token on
+};
+
+class Decoder {
+public:
+    // `name`: "target" or "draft", for messages. `n_ctx`: how many tokens one sequence may have; 0: all that there is
+    // room for. Throws std::invalid_argument for a context without a KV cache (an embedding model).
+    Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name, std::size_t n_ctx = 0);
+    Decoder(const Decoder &) = delete;
+    Decoder & operator=(const Decoder &) = delete;
+
+    const std::string & name() const { return name_; }
+    std::size_t n_ctx() const { return n_ctx_; }
+    // How many tokens its memory has room for, of all sequences together.
+    std::size_t num_cells() const { return num_cells_; }
+    std::size_t n_batch() const { return n_batch_; }
+    std::size_t n_vocab() const { return n_vocab_; }
+    bool is_eog(int32_t token) const;
+
+    // What is said of its memory.
+    Rollback rollback() const { return rollback_; }
+    bool is_recurrent() const { return rollback_ != Rollback::seq_rm && rollback_ != Rollback::sliding_window; }
+    // How many tokens at the end of a batch, but for its first, a recurrent memory can forget without a copy.
+    std::size_t num_snapshots() const { return num_snapshots_; }
+
+    // Refuses a batch that would trip a GGML_ASSERT, and so abort the process: std::invalid_argument.
+    void refuse_bad_batch(const BatchPart * parts, std::size_t num_parts) const;
+
+    // Decodes the parts in one batch, their tokens one behind the other. Returns the code of llama_decode; after any
+    // but 0 the memory may hold part of it.
+    int32_t decode(const BatchPart * parts, std::size_t num_parts);
+
+    // The logits [n_vocab] of token number i of the last batch. Valid until the next one.
+    float * logits(std::size_t i);
+
+    // Tokens decoded since the beginning.
+    std::size_t num_decoded() const { return num_decoded_; }
+
+    // Whether the logits of a token were the same to the last bit in any batch, so far: false before the first decode.
+    // It takes one text in a memory whose cells stand in the order of their tokens.
+    bool is_batch_invariant() const {
+        return saw_ours_ && !saw_foreign_ && rollback_ == Rollback::seq_rm && sequences_.size() <= 1;
+    }
+
+    bool is_open() const { return context_ != nullptr; }
+    void require_open() const;
+
+    // Forgets the llama_context: whoever created it is about to free it.
+    void close() {
+        const std::lock_guard lock(memory_mutex_);
+        context_ = nullptr;
+    }
+
+    // Whether several texts decode in it together, each from a thread of its own.
+    bool is_shared() const { return is_shared_; }
+    void set_shared(bool is_shared) { is_shared_ = is_shared; }
+
+    // Held while the memory, or what a sequence knows of it, changes or is read by another thread.
+    std::recursive_mutex & memory_mutex() { return memory_mutex_; }
+
+    // The memory of one sequence. For class Sequence, which knows when what may be called.
+
+    // Whether the cells from `count` on are gone, with what the next token looks at still there.
+    bool remove_behind(int32_t sequence, std::size_t count);
+    // Empties it, as it were new.
+    void clear(int32_t sequence);
+    // How many tokens the memory has seen: all parts of it.
+    std::size_t memory_end(int32_t sequence) const;
+    // Copies what cannot be cut. Whether it succeeded.
+    bool copy_state(int32_t sequence, std::vector<std::uint8_t> & state);
+    bool restore_state(int32_t sequence, const std::vector<std::uint8_t> & state);
+
+    // The keys and values of `other` at the positions [first, end) become those of `sequence`, too: the cells are
+    // shared. Whether all that the next token looks at is there. For a memory that all sequences share.
+    bool share(int32_t other, int32_t sequence, std::size_t first, std::size_t end);
+
+    // A sequence lives in this memory. Throws std::invalid_argument if another one has its seq_id.
+    void add_sequence(int32_t id, Sequence * sequence);
+    void remove_sequence(int32_t id);
+    const std::map<int32_t, Sequence *> & sequences() const { return sequences_; }  // by seq_id
+    std::uint64_t next_cell() { return num_cells_filled_++; }
+    std::uint64_t next_plan() { return ++num_plans_; }  // from 1
+
+    // After a decode that returned 2: throws what ended it, if somebody of ours did.
+    void raise_interruption() { interruption_->raise(); }
+    // For a scheduler: see Use.
+    void ask(const std::function<void()> * poll) { interruption_->ask(poll); }
+
+    // Marks the decoder as in use; a second thread gets BusyError instead of a corrupt cache. `poll` is called now and
+    // then while it decodes on a CPU; what that throws ends the decode, with the caches as after any failure. Where
+    // several texts share the decoder, many threads may use it, and `poll` is not called.
+    class Use {
+    public:
+        explicit Use(Decoder & decoder, const std::function<void()> * poll = nullptr);
+        ~Use();
+        Use(const Use &) = delete;
+        Use & operator=(const Use &) = delete;
+
+    private:
+        Decoder * decoder_;  // null if it is shared
+    };
+
+private:
+    std::size_t snapshots_of_context() const;
+    Rollback way_back() const;
+    bool window_is_whole(int32_t sequence, std::size_t count) const;
+    void lay_out(const BatchPart * parts, std::size_t num_parts);
+
+    std::shared_ptr<const LlamaApi> api_;
+    llama_context * context_;
+    std::string name_;
+    const llama_vocab * vocab_;
+    llama_memory_i * memory_;
+    std::size_t num_cells_;
+    std::size_t n_ctx_;
+    std::size_t n_batch_;
+    std::size_t n_vocab_;
+    std::size_t n_swa_;
+    std::size_t num_snapshots_;
+    Rollback rollback_;
+    std::map<int32_t, Sequence *> sequences_;  // that live in it
+    std::uint64_t num_cells_filled_ = 0;
+    std::uint64_t num_plans_ = 0;
+    std::size_t num_decoded_ = 0;
+    bool is_shared_ = false;
+    std::recursive_mutex memory_mutex_;
+    std::atomic<bool> saw_ours_{false};  // see OperationsSeen; others read it while a batch is decoded
+    std::atomic<bool> saw_foreign_{false};
+    std::atomic<bool> in_use_{false};
+    // The llama_context has its address, and may live longer than this object: never freed.
+    Interruption * interruption_ = nullptr;
+
+    // The llama_batch: its arrays are kept from decode to decode.
+    std::vector<int32_t> tokens_;
+    std::vector<int32_t> positions_;
+    std::vector<int32_t> sequence_counts_;
+    std::vector<int32_t> sequence_ids_;
+    std::vector<int32_t *> sequence_pointers_;
+    std::vector<int8_t> outputs_;
+};
+
+}  // namespace specllama

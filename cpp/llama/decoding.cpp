@@ -1,0 +1,42 @@
+// Who decodes for a text.
+#include "llama/decoding.hpp"
+
+#include <algorithm>
+#include <list>
+
+namespace specllama {
+
+// A decoder may have several of the sequences.
+std::shared_ptr<void> Alone::visit(const std::vector<Sequence *> & sequences, const bool & /*under_way*/,
+                                   const std::function<void()> * poll) {
+    std::vector<Decoder *> decoders;
+    auto uses = std::make_shared<std::list<Decoder::Use>>();
+    for (Sequence * sequence : sequences) {
+        Decoder & decoder = sequence->decoder();
+        if (std::find(decoders.begin(), decoders.end(), &decoder) == decoders.end()) {
+            uses->emplace_back(decoder, poll);
+            decoders.push_back(&decoder);
+        }
+    }
+    return uses;
+}
+
+std::size_t tokens_to_prefill(const Sequence & sequence, const std::vector<int32_t> & history) {
+    return history.size() - 1 - std::min(history.size() - 1, sequence.tokens().size());
+}
+
+PromptPart next_prompt_part(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history) {
+    const bool is_ours = decoding.share(sequence, history);
+    const std::size_t left = tokens_to_prefill(sequence, history);
+    return {left, is_ours ? std::min(left, decoding.chunk(sequence.decoder())) : 0};
+}
+
+std::size_t prefill_chunk(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history) {
+    const PromptPart part = next_prompt_part(decoding, sequence, history);
+    if (part.count > 0) {
+        decoding.decode({&sequence, history.data() + sequence.tokens().size(), part.count, part.count});
+    }
+    return part.left - part.count;
+}
+
+}  // namespace specllama

@@ -1,0 +1,53 @@
+// Who may end a decode that is running, and how often they are asked.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <utility>
+
+#include "llama/clock.hpp"
+
+namespace specllama {
+
+class Interruption {
+public:
+    // Asked from now on; null: nobody. What it throws ends the decode, and is thrown again by raise().
+    void ask(const std::function<void()> * poll) {
+        poll_ = poll != nullptr && *poll ? poll : nullptr;
+        asked_ = now_seconds();
+    }
+
+    // For llama_set_abort_callback, which calls it between the operations of a graph, in the thread that decodes.
+    // Whether the decode is to end.
+    static bool is_wanted(void * self) { return static_cast<Interruption *>(self)->look(); }
+
+    // Throws what ended the decode, if it was that.
+    void raise() {
+        if (thrown_) {
+            std::rethrow_exception(std::exchange(thrown_, nullptr));
+        }
+    }
+
+private:
+    // Asking takes Python's lock, for which it may have to wait some milliseconds.
+    static constexpr double interval_ = 0.05;  // seconds
+
+    bool look() {
+        if (poll_ == nullptr || now_seconds() - asked_ < interval_) {
+            return false;
+        }
+        try {
+            (*poll_)();
+        } catch (...) {
+            thrown_ = std::current_exception();
+        }
+        asked_ = now_seconds();
+        return thrown_ != nullptr;
+    }
+
+    const std::function<void()> * poll_ = nullptr;
+    double asked_ = 0.0;
+    std::exception_ptr thrown_;
+};
+
+}  // namespace specllama

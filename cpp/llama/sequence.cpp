@@ -1,0 +1,281 @@
+// One sequence of a decoder.
+#include "llama/sequence.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "llama/clock.hpp"
+#include "llama/errors.hpp"
+
+namespace specllama {
+
+namespace {
+
+[[noreturn]] void fail(const Decoder & decoder, int code, std::size_t count, std::size_t committed) {
+    const std::string what = "llama_decode of " + std::to_string(count) + " tokens behind " +
+                             std::to_string(committed) + " returned " + std::to_string(code) + " on the " +
+                             decoder.name();
+    if (code == 1) {
+        throw NoRoomError(what + ": no room in the KV cache; create the Llama with a larger n_ctx");
+    }
+    if (code == 2) {
+        throw DecodeError(what + ": aborted by the abort callback; the call can be repeated");
+    }
+    throw DecodeError(what + ": the backend failed (out of memory?); nothing was lost, the call can be repeated");
+}
+
+constexpr std::size_t least_shared = 16;  // tokens: fewer are decoded sooner than waited for
+
+}  // namespace
+
+Sequence::Sequence(std::shared_ptr<Decoder> decoder, int32_t id) : decoder_(std::move(decoder)), id_(id) {
+    decoder_->add_sequence(id_, this);
+}
+
+void Sequence::assume(std::vector<int32_t> tokens) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    const std::size_t count = num_common(tokens, tokens_);
+    prompt_.drop_behind(count);
+    checkpoints_.drop_behind(count);
+    tokens_ = std::move(tokens);
+    count_tokens();
+    cells_.resize(count);
+    number_cells();
+    more_behind_ = true;
+    num_forgettable_ = 0;
+}
+
+std::vector<int32_t> Sequence::copy_tokens() const {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    return tokens_;
+}
+
+void Sequence::clear() {
+    decoder_->clear(id_);
+    shrink(0);
+}
+
+void Sequence::shrink(std::size_t count) {
+    tokens_.resize(count);
+    count_tokens();
+    cells_.resize(count);
+    prompt_.drop_behind(count);
+    checkpoints_.drop_behind(count);
+    more_behind_ = false;
+    num_forgettable_ = 0;
+}
+
+// Those that are new get the next numbers.
+void Sequence::number_cells() {
+    while (cells_.size() < tokens_.size()) {
+        cells_.push_back(decoder_->next_cell());
+    }
+}
+
+bool Sequence::remove_behind(std::size_t count) {
+    if (decoder_->is_recurrent()) {
+        // It is not enough that llama_memory_seq_rm says yes: it would take snapshots of an earlier batch for those of
+        // the last one.
+        const std::size_t end = decoder_->memory_end(id_);
+        if (end < count || end - count > num_forgettable_) {
+            return false;
+        }
+    }
+    return decoder_->remove_behind(id_, count);
+}
+
+// Leaves the first `count` tokens in the cache, or fewer where that cannot be done.
+void Sequence::cut(std::size_t count) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    const bool nothing_to_do = count == tokens_.size() && !more_behind_;
+    if (nothing_to_do && (!decoder_->is_recurrent() || decoder_->memory_end(id_) == count)) {
+        return;
+    }
+    if (count > 0 && remove_behind(count)) {
+        shrink(count);
+    } else {
+        restore(count);
+    }
+}
+
+// The last copy at or before `count` tokens, or an empty cache.
+void Sequence::restore(std::size_t count) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    const Stopwatch stopwatch(decode_seconds_);
+    const Checkpoint * best = prompt_.latest(count);
+    const Checkpoint * other = checkpoints_.latest(count);
+    if (best == nullptr || (other != nullptr && other->position > best->position)) {
+        best = other;
+    }
+    if (best != nullptr && decoder_->restore_state(id_, best->state) && remove_behind(best->position)) {
+        shrink(best->position);
+    } else {
+        clear();
+    }
+}
+
+void Sequence::save_to(Checkpoints & checkpoints, std::size_t most) {
+    decoder_->require_open();
+    const std::size_t position = tokens_.size();
+    if (!decoder_->is_recurrent() || decoder_->rollback() == Rollback::none || position == 0) {
+        return;
+    }
+    for (const Checkpoints * existing : {&prompt_, &checkpoints_}) {
+        const Checkpoint * latest = existing->latest(position);
+        if (latest != nullptr && latest->position == position) {
+            return;
+        }
+    }
+    const std::lock_guard lock(decoder_->memory_mutex());
+    const Stopwatch stopwatch(decode_seconds_);
+    if (!decoder_->copy_state(id_, checkpoints.add(position, most).state)) {
+        checkpoints.drop_behind(position - 1);
+    }
+}
+
+std::size_t Sequence::keep_common(const std::vector<int32_t> & history) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    decoder_->require_open();
+    cut(std::min(num_common(tokens_, history), history.empty() ? 0 : history.size() - 1));
+    return tokens_.size();
+}
+
+void Sequence::keep(std::size_t count) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    decoder_->require_open();
+    cut(std::min(count, tokens_.size()));
+}
+
+void Sequence::borrow(const std::vector<int32_t> & history) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    if (history.size() < tokens_.size() + 2 || num_common(history, tokens_) < tokens_.size() || more_behind_) {
+        return;
+    }
+    const Sequence * best = nullptr;
+    std::size_t end = tokens_.size();
+    for (const auto & [id, other] : decoder_->sequences()) {
+        const std::size_t common = std::min(num_common(history, other->tokens_), history.size() - 1);
+        if (other != this && common > end) {
+            best = other;
+            end = common;
+        }
+    }
+    if (best == nullptr || decoder_->is_recurrent()) {
+        return;
+    }
+    if (decoder_->share(best->id_, id_, tokens_.size(), end)) {
+        num_borrowed_ += end - tokens_.size();
+        tokens_.assign(history.begin(), history.begin() + static_cast<std::ptrdiff_t>(end));
+        count_tokens();
+        cells_.insert(cells_.end(), best->cells_.begin() + static_cast<std::ptrdiff_t>(cells_.size()),
+                      best->cells_.begin() + static_cast<std::ptrdiff_t>(end));
+    } else {
+        more_behind_ = true;
+        cut(tokens_.size());
+    }
+}
+
+// Asking and planning are one step: of two that ask at the same time one decodes.
+bool Sequence::plan(const std::vector<int32_t> & history) {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    const auto & all = decoder_->sequences();
+    if (std::any_of(all.begin(), all.end(),
+                    [this, &history](const auto & other) { return is_behind(*other.second, history); })) {
+        return false;
+    }
+    if (plan_turn_ == 0) {
+        plan_turn_ = decoder_->next_plan();
+    }
+    plan_ = history;
+    return true;
+}
+
+void Sequence::drop_plan() {
+    const std::lock_guard lock(decoder_->memory_mutex());
+    plan_.clear();
+    plan_turn_ = 0;
+}
+
+// Whether another sequence is ahead in what both are about to decode: it holds more of it, or planned it before.
+bool Sequence::is_behind(const Sequence & other, const std::vector<int32_t> & history) const {
+    if (&other == this || other.plan_turn_ == 0) {
+        return false;
+    }
+    const std::size_t held = other.tokens_.size();
+    // The last token of a prompt is not decoded with it.
+    const std::size_t most = std::min(history.size(), other.plan_.size()) - 1;
+    const std::size_t common = std::min(num_common(history, other.plan_), most);
+    const bool is_first = plan_turn_ == 0 || other.plan_turn_ < plan_turn_;
+    const bool is_ahead = held > tokens_.size() || (held == tokens_.size() && is_first);
+    return is_ahead && held < common && common >= tokens_.size() + least_shared;
+}
+
+BatchPart Sequence::part_of(const Addition & addition) const {
+    return {id_, tokens_.size(), addition.tokens, addition.count, addition.first_output};
+}
+
+void Sequence::added(const Addition & addition, std::size_t first_row, double seconds) {
+    tokens_.insert(tokens_.end(), addition.tokens, addition.tokens + addition.count);
+    count_tokens();
+    number_cells();
+    num_forgettable_ = std::min(decoder_->num_snapshots(), addition.count - 1);
+    first_row_ = first_row;
+    num_decoded_ += addition.count;
+    decode_seconds_ += seconds;
+}
+
+// The cache may hold part of a batch that failed.
+void Sequence::recover(int code) {
+    more_behind_ = true;
+    if (decoder_->is_recurrent() && code != 1) {
+        restore(tokens_.size());  // whatever position it claims to be at, its state may have been overwritten
+    } else {
+        cut(tokens_.size());
+    }
+}
+
+void Sequence::refuse_bad(const Addition & addition) const {
+    decoder_->require_open();
+    const BatchPart part = part_of(addition);
+    decoder_->refuse_bad_batch(&part, 1);
+}
+
+void Sequence::decode_together(const Addition * additions, std::size_t count) {
+    if (count == 0) {
+        throw std::invalid_argument("nothing to decode: give at least one sequence its tokens");
+    }
+    Decoder & decoder = additions[0].sequence->decoder();
+    const std::lock_guard lock(decoder.memory_mutex());
+    decoder.require_open();
+    std::vector<BatchPart> parts;
+    parts.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+        parts.push_back(additions[i].sequence->part_of(additions[i]));
+        const auto is_same = [&](const Addition & other) { return other.sequence == additions[i].sequence; };
+        if (&additions[i].sequence->decoder() != &decoder || std::any_of(additions, additions + i, is_same)) {
+            throw std::invalid_argument("a batch is of one decoder, and has each of its sequences once");
+        }
+    }
+    decoder.refuse_bad_batch(parts.data(), count);
+    const std::size_t committed = additions[0].sequence->tokens().size();
+    const double start = now_seconds();
+    const int32_t code = decoder.decode(parts.data(), count);
+    const double share = (now_seconds() - start) / static_cast<double>(count);
+    std::size_t row = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        if (code == 0) {
+            additions[i].sequence->added(additions[i], row, share);
+        } else {
+            additions[i].sequence->recover(code);
+        }
+        row += additions[i].count;
+    }
+    if (code != 0) {
+        decoder.raise_interruption();
+        fail(decoder, code, row, committed);
+    }
+}
+
+}  // namespace specllama

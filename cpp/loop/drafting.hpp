@@ -1,0 +1,97 @@
+// Drafters together: what each offers, token by token, as far as it pays (design sections 7 and 8). It knows no kinds
+// of them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "drafters/drafter.hpp"
+#include "pacing/pace.hpp"
+
+namespace specllama {
+
+// What became of a proposal.
+struct Outcome {
+    const std::vector<int32_t> & emitted;  // accepted drafts, and one token of the target's
+    bool proposed;                         // whether propose() was called for it
+    std::size_t num_drafted;
+    std::size_t num_accepted;
+    double draft_seconds;   // llama_decode only
+    double verify_seconds;  // the same
+};
+
+class Drafting {
+public:
+    // Of several offers that are equally good the first drafter's is taken; without a pace, the first one's that there
+    // is. At most one of them draws: throws std::invalid_argument for a second one.
+    explicit Drafting(std::vector<std::unique_ptr<Drafter>> drafters);
+
+    std::vector<Sequence *> sequences() const;
+
+    // How many tokens could be proposed behind a history of this size.
+    std::size_t room(std::size_t history_size) const;
+
+    void begin(const std::vector<int32_t> & history, const Task & task);
+
+    // Decodes one chunk of the drawer's prompt, if that is likely to pay, and now and then two tokens of it if it is
+    // not. Else it may catch up in a round in which it does. Returns how many tokens are left to be decoded before the
+    // first round.
+    std::size_t prefill(const std::vector<int32_t> & history);
+    // More texts may share the batches than when this one began: its prompt may no longer pay.
+    void reconsider(const std::vector<int32_t> & history);
+
+    // Appends up to gamma tokens to an empty proposal. Paced: whatever promises most. Else gamma tokens of the drawer,
+    // or, without one, all that is offered. It may stop early, after a token, and does behind one that ends a text:
+    // what would follow is of no use.
+    void propose(const DraftRequest & request, Proposal & out);
+
+    void commit(const std::vector<int32_t> & history);
+    void rewind(std::size_t count);
+    // The generation has ended: what the memories hold of another text goes.
+    void finish(const std::vector<int32_t> & history);
+
+    // How a round went, whether it was asked to propose or not.
+    void learn(const Outcome & outcome);
+
+    // What decides how much is drafted; null if nothing does.
+    Pace * pace() { return can_be_paced_ ? &pace_ : nullptr; }
+
+    // Seconds spent decoding, and tokens decoded, since the beginning.
+    double decode_seconds() const { return drawer_ == nullptr ? 0.0 : drawer_->decode_seconds(); }
+    std::size_t num_decoded() const { return drawer_ == nullptr ? 0 : drawer_->num_decoded(); }
+
+private:
+    // An offer, and whose it is.
+    struct Found {
+        Source source{};
+        Offer offer;
+    };
+
+    bool prompt_pays(const std::vector<int32_t> & history);
+    std::vector<Found> find(const DraftRequest & request, const Proposal & out, std::size_t most);
+    std::optional<Found> forced(const DraftRequest & request, const Proposal & out, std::size_t most);
+    void take_all(const DraftRequest & request, Proposal & out);
+    void draw_all(const DraftRequest & request, Proposal & out);
+    void mix(const DraftRequest & request, Proposal & out);
+    void drop(Proposal & out);
+    void take(const Found & found, std::size_t count, Proposal & out);
+    void pad(std::size_t count, Proposal & out);
+    void push(int32_t token);
+    void judge_unused(const Offer & offer, const std::vector<int32_t> & emitted);
+
+    std::vector<std::unique_ptr<Drafter>> drafters_;
+    DrawingDrafter * drawer_ = nullptr;  // one of them
+    bool can_be_paced_ = true;
+    Pace pace_;
+    std::optional<Task> task_;
+    bool prompt_pays_ = true;          // for the drawer to decode
+    bool probes_ = false;              // it decodes two tokens of it all the same
+    bool paced_ = false;               // this round
+    std::vector<Found> offered_;       // at the beginning of the round
+    std::optional<std::size_t> used_;  // which of them was taken
+    std::optional<int32_t> dropped_;   // the first token that was not worth verifying
+    std::size_t num_kept_ = 0;         // the tokens before it
+};
+
+}  // namespace specllama

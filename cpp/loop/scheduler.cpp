@@ -1,0 +1,662 @@
+// Many texts at once, decoded together.
+#include "loop/scheduler.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <stdexcept>
+#include <utility>
+
+#include "llama/clock.hpp"
+#include "llama/errors.hpp"
+#include "pacing/pace.hpp"
+
+namespace specllama {
+
+namespace {
+
+// Seconds that texts which are generating wait for a part of somebody's prompt.
+constexpr double prompt_share = 0.25;
+constexpr std::size_t first_chunk = 64;  // tokens of a prompt, before it is known what they cost
+// Seconds that the others wait for a text whose caller has its token: more than Python takes for eight of them.
+constexpr double patience = 0.02;
+// Seconds after which a paused text does not wait any more for the end of one whose caller is away.
+constexpr double absence = 1.0;
+constexpr double forgetting = 0.2;  // of what a token of a prompt costs
+
+bool is_prompt(const Sequence::Addition & addition) { return addition.first_output >= addition.count; }
+
+bool is_no_room(const std::exception_ptr & error) {
+    try {
+        std::rethrow_exception(error);
+    } catch (const NoRoomError &) {
+        return true;
+    } catch (...) {
+        return false;
+    }
+}
+
+// What is decoded anew is no round's time, and what is borrowed for it no reused prompt, however it ends: a text may be
+// paused again, or given up.
+class Uncounted {
+public:
+    Uncounted() = default;
+    Uncounted(const Uncounted &) = delete;
+    Uncounted & operator=(const Uncounted &) = delete;
+    ~Uncounted() {
+        for (const auto & [sequence, effort] : before_) {
+            sequence->set_effort(effort);
+        }
+    }
+    void add(Sequence & sequence) { before_.emplace_back(&sequence, sequence.effort()); }
+
+private:
+    std::vector<std::pair<Sequence *, Sequence::Effort>> before_;
+};
+
+std::vector<std::shared_ptr<Decoder>> decoders_of(const std::shared_ptr<Decoder> & target,
+                                                  const std::shared_ptr<Decoder> & draft) {
+    return draft ? std::vector{target, draft} : std::vector{target};
+}
+
+}  // namespace
+
+ClosedError Scheduler::closed() {
+    return ClosedError("the texts' contexts are closed: this Llama was closed, or opened anew");
+}
+
+Scheduler::Scheduler(std::shared_ptr<Decoder> target, std::shared_ptr<Decoder> draft)
+    : room_(decoders_of(target, draft)) {
+    served_.push_back({std::move(target), {}, 0.0});
+    if (draft) {
+        served_.push_back({std::move(draft), {}, 0.0});
+    }
+    poll_ = [this] {
+        const std::lock_guard lock(mutex_);
+        if (closed_) {
+            throw closed();
+        }
+    };
+    for (const Served & served : served_) {
+        // A sliding window gives cells that one text no longer looks at to another, and with them its way back.
+        if (served.decoder->rollback() != Rollback::seq_rm) {
+            throw std::invalid_argument("the memory of the " + served.decoder->name() +
+                                        " is recurrent or a sliding window: its texts cannot be decoded together");
+        }
+    }
+    for (const Served & served : served_) {
+        served.decoder->set_shared(true);
+        served.decoder->ask(&poll_);
+    }
+    thread_ = std::thread([this] { run(); });
+}
+
+Scheduler::~Scheduler() {
+    close();
+    for (const Served & served : served_) {
+        served.decoder->set_shared(false);
+    }
+}
+
+void Scheduler::close() {
+    {
+        const std::lock_guard lock(mutex_);
+        closed_ = true;
+    }
+    work_.notify_all();
+    done_.notify_all();
+    if (thread_.joinable()) {
+        thread_.join();
+        std::unique_lock lock(mutex_);
+        work_.wait(lock, [this] { return num_inside_ == 0; });
+        for (const Served & served : served_) {
+            served.decoder->ask(nullptr);
+        }
+    }
+}
+
+void Scheduler::enter(Seat & seat) {
+    const std::lock_guard lock(mutex_);
+    if (closed_) {
+        seats_.erase(std::remove(seats_.begin(), seats_.end(), &seat), seats_.end());
+        throw closed();
+    }
+    if (seat.is_inside) {
+        throw BusyError("this text is generating in another thread: wait for it, or take another place");
+    }
+    seat.is_inside = true;
+    num_inside_ += 1;
+    if (seat.state == Seat::State::out) {
+        seats_.push_back(&seat);
+        seat.number = ++num_seats_;
+    }
+    if (seat.state != Seat::State::paused) {
+        start(seat);
+    }
+}
+
+void Scheduler::start(Seat & seat) {
+    seat.state = Seat::State::working;
+    num_working_ += 1;
+}
+
+void Scheduler::leave(Seat & seat, bool under_way) {
+    {
+        const std::lock_guard lock(mutex_);
+        seat.is_inside = false;
+        num_inside_ -= 1;
+        const bool is_paused = seat.state == Seat::State::paused;
+        num_working_ -= is_paused ? 0 : 1;
+        if (!under_way) {
+            seat.state = Seat::State::out;
+            seat.end();
+            seats_.erase(std::remove(seats_.begin(), seats_.end(), &seat), seats_.end());
+        } else if (!is_paused) {
+            seat.state = Seat::State::away;
+            seat.away_since = now_seconds();
+        }
+    }
+    work_.notify_all();
+}
+
+class Scheduler::Visit {
+public:
+    // under_way: whether the generation goes on; looked at in the end, too. poll: called now and then while the text is
+    // paused; what it throws ends the wait.
+    Visit(Scheduler & scheduler, Seat & seat, const bool & under_way, const std::function<void()> * poll)
+        : scheduler_(scheduler), seat_(seat), under_way_(under_way) {
+        scheduler_.enter(seat_);
+        seat_.poll = poll;
+        try {
+            scheduler_.come_back(seat_, under_way_);
+        } catch (...) {
+            scheduler_.leave(seat_, under_way_);
+            throw;
+        }
+    }
+    ~Visit() { scheduler_.leave(seat_, under_way_); }
+    Visit(const Visit &) = delete;
+    Visit & operator=(const Visit &) = delete;
+
+private:
+    Scheduler & scheduler_;
+    Seat & seat_;
+    const bool & under_way_;
+};
+
+class Scheduler::Text final : public Decoding {
+public:
+    Text(std::shared_ptr<Scheduler> scheduler, int32_t id) : scheduler_(std::move(scheduler)) { seat_.id = id; }
+    ~Text() override {
+        if (seat_.state != Seat::State::out) {
+            try {
+                visit({}, false, nullptr);      // to leave
+            } catch (const std::exception &) {  // NOLINT(bugprone-empty-catch)
+                // The scheduler is closed, and expects nobody.
+            }
+        }
+    }
+    std::shared_ptr<void> visit(const std::vector<Sequence *> & /*sequences*/, const bool & under_way,
+                                const std::function<void()> * poll) override {
+        return std::make_shared<Visit>(*scheduler_, seat_, under_way, poll);
+    }
+    void decode(const Sequence::Addition & addition) override { scheduler_->decode(seat_, addition); }
+    std::size_t chunk(const Decoder & decoder) override { return scheduler_->chunk(decoder); }
+    bool share(Sequence & own, const std::vector<int32_t> & history) override {
+        return scheduler_->share(own, history);
+    }
+    bool is_shared() const override { return true; }
+    void begin_round() override { scheduler_->begin_round(seat_); }
+    void share_costs(Pace & pace) override { scheduler_->share_costs(seat_, pace); }
+
+private:
+    std::shared_ptr<Scheduler> scheduler_;
+    Seat seat_;
+};
+
+std::unique_ptr<Decoding> Scheduler::text(std::shared_ptr<Scheduler> scheduler, int32_t id) {
+    return std::make_unique<Text>(std::move(scheduler), id);
+}
+
+// A text may have been paused while it was away.
+void Scheduler::come_back(Seat & seat, bool under_way) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (seat.state != Seat::State::paused) {
+            return;
+        }
+        if (!under_way) {
+            start(seat);
+            return;
+        }
+    }
+    restore(seat);
+}
+
+// Where the cache is full, texts are paused (see Room), this one perhaps.
+void Scheduler::decode(Seat & seat, const Sequence::Addition & addition) {
+    while (!try_decode(seat, addition)) {
+        restore(seat);
+    }
+}
+
+// False if the text was paused instead. An error in the batch of several texts is that of those which cannot be decoded
+// alone either.
+bool Scheduler::try_decode(Seat & seat, const Sequence::Addition & addition) {
+    addition.sequence->refuse_bad(addition);
+    Want want;
+    want.addition = addition;
+    want.seat = &seat;
+    {
+        std::unique_lock lock(mutex_);
+        if (closed_) {
+            throw closed();
+        }
+        seat.state = Seat::State::waiting;
+        seat.wanted = addition.count;
+        if (addition.first_output < addition.count) {  // no part of a prompt, and nothing that is decoded anew
+            seat.asks(addition.count, &served_by(addition.sequence->decoder()) == &target());
+        }
+        wants_.push_back(&want);
+        num_working_ -= 1;  // the other thread adds it again, before anybody could take this text for absent
+        work_.notify_all();
+        done_.wait(lock, [&want] { return want.is_done; });
+    }
+    if (want.error) {
+        std::rethrow_exception(want.error);
+    }
+    return !want.is_paused;
+}
+
+// Waits until there is room for a paused text, and decodes again what it held.
+void Scheduler::restore(Seat & seat) {
+    Uncounted uncounted;
+    for (std::size_t k = 0; k < seat.held.size(); ++k) {
+        if (Sequence * own = room_.sequence(seat, k)) {
+            uncounted.add(*own);
+        }
+    }
+    try {
+        do {
+            wait_for_room(seat);
+        } while (!try_restore(seat));
+    } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (seat.state != Seat::State::paused) {
+            seat.held.clear();  // its loop finds that the memory holds less than it should
+        }
+        throw;
+    }
+    const std::lock_guard lock(mutex_);
+    seat.held.clear();
+}
+
+void Scheduler::wait_for_room(Seat & seat) {
+    std::unique_lock lock(mutex_);
+    seat.is_here = true;
+    work_.notify_all();
+    try {
+        while (seat.state == Seat::State::paused) {
+            if (closed_) {
+                throw closed();
+            }
+            done_.wait_for(lock, std::chrono::duration<double>(longest_wait_),
+                           [this, &seat] { return closed_ || seat.state != Seat::State::paused; });
+            lock.unlock();
+            seat.ask();
+            lock.lock();
+        }
+    } catch (...) {
+        if (!lock.owns_lock()) {
+            lock.lock();
+        }
+        if (seat.state != Seat::State::paused) {  // meanwhile there was room
+            seat.state = Seat::State::paused;
+            num_working_ -= 1;
+        }
+        seat.is_here = false;
+        throw;
+    }
+    seat.is_here = false;
+}
+
+// False if it was paused again.
+bool Scheduler::try_restore(Seat & seat) {
+    for (std::size_t k = 0; k < seat.held.size(); ++k) {
+        Sequence * own = room_.sequence(seat, k);
+        if (own == nullptr) {
+            continue;
+        }
+        try {
+            if (!try_restore(seat, *own, seat.held[k])) {
+                return false;
+            }
+        } catch (const DecodeError &) {
+            if (k == 0) {
+                throw;
+            }
+            // A draft catches up by itself, or is given up.
+        }
+    }
+    return true;
+}
+
+bool Scheduler::try_restore(Seat & seat, Sequence & own, const std::vector<int32_t> & held) {
+    while (own.tokens().size() < held.size()) {
+        seat.ask();
+        if (!share(own, held)) {
+            continue;
+        }
+        const std::size_t done = own.tokens().size();
+        const std::size_t count = std::min(held.size() - done, chunk(own.decoder()));
+        if (!try_decode(seat, {&own, held.data() + done, count, count})) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool Scheduler::share(Sequence & own, const std::vector<int32_t> & history) {
+    own.borrow(history);
+    if (own.plan(history)) {
+        return true;
+    }
+    std::unique_lock lock(mutex_);
+    if (closed_) {
+        throw closed();
+    }
+    const std::size_t before = num_served_;
+    num_working_ -= 1;
+    work_.notify_all();
+    done_.wait_for(lock, std::chrono::duration<double>(longest_wait_),
+                   [this, before] { return closed_ || num_served_ != before; });
+    num_working_ += 1;
+    return false;
+}
+
+std::size_t Scheduler::chunk(const Decoder & decoder) {
+    const std::lock_guard lock(mutex_);
+    const std::size_t num_generating = num_in_rounds();
+    const auto is_prompt = [](const Seat * seat) { return !seat->generating && seat->state != Seat::State::paused; };
+    const auto num_prompts = static_cast<std::size_t>(std::count_if(seats_.begin(), seats_.end(), is_prompt));
+    std::size_t most = decoder.n_batch();
+    if (num_generating > 0) {
+        const double seconds = served_by(decoder).token_seconds;
+        most = seconds > 0.0 ? static_cast<std::size_t>(prompt_share / seconds) : first_chunk;
+        most = std::min(most, decoder.n_batch() / 2);  // the others' tokens fit beside it
+    }
+    return std::clamp(most / std::max<std::size_t>(1, num_prompts), std::min(least_chunk_, decoder.n_batch()),
+                      decoder.n_batch());
+}
+
+void Scheduler::begin_round(Seat & seat) {
+    const std::lock_guard lock(mutex_);
+    seat.generating = true;
+}
+
+std::size_t Scheduler::num_in_rounds() const {
+    return static_cast<std::size_t>(std::count_if(
+        seats_.begin(), seats_.end(), [](const Seat * seat) { return seat->generating && seat->shares_batches(); }));
+}
+
+void Scheduler::share_costs(const Seat & seat, Pace & pace) {
+    const std::lock_guard lock(mutex_);
+    std::size_t texts = 1;
+    std::size_t others = 0;
+    std::size_t num_drawing = 1;
+    for (const Seat * other : seats_) {
+        // Those whose prompts are being decoded will soon share the batches, too.
+        if (other != &seat && other->shares_batches()) {
+            texts += 1;
+            others += other->brought;
+            num_drawing += other->is_drawing() ? 1 : 0;
+        }
+    }
+    pace.share(texts, others, served_[0].costs, num_drawing, served_.size() > 1 ? &served_[1].costs : nullptr);
+}
+
+Scheduler::Counters Scheduler::counters() {
+    const std::lock_guard lock(mutex_);
+    Counters counters = counters_;
+    counters.num_pauses = room_.num_pauses();
+    return counters;
+}
+
+std::size_t Scheduler::num_generating() {
+    const std::lock_guard lock(mutex_);
+    return num_in_rounds();
+}
+
+std::size_t Scheduler::num_drawing() {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(
+        std::count_if(seats_.begin(), seats_.end(), [](const Seat * seat) { return seat->is_drawing(); }));
+}
+
+CostModel Scheduler::costs(std::size_t which) {
+    const std::lock_guard lock(mutex_);
+    return which < served_.size() ? served_[which].costs : CostModel();
+}
+
+void Scheduler::restore_costs(std::size_t which, const std::map<std::size_t, double> & seconds) {
+    const std::lock_guard lock(mutex_);
+    if (which < served_.size()) {
+        served_[which].costs.restore(seconds);
+    }
+}
+
+// What follows is the work of the thread that decodes for all texts.
+
+Decoder & Scheduler::decoder_of(const std::vector<Want *> & group) { return group[0]->addition.sequence->decoder(); }
+
+std::size_t Scheduler::num_tokens(const std::vector<Want *> & group) {
+    std::size_t count = 0;
+    for (const Want * want : group) {
+        count += want->addition.count;
+    }
+    return count;
+}
+
+// Whether nobody is at work any more, or is waited for.
+bool Scheduler::is_ready(double now) {
+    if (wants_.empty() || num_working_ > 0) {
+        return false;
+    }
+    bool all_here = true;
+    for (Seat * seat : seats_) {
+        if (seat->state != Seat::State::away) {
+            continue;
+        }
+        // From when on somebody waits for it, if that is later than when it went.
+        if (now - std::max(seat->away_since, idle_since_) < patience) {
+            all_here = false;
+        } else {
+            seat->state = Seat::State::late;
+        }
+    }
+    return all_here;
+}
+
+void Scheduler::run() {
+    std::unique_lock lock(mutex_);
+    idle_since_ = now_seconds();
+    while (!closed_) {
+        if (num_working_ == 0) {
+            resume_one();
+        }
+        if (wants_.empty()) {
+            wait_for_wants(lock);
+            idle_since_ = now_seconds();
+        } else if (!is_ready(now_seconds())) {
+            work_.wait_for(lock, std::chrono::duration<double>(num_working_ > 0 ? longest_wait_ : patience / 4.0));
+        } else {
+            const std::vector<Want *> group = next_group();
+            counters_.waiting_seconds += now_seconds() - idle_since_;
+            lock.unlock();
+            serve(group);
+            lock.lock();
+            num_served_ += 1;
+            idle_since_ = now_seconds();
+            done_.notify_all();
+        }
+    }
+    for (Want * want : wants_) {
+        want->error = std::make_exception_ptr(closed());
+    }
+    finish(wants_);
+    wants_.clear();
+    done_.notify_all();
+}
+
+void Scheduler::wait_for_wants(std::unique_lock<std::mutex> & lock) {
+    const auto is_paused = [this] {
+        return std::any_of(seats_.begin(), seats_.end(), [](const Seat * seat) { return seat->is_here; });
+    };
+    if (is_paused()) {  // it may go on without a word of anybody: when the others have been away for long
+        work_.wait_for(lock, std::chrono::duration<double>(longest_wait_));
+    } else {
+        work_.wait(lock, [&] { return closed_ || !wants_.empty() || is_paused(); });
+    }
+}
+
+// A paused text goes on if there is room for it. If there is not, none that is younger begins.
+void Scheduler::resume_one() {
+    Seat * seat = Room::oldest_paused(seats_);
+    if (seat == nullptr) {
+        return;
+    }
+    if (room_.may_resume(*seat, seats_, now_seconds() - absence)) {
+        start(*seat);
+    } else {
+        room_.hold_back(seats_, *seat);
+        take_paused(wants_);
+    }
+    done_.notify_all();
+}
+
+// The draft's decodes before the target's, as many as fit: the one that has waited longest, so that everybody's turn
+// comes, then rounds before prompts.
+std::vector<Scheduler::Want *> Scheduler::next_group() {
+    const auto is_drafts = [this](const Want * want) {
+        return &served_by(want->addition.sequence->decoder()) != &target();
+    };
+    const bool drafts = std::any_of(wants_.begin(), wants_.end(), is_drafts);
+    std::vector<Want *> waiting;
+    std::copy_if(wants_.begin(), wants_.end(), std::back_inserter(waiting),
+                 [&](const Want * want) { return is_drafts(want) == drafts; });
+    std::stable_partition(waiting.begin() + 1, waiting.end(),
+                          [](const Want * want) { return !is_prompt(want->addition); });
+    std::vector<Want *> group;
+    std::size_t room = served_[drafts ? 1 : 0].decoder->n_batch();
+    for (Want * want : waiting) {
+        // Of texts one of which cannot be decoded each shows by itself whether it is that.
+        if (want->addition.count <= room && (group.empty() || !(want->is_alone || group[0]->is_alone))) {
+            group.push_back(want);
+            room -= want->addition.count;
+        }
+    }
+    const auto is_taken = [&group](const Want * want) {
+        return std::find(group.begin(), group.end(), want) != group.end();
+    };
+    wants_.erase(std::remove_if(wants_.begin(), wants_.end(), is_taken), wants_.end());
+    return group;
+}
+
+std::exception_ptr Scheduler::try_together(const std::vector<Want *> & group) {
+    std::vector<Sequence::Addition> additions;
+    additions.reserve(group.size());
+    for (const Want * want : group) {
+        additions.push_back(want->addition);
+    }
+    const double start = now_seconds();
+    try {
+        Sequence::decode_together(additions.data(), additions.size());
+    } catch (...) {
+        return std::current_exception();
+    }
+    const double seconds = now_seconds() - start;
+    const std::lock_guard lock(mutex_);
+    observe(served_by(additions[0].sequence->decoder()), group, seconds);
+    return nullptr;
+}
+
+// Decodes the group, pauses some of it, or gives it errors. What has to be tried again goes back to the wants.
+void Scheduler::serve(std::vector<Want *> group) {
+    std::unique_lock lock(mutex_);
+    while (!group.empty() && !room_.has_room(decoder_of(group), num_tokens(group)) && give_way(group)) {
+    }
+    if (group.empty()) {
+        return;
+    }
+    lock.unlock();
+    const std::exception_ptr error = try_together(group);
+    lock.lock();
+    if (error && is_no_room(error)) {
+        // An older llama.cpp wants its cells side by side. Or somebody is at work now who can be paused when it waits.
+        const auto is_working = [](const Seat * seat) { return seat->state == Seat::State::working; };
+        if (give_way(group) || std::any_of(seats_.begin(), seats_.end(), is_working)) {
+            wants_.insert(wants_.begin(), group.begin(), group.end());
+            return;
+        }
+    } else if (error && group.size() > 1) {
+        for (Want * want : group) {
+            want->is_alone = true;
+        }
+        wants_.insert(wants_.begin(), group.begin(), group.end());
+        return;
+    }
+    for (Want * want : group) {
+        want->error = error;
+    }
+    finish(group);
+}
+
+// Makes some room for the group, which may lose texts thereby. Whether there was any to be made.
+bool Scheduler::give_way(std::vector<Want *> & group) {
+    if (!room_.make(decoder_of(group), seats_)) {
+        return false;
+    }
+    take_paused(wants_);
+    take_paused(group);
+    return true;
+}
+
+// Their threads are at work again.
+void Scheduler::finish(const std::vector<Want *> & group) {
+    for (Want * want : group) {
+        want->is_done = true;
+        num_working_ += 1;
+        want->seat->state = Seat::State::working;
+    }
+}
+
+// Those of texts that have been paused are done with.
+void Scheduler::take_paused(std::vector<Want *> & wants) {
+    const auto first = std::stable_partition(
+        wants.begin(), wants.end(), [](const Want * want) { return want->seat->state != Seat::State::paused; });
+    for (auto paused = first; paused != wants.end(); ++paused) {
+        (*paused)->is_paused = (*paused)->is_done = true;
+    }
+    wants.erase(first, wants.end());
+}
+
+void Scheduler::observe(Served & served, const std::vector<Want *> & group, double seconds) {
+    const std::size_t count = num_tokens(group);
+    const bool has_prompt =
+        std::any_of(group.begin(), group.end(), [](const Want * want) { return is_prompt(want->addition); });
+    if (!has_prompt || &served != &target()) {  // whether a draft's prompt pays is a matter of its costs
+        served.costs.observe(count, seconds);
+    }
+    if (has_prompt && count >= least_chunk_) {
+        const double each = seconds / static_cast<double>(count);
+        served.token_seconds += (served.token_seconds == 0.0 ? 1.0 : forgetting) * (each - served.token_seconds);
+    }
+    counters_.decode_seconds += seconds;
+    if (&served == &target()) {
+        counters_.num_batches += 1;
+        counters_.most_texts = std::max(counters_.most_texts, group.size());
+        counters_.num_tokens += count;
+    }
+}
+
+}  // namespace specllama

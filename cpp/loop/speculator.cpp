@@ -1,0 +1,360 @@
+// The loop: draft -> decode -> verify -> roll back; counters.
+#include "loop/speculator.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "llama/clock.hpp"
+#include "loop/prompt_checks.hpp"
+#include "math/rules/residual.hpp"
+#include "pacing/pace.hpp"
+
+namespace specllama {
+
+std::vector<Sequence *> Speculator::sequences() {
+    std::vector<Sequence *> all{&target()};
+    if (drafting_) {
+        const std::vector<Sequence *> own = drafting_->sequences();
+        all.insert(all.end(), own.begin(), own.end());
+    }
+    return all;
+}
+
+Speculator::Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Decoding> decoding,
+                       std::unique_ptr<Drafting> drafting)
+    : decoding_(std::move(decoding)), batch_(std::move(target), *decoding_), drafting_(std::move(drafting)) {}
+
+// For the length of one call.
+std::shared_ptr<void> Speculator::visit() { return decoding_->visit(sequences(), under_way_, &settings_.poll); }
+
+void Speculator::share_costs() {
+    if (pace() != nullptr) {
+        decoding_->share_costs(*pace());
+    }
+}
+
+void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
+    const auto visiting = visit();
+    refuse_bad_prompt(prompt, target());
+    for (const auto & entry : settings.sampler.logit_bias) {
+        refuse_bad_tokens({entry.first}, 0, target().decoder());
+    }
+    SamplerChain chain(settings.sampler, settings.logits_processor, settings.constraint);
+    SamplerChain draft_chain(settings.sampler, nullptr, settings.constraint);
+
+    history_ = std::move(prompt);
+    settings_ = std::move(settings);
+    p_.begin(std::move(chain));
+    draft_chain_.emplace(std::move(draft_chain));
+    round_number_ = 0;
+    drafting_stopped_.clear();
+    round_ = Round();
+    counters_ = Counters();
+    counters_.num_prompt_tokens = history_.size();
+    counters_.num_prompt_tokens_reused = batch_.begin(history_);
+    under_way_ = true;
+    target_decoded_before_ = target().num_decoded();
+    borrowed_before_ = target().num_borrowed();
+    draft_decoded_before_ = drafting_ ? drafting_->num_decoded() : 0;
+    if (drafting_ && settings_.num_draft_tokens > 0) {
+        share_costs();
+        drafting_->begin(history_, {settings_.num_draft_tokens, settings_.max_tokens, settings_.paced, *decoding_});
+        copy_pace();
+    }
+}
+
+bool Speculator::prefill() {
+    const auto visiting = visit();
+    require_generation();
+    if (round_.is_open) {
+        return false;
+    }
+    const Stopwatch stopwatch(counters_.prompt_seconds);
+    bool more = false;
+    if (batch_.prefill(history_)) {
+        more = true;
+    } else if (round_number_ == 0 && choose_gamma(2) > 0) {
+        // Later the draft catches up where it drafts, with what it then needs in one batch.
+        try {
+            share_costs();
+            drafting_->reconsider(history_);
+            more = drafting_->prefill(history_) > 0;
+        } catch (const std::exception & error) {
+            stop_drafting(error.what());
+        }
+    }
+    count_decoded();
+    return more;
+}
+
+const Round & Speculator::step(std::size_t max_tokens) {
+    if (max_tokens == 0) {
+        throw std::invalid_argument("max_tokens=0: a round emits at least one token");
+    }
+    const auto visiting = visit();
+    if (!round_.is_open) {
+        open_round(max_tokens);
+    }
+    try {
+        if (batch_.num_rows() == 0) {
+            decode_round();
+        }
+        verify();
+    } catch (...) {
+        abandon_round();
+        batch_.forget_carried();
+        throw;
+    }
+    if (!round_.is_open) {
+        close_round();
+    }
+    count_decoded();
+    return round_;
+}
+
+void Speculator::open_round(std::size_t max_tokens) {
+    batch_.forget_rows();
+    round_ = Round();
+    proposal_.clear();
+    settle();
+    decoding_->begin_round();
+    share_costs();
+    ++round_number_;
+    draft_before_ = counters_.draft_seconds;
+    verify_before_ = verify_seconds();
+    carries_ = batch_.carries();
+    propose(choose_gamma(max_tokens));
+    const auto & draft = proposal_.tokens;
+    sequence_ = history_;
+    sequence_.insert(sequence_.end(), draft.begin(), draft.end());
+    round_.num_drafted = draft.size();
+    round_.is_open = true;
+}
+
+void Speculator::decode_round() {
+    decode_batch();
+    p_.begin_round(batch_.num_rows());
+}
+
+void Speculator::close_round() {
+    counters_.add(proposal_, p_.all(), round_.tokens.size(), round_.num_accepted);
+    commit();
+    // A plain round that pays for the last rejection says nothing of what plain decoding costs.
+    const bool is_typical = !carries_ || !proposal_.tokens.empty();
+    if (drafting_ && drafting_stopped_.empty() && is_typical) {
+        learn();
+    }
+}
+
+// The caller goes another way than behind the drafts that are left.
+void Speculator::abandon_round() {
+    if (round_.is_open && !round_.tokens.empty()) {
+        counters_.add(proposal_, p_.all(), round_.tokens.size(), round_.num_accepted);
+    }
+    round_.is_open = false;
+}
+
+void Speculator::learn() {
+    drafting_->learn({round_.tokens, proposed_, round_.num_drafted, round_.num_accepted,
+                      counters_.draft_seconds - draft_before_, verify_seconds() - verify_before_});
+    copy_pace();
+}
+
+void Speculator::copy_pace() {
+    if (settings_.paced && settings_.num_draft_tokens > 0 && drafting_->pace() != nullptr) {
+        counters_.pace = drafting_->pace()->counters();
+    }
+}
+
+void Speculator::decode_pending() {
+    const auto visiting = visit();
+    settle();
+    batch_.forget_rows();
+    round_ = Round();
+    proposal_.clear();
+    decode_batch();
+    count_decoded();
+}
+
+const float * Speculator::logits(std::size_t i) {
+    if (i >= batch_.num_rows()) {
+        throw std::invalid_argument("no logits row " + std::to_string(i) + ": the last decode left " +
+                                    std::to_string(batch_.num_rows()));
+    }
+    return batch_.row(i);
+}
+
+std::optional<double> Speculator::acceptance_probability(std::size_t i) const {
+    if (i >= round_.num_accepted) {
+        return std::nullopt;
+    }
+    return rejection_acceptance(p_[i], proposal_.q[i], proposal_.tokens[i]);
+}
+
+void Speculator::rewind(std::size_t count) {
+    if (count < counters_.num_prompt_tokens || count > history_.size()) {
+        throw std::invalid_argument("cannot rewind to " + std::to_string(count) + " tokens: the prompt has " +
+                                    std::to_string(counters_.num_prompt_tokens) + ", the history " +
+                                    std::to_string(history_.size()));
+    }
+    abandon_round();
+    history_.resize(count);
+    batch_.forget_carried();
+    if (drafting_ && settings_.num_draft_tokens > 0) {
+        drafting_->rewind(count);
+    }
+}
+
+void Speculator::extend(const std::vector<int32_t> & tokens) {
+    refuse_bad_tokens(tokens, 0, target().decoder());
+    abandon_round();
+    history_.insert(history_.end(), tokens.begin(), tokens.end());
+    batch_.forget_carried();
+}
+
+std::size_t Speculator::finish(std::size_t count) {
+    under_way_ = false;
+    const auto visiting = decoding_->visit({&target()}, under_way_, nullptr);
+    const Stopwatch stopwatch(counters_.rollback_seconds);
+    target().drop_plan();
+    require_generation();
+    rewind(count);
+    batch_.finish(history_);
+    if (drafting_) {
+        drafting_->finish(history_);
+    }
+    return target().tokens().size();
+}
+
+// Brings both caches in step with the history: after a rewind, an extension, or a failure of the last call.
+void Speculator::settle() {
+    require_generation();
+    const double before = target().decode_seconds();
+    batch_.settle(history_);
+    counters_.prompt_seconds += target().decode_seconds() - before;
+}
+
+// The design's rule for a fixed gamma: what was asked for, as far as max_tokens and both contexts have room.
+std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
+    if (!drafting_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty() ||
+        history_.size() >= target().decoder().n_ctx()) {
+        return 0;
+    }
+    return std::min({settings_.num_draft_tokens, max_tokens - 1, target().decoder().n_ctx() - history_.size(),
+                     batch_.room(), drafting_->room(history_.size())});
+}
+
+// A draft that fails costs speed, never the text: what it has drawn is kept, and the target goes on alone.
+void Speculator::propose(std::size_t gamma) {
+    proposed_ = gamma > 0;
+    if (gamma == 0) {
+        if (drafting_ && settings_.num_draft_tokens > 0 && drafting_->room(history_.size()) == 0) {
+            stop_drafting("the draft's context is full: give it a larger n_ctx by draft_kwargs");
+        }
+        return;
+    }
+    const double start = now_seconds();
+    const double decoded_before = drafting_->decode_seconds();
+    try {
+        drafting_->commit(history_);
+        drafting_->propose(
+            {history_, counters_.num_prompt_tokens, gamma, target().decoder(), *draft_chain_, *settings_.rule,
+             RoundNoise{settings_.seed, round_number_, history_.size()}, settings_.paced,
+             settings_.rule->about().independent_of_draft || settings_.sampler.temperature == 0.0F, settings_.poll},
+            proposal_);
+    } catch (const std::exception & error) {
+        stop_drafting(error.what());
+    }
+    const double decode = drafting_->decode_seconds() - decoded_before;
+    counters_.draft_seconds += decode;
+    counters_.sample_seconds += now_seconds() - start - decode;
+}
+
+void Speculator::decode_batch() {
+    const double before = target().decode_seconds();
+    batch_.decode(history_, proposal_.tokens, settings_.keeps_logits || settings_.logits_processor);
+    counters_.verify_seconds += target().decode_seconds() - before;
+}
+
+void Speculator::verify() {
+    const Stopwatch stopwatch(counters_.sample_seconds);
+    if (settings_.logits_processor && settings_.rule->about().decides_in_steps) {
+        const Step step = decide_next();
+        round_.tokens.push_back(step.token);
+        round_.num_accepted += step.accepted ? 1 : 0;
+        round_.is_open = step.accepted;
+    } else {
+        const Verdict verdict = decide();
+        const auto & draft = proposal_.tokens;
+        round_.tokens.assign(draft.begin(), draft.begin() + static_cast<std::ptrdiff_t>(verdict.num_accepted));
+        round_.tokens.push_back(verdict.next);
+        round_.num_accepted = verdict.num_accepted;
+        round_.is_open = false;
+    }
+    const std::size_t before = sequence_.size() - round_.num_drafted;
+    history_.insert(history_.end(), round_.tokens.begin() + static_cast<std::ptrdiff_t>(history_.size() - before),
+                    round_.tokens.end());
+}
+
+// p_{i+1}, with the history that its position really has.
+const Distribution & Speculator::target_at(std::size_t i) {
+    return p_.at(i, batch_, sequence_, counters_.num_prompt_tokens, sequence_.size() - round_.num_drafted);
+}
+
+// Of the round that is open: its first drafted token comes behind the history as it was then.
+RoundNoise Speculator::noise() const { return {settings_.seed, round_number_, sequence_.size() - round_.num_drafted}; }
+
+Verdict Speculator::decide() {
+    const TargetAt p = [this](std::size_t i) -> const Distribution & { return target_at(i); };
+    return settings_.rule->decide(p, proposal_.q, proposal_.tokens, noise());
+}
+
+Step Speculator::decide_next() {
+    const std::size_t i = round_.tokens.size();
+    return settings_.rule->decide_step(target_at(i), proposal_.q, proposal_.tokens, noise(), i);
+}
+
+void Speculator::commit() {
+    const Stopwatch stopwatch(counters_.rollback_seconds);
+    const bool rolled_back = batch_.roll_back(history_);
+    if (!proposal_.tokens.empty()) {
+        roll_back_draft();
+        if (!rolled_back) {
+            stop_drafting("the target's memory could not be rolled back");
+        }
+    }
+}
+
+// The round's text is safe by now: a draft that cannot follow is left behind.
+void Speculator::roll_back_draft() {
+    try {
+        drafting_->commit(history_);
+    } catch (const std::exception & error) {
+        stop_drafting(error.what());
+    }
+}
+
+void Speculator::require_generation() const {
+    if (history_.empty()) {
+        throw std::invalid_argument("there is no generation: call begin() first");
+    }
+}
+
+void Speculator::stop_drafting(const std::string & why) {
+    if (drafting_stopped_.empty()) {
+        drafting_stopped_ = why;
+    }
+}
+
+void Speculator::count_decoded() {
+    counters_.num_target_tokens_decoded = target().num_decoded() - target_decoded_before_;
+    if (round_number_ == 0) {
+        counters_.num_prompt_tokens_reused += target().num_borrowed() - borrowed_before_;
+        borrowed_before_ = target().num_borrowed();
+    }
+    if (drafting_) {
+        counters_.num_draft_tokens_decoded = drafting_->num_decoded() - draft_decoded_before_;
+    }
+}
+
+}  // namespace specllama

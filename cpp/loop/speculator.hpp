@@ -1,0 +1,149 @@
+// The loop: draft -> decode -> verify -> roll back; counters.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llama/decoding.hpp"
+#include "loop/counters.hpp"
+#include "loop/drafting.hpp"
+#include "loop/target.hpp"
+#include "loop/target_distributions.hpp"
+#include "math/rules/table.hpp"
+
+namespace specllama {
+
+struct Settings {
+    SamplerParams sampler;
+    const Rule * rule = &block_rule();
+    std::size_t num_draft_tokens = 4;                       // gamma, or the most of it; 0 is plain decoding
+    bool paced = false;                                     // draft fewer where more do not pay
+    std::size_t max_tokens = static_cast<std::size_t>(-1);  // of the generation
+    std::uint64_t seed = 0;
+    // Of p only, and with a rule that decides in steps called once for each token of the text, in order, behind the
+    // text alone, when that token is asked for: so it may remember what it was called with. q needs no processor to be
+    // exact.
+    LogitsProcessor logits_processor = nullptr;
+    std::shared_ptr<Constraint> constraint = nullptr;  // a grammar, if any
+    std::function<void()> poll = nullptr;              // see DraftRequest
+    bool keeps_logits = false;                         // logits() is called
+};
+
+// What one round has emitted: accepted drafts, then one correction, bonus or (gamma = 0) plain token.
+struct Round {
+    std::vector<int32_t> tokens;
+    std::size_t num_drafted = 0;
+    std::size_t num_accepted = 0;
+    bool is_open = false;  // there is more to come: see step()
+};
+
+// Between rounds: target KV = history without its last token (`pending`), draft KV = a prefix of history. After a
+// rejection a recurrent target's memory lacks the tokens of the last rounds, too: the next batch brings them back.
+// An exception leaves the history as it was before the call; the next call brings the caches back in step.
+class Speculator {
+public:
+    // `drafting` may be null: plain decoding. `decoding`: alone, or among many texts.
+    Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Decoding> decoding,
+               std::unique_ptr<Drafting> drafting);
+
+    // Starts a generation behind `prompt`, keeping what the caches have of it. Throws std::invalid_argument for an
+    // empty or over-long prompt, a token out of range, or bad settings.
+    void begin(std::vector<int32_t> prompt, Settings settings);
+
+    // Decodes one chunk of the prompt, but for its last token, with the target or then the draft. Returns whether to
+    // call it again.
+    bool prefill();
+
+    // One round, of at most max_tokens >= 1 tokens. With a logits processor, which is asked only for tokens that are
+    // wanted, one token of it: the round stays open, and the next call goes on with it.
+    const Round & step(std::size_t max_tokens);
+    bool round_is_open() const { return round_.is_open; }
+
+    // Decodes only the pending token, for a caller who samples on their own and then calls extend().
+    void decode_pending();
+
+    // The target's logits [n_vocab] from which token i of the last round (or pending's successor) is sampled.
+    const float * logits(std::size_t i);
+
+    // Where the tokens that the last round drafted came from, the accepted ones first.
+    const std::vector<Source> & sources() const { return proposal_.sources; }
+    // min(1, p(d) / q(d)) of token i of the last round; nothing unless it was drafted and accepted.
+    std::optional<double> acceptance_probability(std::size_t i) const;
+
+    // Forgets all but the first `count` tokens of history; the prompt stays.
+    void rewind(std::size_t count);
+    // Appends tokens that the caller chose.
+    void extend(const std::vector<int32_t> & tokens);
+    // Ends the generation: leaves in both caches what belongs to the first `count` tokens of history. Returns how many
+    // of them the target's holds.
+    std::size_t finish(std::size_t count);
+
+    std::size_t n_vocab() const { return target().decoder().n_vocab(); }
+    const std::vector<int32_t> & history() const { return history_; }
+    const Counters & counters() const { return counters_; }
+    // What decides how much is drafted; null if nothing does.
+    Pace * pace() { return drafting_ ? drafting_->pace() : nullptr; }
+    // Why drafting was given up in this generation; empty if it was not.
+    const std::string & drafting_stopped() const { return drafting_stopped_; }
+
+private:
+    std::size_t choose_gamma(std::size_t max_tokens) const;
+    void settle();
+    void open_round(std::size_t max_tokens);
+    void decode_round();
+    void close_round();
+    void abandon_round();
+    void propose(std::size_t gamma);
+    void decode_batch();
+    void verify();
+    void learn();
+    void copy_pace();
+    void commit();
+    std::shared_ptr<void> visit();
+    void share_costs();
+    const Distribution & target_at(std::size_t i);
+    RoundNoise noise() const;
+    Verdict decide();
+    Step decide_next();
+    void stop_drafting(const std::string & why);
+    void count_decoded();
+    void roll_back_draft();
+    void require_generation() const;
+    // What verification has cost, what became of a rejection included.
+    double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
+
+    std::vector<Sequence *> sequences();
+    Sequence & target() { return batch_.sequence(); }
+    const Sequence & target() const { return batch_.sequence(); }
+
+    std::unique_ptr<Decoding> decoding_;
+    TargetBatch batch_;
+    std::unique_ptr<Drafting> drafting_;
+    bool under_way_ = false;  // a generation
+
+    std::vector<int32_t> history_;
+    Settings settings_;
+    std::optional<SamplerChain> draft_chain_;
+    std::uint64_t round_number_ = 0;
+    std::string drafting_stopped_;
+
+    Proposal proposal_;
+    std::vector<int32_t> sequence_;  // history, d_1..d_gamma
+    TargetDistributions p_;
+    bool proposed_ = false;  // in this round the drafter was asked
+    bool carries_ = false;   // it pays for the last rejection
+    double draft_before_ = 0.0;
+    double verify_before_ = 0.0;
+    Round round_;
+    Counters counters_;
+    std::size_t target_decoded_before_ = 0;
+    std::size_t borrowed_before_ = 0;
+    std::size_t draft_decoded_before_ = 0;
+};
+
+}  // namespace specllama

@@ -1,0 +1,91 @@
+// The target's side of a round.
+#include "loop/target.hpp"
+
+#include <algorithm>
+#include <cassert>
+
+namespace specllama {
+
+// Recurrent memories go back to a copy, and what came behind it is decoded again: together with the next batch, which
+// costs less than a decode of its own, unless it is more than this.
+std::size_t TargetBatch::most_carried() const { return std::min<std::size_t>(8, decoder().n_batch() / 2); }
+
+std::size_t TargetBatch::room() const { return decoder().n_batch() - 1 - std::min(num_carried_, most_carried()); }
+
+std::size_t TargetBatch::begin(const std::vector<int32_t> & history) {
+    num_rows_ = 0;
+    num_carried_ = 0;
+    return sequence_->keep_common(history);
+}
+
+bool TargetBatch::prefill(const std::vector<int32_t> & history) {
+    sequence_->keep_common(history);  // a rewind, or snapshots, may have left more in it
+    if (tokens_to_prefill(*sequence_, history) <= num_carried_) {
+        return false;
+    }
+    if (prefill_chunk(decoding_, *sequence_, history) == 0) {
+        sequence_->save_prompt();
+    }
+    return true;
+}
+
+void TargetBatch::settle(const std::vector<int32_t> & history) {
+    sequence_->keep_common(history);
+    while (tokens_to_prefill(*sequence_, history) > num_carried_) {
+        prefill_chunk(decoding_, *sequence_, history);
+    }
+}
+
+void TargetBatch::decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft, bool copies) {
+    if (tokens_to_prefill(*sequence_, history) > num_carried_) {  // it could not be decoded anew
+        settle(history);
+    }
+    if (num_carried_ > most_carried()) {
+        while (prefill_chunk(decoding_, *sequence_, history) > 0) {
+        }
+    }
+    num_held_ = sequence_->tokens().size();
+    tokens_.assign(history.begin() + static_cast<std::ptrdiff_t>(num_held_), history.end());
+    first_row_ = tokens_.size() - 1;
+    tokens_.insert(tokens_.end(), draft.begin(), draft.end());
+    if (draft.size() > decoder().num_snapshots()) {
+        sequence_->save(1);
+    }
+    decoding_.decode({sequence_.get(), tokens_.data(), tokens_.size(), first_row_});
+    num_rows_ = draft.size() + 1;
+    rows_.clear();
+    if (copies && decoding_.is_shared()) {
+        copy_rows();
+    }
+}
+
+void TargetBatch::copy_rows() {
+    rows_.reserve(num_rows_ * decoder().n_vocab());
+    for (std::size_t i = 0; i < num_rows_; ++i) {
+        const float * row = sequence_->logits(first_row_ + i);
+        rows_.insert(rows_.end(), row, row + decoder().n_vocab());
+    }
+}
+
+float * TargetBatch::row(std::size_t i) {
+    return rows_.empty() ? sequence_->logits(first_row_ + i) : rows_.data() + i * decoder().n_vocab();
+}
+
+bool TargetBatch::roll_back(const std::vector<int32_t> & history) {
+    // Snapshots are good for one rollback: with them it waits for the next round, or for finish(), which may go
+    // further.
+    if (sequence_->tokens().size() + 1 > history.size() + sequence_->num_forgettable()) {
+        sequence_->keep_common(history);
+    }
+    const bool rolled_back = sequence_->tokens().size() >= num_held_;
+    num_carried_ = rolled_back ? tokens_to_prefill(*sequence_, history) : 0;
+    assert(sequence_->tokens().size() < history.size() + sequence_->num_forgettable());
+    return rolled_back;
+}
+
+void TargetBatch::finish(const std::vector<int32_t> & history) {
+    num_rows_ = 0;
+    sequence_->keep(num_common(history, sequence_->tokens()));  // what was rejected may be in it
+}
+
+}  // namespace specllama

@@ -1,0 +1,67 @@
+// The target's side of a round: what it decodes, its rows of logits, and what a rollback leaves to be decoded again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "llama/decoding.hpp"
+
+namespace specllama {
+
+// Between rounds the memory holds the history without its last token (`pending`). After a rejection a recurrent memory
+// lacks the tokens of the last rounds, too: they are carried into the next batch.
+class TargetBatch {
+public:
+    TargetBatch(std::shared_ptr<Sequence> sequence, Decoding & decoding)
+        : sequence_(std::move(sequence)), decoding_(decoding) {}
+
+    Sequence & sequence() { return *sequence_; }
+    const Sequence & sequence() const { return *sequence_; }
+    const Decoder & decoder() const { return sequence_->decoder(); }
+
+    // Keeps what the memory has of `history`. Returns how many tokens that is.
+    std::size_t begin(const std::vector<int32_t> & history);
+    // Decodes one chunk of the history, but for its last token. Whether there was one to decode.
+    bool prefill(const std::vector<int32_t> & history);
+    // Brings the memory in step with the history: after a rewind, an extension, or a failure.
+    void settle(const std::vector<int32_t> & history);
+
+    // [what is carried, pending, d_1, .., d_gamma], with logits from pending on. `copies`: the rows are looked at when
+    // another text may have decoded.
+    void decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft, bool copies);
+
+    // The logits [n_vocab] from which token i behind the history is sampled.
+    float * row(std::size_t i);
+    std::size_t num_rows() const { return num_rows_; }
+    void forget_rows() { num_rows_ = 0; }
+
+    // After a round: forgets what was rejected, or leaves that to the next round where a memory can. Whether it could
+    // be forgotten.
+    bool roll_back(const std::vector<int32_t> & history);
+    // Nothing is known of what the next batch must bring back: settle() looks at what the memory holds.
+    void forget_carried() { num_carried_ = 0; }
+    bool carries() const { return num_carried_ > 0; }
+
+    // Leaves nothing in the memory that is not of this history.
+    void finish(const std::vector<int32_t> & history);
+
+    // How many tokens can be drafted for one batch.
+    std::size_t room() const;
+
+private:
+    std::size_t most_carried() const;
+    void copy_rows();
+
+    std::shared_ptr<Sequence> sequence_;
+    Decoding & decoding_;
+    std::size_t num_carried_ = 0;  // tokens of history before pending that the next batch brings back
+    std::size_t num_held_ = 0;     // tokens that the memory held before the last batch
+    std::vector<int32_t> tokens_;  // of the last batch
+    std::size_t num_rows_ = 0;     // of logits that it left
+    std::size_t first_row_ = 0;    // which token of it has the first of them
+    std::vector<float> rows_;      // a copy of them
+};
+
+}  // namespace specllama

@@ -1,0 +1,97 @@
+// A constraint that is told of all tokens at once which may come next.
+#include "math/mask_constraint.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace specllama {
+
+namespace {
+
+constexpr std::size_t bits = 32;
+constexpr std::size_t most_masks = 64;
+
+bool allows(const std::vector<std::uint32_t> & mask, std::int32_t token) {
+    const auto index = static_cast<std::size_t>(token);
+    return token >= 0 && index / bits < mask.size() && ((mask[index / bits] >> (index % bits)) & 1U) != 0;
+}
+
+// The only token that is allowed; -1 if there are more of them, or none.
+std::int32_t only_one(const std::vector<std::uint32_t> & mask) {
+    std::int32_t only = -1;
+    for (std::size_t word = 0; word < mask.size(); ++word) {
+        if (mask[word] == 0) {
+            continue;
+        }
+        if (only >= 0 || (mask[word] & (mask[word] - 1)) != 0) {
+            return -1;
+        }
+        std::size_t bit = 0;
+        while (((mask[word] >> bit) & 1U) == 0) {
+            ++bit;
+        }
+        only = static_cast<std::int32_t>(word * bits + bit);
+    }
+    return only;
+}
+
+}  // namespace
+
+MaskConstraint::MaskConstraint(std::vector<std::int32_t> ends, Source source)
+    : ends_(std::move(ends)), source_(std::move(source)) {}
+
+void MaskConstraint::forbid(const std::int32_t * recent, std::size_t n_recent, Candidate * candidates,
+                            std::size_t count) {
+    const Mask & mask = behind(recent, n_recent);
+    for (std::size_t i = 0; i < count; ++i) {
+        if (!allows(mask.allowed, candidates[i].id)) {
+            candidates[i].logit = -std::numeric_limits<float>::infinity();
+        }
+    }
+}
+
+std::optional<Constraint::Forced> MaskConstraint::forced(const std::int32_t * recent, std::size_t n_recent) {
+    const Mask & mask = behind(recent, n_recent);
+    if (mask.may_end) {
+        return std::nullopt;
+    }
+    const std::int32_t only = only_one(mask.allowed);
+    if (only >= 0) {
+        return Forced{only, true};
+    }
+    return allows(mask.allowed, mask.guess) ? std::optional(Forced{mask.guess, false}) : std::nullopt;
+}
+
+const MaskConstraint::Mask & MaskConstraint::behind(const std::int32_t * recent, std::size_t n_recent) {
+    const auto [known, given] = std::mismatch(steps_.begin(), steps_.end(), recent, recent + n_recent);
+    if (given != recent + n_recent) {  // else it is a part of the way: what was behind it may be asked for again
+        const auto common = static_cast<std::size_t>(known - steps_.begin());
+        masks_.erase(masks_.upper_bound(common), masks_.end());
+        steps_.assign(recent, recent + n_recent);
+    }
+    const auto found = masks_.find(n_recent);
+    if (found != masks_.end()) {
+        return found->second;
+    }
+    Mask mask = source_(recent, n_recent);
+    set_ends(mask);
+    if (masks_.size() >= most_masks) {
+        masks_.erase(masks_.begin());
+    }
+    return masks_[n_recent] = std::move(mask);
+}
+
+void MaskConstraint::set_ends(Mask & mask) const {
+    for (const std::int32_t end : ends_) {
+        const auto index = static_cast<std::size_t>(end);
+        if (index / bits >= mask.allowed.size()) {
+            mask.allowed.resize(index / bits + 1);
+        }
+        std::uint32_t & word = mask.allowed[index / bits];
+        const std::uint32_t bit = std::uint32_t{1} << (index % bits);
+        word = mask.may_end ? word | bit : word & ~bit;
+    }
+}
+
+}  // namespace specllama

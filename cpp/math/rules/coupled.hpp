@@ -1,0 +1,15 @@
+// Coupled sampling: draft and target share the noise of a position (Daliri, Musco, Suresh, arXiv 2408.07978).
+#pragma once
+
+#include "math/rules/rule.hpp"
+
+namespace specllama {
+
+// The target's own sample under the shared noise of each position, accepted while it equals the draft. `position` is
+// the index of d_1 in the history.
+Step coupled_step(const Distribution & p, const std::vector<int32_t> & draft, std::uint64_t seed,
+                  std::uint64_t position, std::size_t i);
+Verdict verify_coupled(const TargetAt & p, const std::vector<int32_t> & draft, std::uint64_t seed,
+                       std::uint64_t position);
+
+}  // namespace specllama

@@ -1,0 +1,153 @@
+// The sampler chain: patch the logits, select the few that survive truncation, make probabilities of them.
+#include "math/sampler_chain.hpp"
+
+#include <algorithm>
+
+#include "math/allowed_candidates.hpp"
+#include "math/dry.hpp"
+#include "math/logits_scan.hpp"
+#include "math/tempering.hpp"
+#include "math/truncation.hpp"
+
+namespace specllama {
+
+namespace {
+
+// Changes single logits and puts them back. llama.cpp's buffer is changed in place because a copy of a whole row
+// would cost more than the rest of the chain.
+class LogitPatch {
+public:
+    LogitPatch(float * logits, std::size_t n_vocab) : logits_(logits), n_vocab_(n_vocab) {}
+    ~LogitPatch() {
+        for (auto entry = saved_.rbegin(); entry != saved_.rend(); ++entry) {
+            logits_[entry->id] = entry->logit;
+        }
+    }
+    LogitPatch(const LogitPatch &) = delete;
+    LogitPatch & operator=(const LogitPatch &) = delete;
+
+    void bias(const std::vector<std::pair<int32_t, float>> & logit_bias) {
+        for (const auto & [token, bias] : logit_bias) {
+            if (inside(token)) {
+                set(token, logits_[token] + bias);
+            }
+        }
+    }
+
+    void penalise(const SamplerParams & params, const int32_t * recent, std::size_t n_recent) {
+        if (!params.has_penalties()) {
+            return;
+        }
+        const std::size_t window = std::min(n_recent, static_cast<std::size_t>(params.penalty_last_n));
+        std::vector<int32_t> tokens(recent + (n_recent - window), recent + n_recent);
+        std::sort(tokens.begin(), tokens.end());
+        for (auto run = tokens.begin(); run != tokens.end();) {
+            const auto end = std::upper_bound(run, tokens.end(), *run);
+            if (inside(*run)) {
+                penalise_one(params, *run, static_cast<float>(end - run));
+            }
+            run = end;
+        }
+    }
+
+    void penalise_repetitions(const SamplerParams & params, const int32_t * recent, std::size_t n_recent) {
+        if (!params.has_dry()) {
+            return;
+        }
+        for (const auto & [token, penalty] : dry_penalties(params, recent, n_recent)) {
+            if (inside(token)) {
+                set(token, logits_[token] - penalty);
+            }
+        }
+    }
+
+private:
+    bool inside(int32_t token) const { return token >= 0 && static_cast<std::size_t>(token) < n_vocab_; }
+
+    void set(int32_t token, float logit) {
+        saved_.push_back({token, logits_[token]});
+        logits_[token] = logit;
+    }
+
+    void penalise_one(const SamplerParams & params, int32_t token, float count) {
+        float logit = logits_[token];
+        logit = logit <= 0 ? logit * params.repeat_penalty : logit / params.repeat_penalty;
+        set(token, logit - (count * params.frequency_penalty + params.presence_penalty));
+    }
+
+    float * logits_;
+    std::size_t n_vocab_;
+    std::vector<Candidate> saved_;
+};
+
+void one_hot(int32_t token, Distribution & out) {
+    out.ids.assign(1, token);
+    out.probs.assign(1, 1.0);
+}
+
+// What the chain makes of logits with bias and penalties.
+void distribute(const SamplerParams & params, const float * logits, std::size_t n_vocab, Distribution & out) {
+    if (params.temperature == 0.0F) {
+        const int32_t best = argmax(logits, n_vocab);
+        if (best < 0) {
+            no_token_left();
+        }
+        one_hot(best, out);
+    } else if (params.temperature < 0.0F) {
+        softmax(logits, n_vocab, out);
+    } else if (!params.truncates()) {
+        temper(params, logits, n_vocab, out);
+    } else {
+        temper(params, Truncation(params, logits, n_vocab).run(), n_vocab, out);
+    }
+}
+
+// The same of those that are allowed.
+void distribute_allowed(const SamplerParams & params, const Allowance & allowance, const float * logits,
+                        std::size_t n_vocab, Distribution & out) {
+    const bool all_count = params.temperature < 0.0F || !params.truncates() || params.has_sigma() ||
+                           (params.top_k <= 0 && params.typical_p < 1.0F);
+    if (params.temperature == 0.0F) {
+        const std::vector<Candidate> best = select_allowed(allowance, params, logits, n_vocab);
+        if (best.empty()) {
+            no_token_left();
+        }
+        one_hot(best.front().id, out);
+    } else if (all_count) {
+        std::vector<float> allowed;
+        keep_allowed(allowance, logits, n_vocab, allowed);
+        distribute(params, allowed.data(), n_vocab, out);
+    } else {
+        Truncation truncation(params, select_allowed(allowance, params, logits, n_vocab));
+        temper(params, truncation.run_on_selected(), n_vocab, out);
+    }
+}
+
+}  // namespace
+
+SamplerChain::SamplerChain(SamplerParams params, LogitsProcessor logits_processor,
+                           std::shared_ptr<Constraint> constraint)
+    : params_(std::move(params)), logits_processor_(std::move(logits_processor)), constraint_(std::move(constraint)) {
+    params_.validate();
+}
+
+void SamplerChain::apply(float * logits, std::size_t n_vocab, const int32_t * recent, std::size_t n_recent,
+                         Distribution & out) const {
+    std::vector<float> processed;
+    if (logits_processor_) {
+        processed.assign(logits, logits + n_vocab);
+        logits_processor_(recent, n_recent, processed);
+        logits = processed.data();
+    }
+    LogitPatch patch(logits, n_vocab);
+    patch.bias(params_.logit_bias);
+    patch.penalise(params_, recent, n_recent);
+    patch.penalise_repetitions(params_, recent, n_recent);
+    if (constraint_) {
+        distribute_allowed(params_, {*constraint_, recent, n_recent}, logits, n_vocab, out);
+    } else {
+        distribute(params_, logits, n_vocab, out);
+    }
+}
+
+}  // namespace specllama

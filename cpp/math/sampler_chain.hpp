@@ -1,0 +1,45 @@
+// Logits -> the probabilities one samples from, after the sampler chain. Knows neither llama.cpp nor Python.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "math/constraint.hpp"
+#include "math/distribution.hpp"
+#include "math/sampler_params.hpp"
+
+namespace specllama {
+
+// A function of the caller's that changes a copy of a row of logits, given the tokens generated before its position.
+using LogitsProcessor = std::function<void(const int32_t * recent, std::size_t n_recent, std::vector<float> & logits)>;
+
+// llama_cpp.Llama._init_sampler's chain, with what llama-server has besides, in their order and arithmetic: logits
+// processor, logit bias, penalties, DRY, grammar, then greedy for temperature 0, else top-n-sigma, top-k, typical,
+// top-p, min-p, XTC, temperature.
+class SamplerChain {
+public:
+    explicit SamplerChain(SamplerParams params, LogitsProcessor logits_processor = nullptr,
+                          std::shared_ptr<Constraint> constraint = nullptr);
+
+    // The distribution of the next token.
+    //   logits [n_vocab]: patched in place by bias and penalties, and restored before the return.
+    //   recent [n_recent]: the tokens generated so far in this call, drafted ones included; the penalties see its tail,
+    //   the constraint all of it, and DRY the prompt, too.
+    // Throws std::runtime_error if no token has a finite logit, or none of those is allowed, and whatever the logits
+    // processor throws.
+    void apply(float * logits, std::size_t n_vocab, const int32_t * recent, std::size_t n_recent,
+               Distribution & out) const;
+
+    const SamplerParams & params() const { return params_; }
+    Constraint * constraint() const { return constraint_.get(); }  // null if there is none
+
+private:
+    SamplerParams params_;
+    LogitsProcessor logits_processor_;
+    std::shared_ptr<Constraint> constraint_;
+};
+
+}  // namespace specllama

@@ -1,0 +1,95 @@
+// The parameters of the sampler chain. They stand here once: fields, defaults, checks, bindings and Python's options
+// are made of these two tables. A new one needs a line here, and the code that applies it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "math/sequence_breakers.hpp"
+
+// Names, defaults and meanings are those of llama_cpp.Llama._init_sampler.
+// X(type, name, default, which values are usable, those in words)
+#define SPECLLAMA_BASE_SAMPLERS(X)                                                                                     \
+    X(float, temperature, 0.8, below_infinity, "a finite number (0 is greedy, below 0 samples the untruncated model)") \
+    X(int, top_k, 40, any_number, "a whole number (0 or less switches it off)")                                        \
+    X(float, top_p, 0.95, any_number, "a number (1 or more switches it off)")                                          \
+    X(float, min_p, 0.05, below_infinity, "a finite number (0 or less switches it off)")                               \
+    X(float, typical_p, 1.0, any_number, "a number (1 or more switches it off)")                                       \
+    X(float, repeat_penalty, 1.0, above_0, "a finite number above 0 (1 switches it off)")                              \
+    X(float, frequency_penalty, 0.0, finite, "a finite number (0 switches it off)")                                    \
+    X(float, presence_penalty, 0.0, finite, "a finite number (0 switches it off)")                                     \
+    X(int, penalty_last_n, 64, any_number, "how many generated tokens the penalties see (0 or less: none)")
+
+// Names, defaults and meanings are those of llama-server. Three more columns: what it does, whether its sampler is on
+// where it is above 0, and llama.cpp's name of it on a command line.
+#define SPECLLAMA_SERVER_SAMPLERS(X)                                                                                  \
+    X(float, dry_multiplier, 0.0, at_least_0, "a finite number, 0 (off) or more",                                     \
+      "DRY, against repetitions: a token that would go on with one of n tokens loses "                                \
+      "dry_multiplier * dry_base ** (n - dry_allowed_length); 0: off.",                                               \
+      true, "--dry-multiplier")                                                                                       \
+    X(float, dry_base, 1.75, at_least_1, "a finite number of at least 1", "The base of DRY's penalty.", false,        \
+      "--dry-base")                                                                                                   \
+    X(int, dry_allowed_length, 2, at_least_0, "a number of tokens, 0 or more",                                        \
+      "How many tokens may be repeated freely under DRY.", false, "--dry-allowed-length")                             \
+    X(int, dry_penalty_last_n, -1, at_least_minus_1,                                                                  \
+      "a number of tokens, 0 (off), or -1 (prompt and text as a whole)",                                              \
+      "How many tokens of prompt and text DRY sees; -1: all of them.", false, "--dry-penalty-last-n")                 \
+    X(float, xtc_probability, 0.0, share, "from 0 (off) to 1 (always)",                                               \
+      "XTC, exclude top choices: how often all but the least of the tokens that reach xtc_threshold are taken away; " \
+      "0: off.",                                                                                                      \
+      true, "--xtc-probability")                                                                                      \
+    X(float, xtc_threshold, 0.1, share, "from 0 to 1 (above 0.5 switches it off)",                                    \
+      "The probability from which on a token is one of XTC's top choices.", false, "--xtc-threshold")                 \
+    X(float, top_n_sigma, -1.0, finite, "a finite number (0 or less switches it off)",                                \
+      "Keeps the tokens within so many standard deviations of the largest logit; 0 or less: all.", true,              \
+      "--top-nsigma")                                                                                                 \
+    X(float, dynatemp_range, 0.0, finite, "a finite number (0 or less switches it off)",                              \
+      "Dynamic temperature: it lies within so much of the temperature, by the entropy of what may come next; 0: "     \
+      "fixed.",                                                                                                       \
+      true, "--dynatemp-range")                                                                                       \
+    X(float, dynatemp_exponent, 1.0, at_least_0, "a finite number, 0 or more",                                        \
+      "The exponent of the entropy under dynamic temperature.", false, "--dynatemp-exp")
+
+#define SPECLLAMA_SAMPLERS(X)  \
+    SPECLLAMA_BASE_SAMPLERS(X) \
+    SPECLLAMA_SERVER_SAMPLERS(X)
+
+namespace specllama {
+
+struct SamplerParams {
+#define SPECLLAMA_FIELD(type, name, initial, ...) type name = static_cast<type>(initial);
+    SPECLLAMA_SAMPLERS(SPECLLAMA_FIELD)
+#undef SPECLLAMA_FIELD
+    std::vector<std::pair<int32_t, float>> logit_bias;     // added to the logit; -inf bans the token
+    std::shared_ptr<const SequenceBreakers> dry_breakers;  // null: none
+    std::vector<int32_t> dry_prompt;                       // what DRY sees before the tokens that were generated
+
+    // Throws std::invalid_argument that names the parameter, its value and what is allowed.
+    void validate() const;
+
+    bool has_sigma() const { return top_n_sigma > 0.0F; }
+    bool truncates() const { return has_sigma() || top_k > 0 || looks_at_probabilities(); }
+    bool looks_at_probabilities() const { return typical_p < 1.0F || top_p < 1.0F || min_p > 0.0F; }
+    bool has_xtc() const { return xtc_probability > 0.0F && xtc_threshold <= 0.5F; }
+    bool has_dry() const { return dry_multiplier != 0.0F && dry_penalty_last_n != 0; }
+
+    bool has_penalties() const {
+        return penalty_last_n > 0 && (repeat_penalty != 1.0F || frequency_penalty != 0.0F || presence_penalty != 0.0F);
+    }
+};
+
+// What Python is told of llama-server's parameters.
+struct SamplerAbout {
+    const char * name;
+    bool is_whole;   // a whole number
+    double initial;  // its default
+    bool switches;   // above 0 its sampler is on
+    const char * option;
+    const char * summary;
+};
+
+std::vector<SamplerAbout> server_samplers();
+
+}  // namespace specllama

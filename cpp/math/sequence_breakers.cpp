@@ -1,0 +1,43 @@
+// Token sequences behind which a repetition counts anew.
+#include "math/sequence_breakers.hpp"
+
+#include <algorithm>
+
+namespace specllama {
+
+void SequenceBreakers::add(int32_t first, std::vector<int32_t> rest) {
+    auto & known = rests_[first];
+    Rests rests = known ? *known : Rests();
+    if (std::find(rests.begin(), rests.end(), rest) == rests.end()) {
+        rests.push_back(std::move(rest));
+    }
+    known = std::make_shared<const Rests>(std::move(rests));
+}
+
+std::size_t SequenceBreakers::num_behind(const std::vector<int32_t> & backwards) const {
+    for (std::size_t i = 0; i < backwards.size(); ++i) {
+        const auto found = rests_.find(backwards[i]);
+        if (found == rests_.end()) {
+            continue;
+        }
+        const auto behind = backwards.rend() - static_cast<std::ptrdiff_t>(i);  // the token after this one
+        std::size_t nearest = backwards.size();
+        for (const auto & rest : *found->second) {
+            if (rest.size() <= i && std::equal(rest.begin(), rest.end(), behind)) {
+                nearest = std::min(nearest, i - rest.size());
+            }
+        }
+        if (nearest < backwards.size()) {
+            return nearest;
+        }
+    }
+    return backwards.size();
+}
+
+bool SequenceBreakers::breaks_alone(int32_t token) const {
+    const auto found = rests_.find(token);
+    return found != rests_.end() && std::any_of(found->second->begin(), found->second->end(),
+                                                [](const std::vector<int32_t> & rest) { return rest.empty(); });
+}
+
+}  // namespace specllama

@@ -1,0 +1,42 @@
+// The candidates that survive truncation: llama.cpp's top-n-sigma, top-k, typical, top-p and min-p, one by one.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "math/logits_scan.hpp"
+#include "math/sampler_params.hpp"
+
+namespace specllama {
+
+class Truncation {
+public:
+    Truncation(const SamplerParams & params, const float * logits, std::size_t n)
+        : params_(params), logits_(logits), n_(n) {}
+    // Of candidates that have been selected before, in descending order.
+    Truncation(const SamplerParams & params, std::vector<Candidate> selected)
+        : params_(params), logits_(nullptr), n_(0), kept_(std::move(selected)) {}
+
+    // In descending order; none if no logit is finite. The logits are scanned in single passes, and never sorted.
+    std::vector<Candidate> run();
+    // The same from typical on.
+    std::vector<Candidate> run_on_selected();
+
+private:
+    float min_p_threshold(float top) const;
+    void select_by_min_p(float top);
+    void select_by_sigma();
+    std::vector<double> probabilities_of_kept(double sum) const;
+    bool top_p_of_kept(double sum);
+    void top_p_of_all();
+    void min_p_of_kept();
+    void typical_of_kept();
+    void typical_of_all();
+
+    const SamplerParams & params_;
+    const float * logits_;
+    std::size_t n_;
+    std::vector<Candidate> kept_;
+};
+
+}  // namespace specllama

@@ -1,0 +1,160 @@
+// T(n): what decoding a batch of n tokens costs, learned from the decodes themselves. Knows neither llama.cpp nor
+// Python.
+#include "pacing/cost_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+
+namespace specllama {
+
+namespace {
+
+constexpr double usual_growth = 0.1;  // of T(1), for each token more: optimistic for most models on most machines
+constexpr double level_rate = 0.2;    // how fast all sizes follow what one of them shows
+constexpr double shape_rate = 0.12;   // how fast one size departs from the others, for each decode since it was seen
+constexpr std::size_t longest_since = 3;
+constexpr std::size_t forgetting_interval = 256;  // decodes
+constexpr double doubtful = 0.2;                  // in log seconds above what its neighbours say
+constexpr double largest_step = 0.6;  // in log seconds: one outlier (a swapped page) must not turn the curve over
+
+// A clock can stand still, and a file can hold anything.
+bool usable(double seconds) { return seconds > 0.0 && std::isfinite(seconds); }
+
+}  // namespace
+
+void CostModel::observe(std::size_t n, double seconds) {
+    if (n == 0 || !usable(seconds) || !learns_) {
+        return;
+    }
+    asked_.fill(0.0);
+    const double log_seconds = std::log(seconds);
+    if (num_levels_ < settled_ && n >= sizes_.begin()->first && n <= sizes_.rbegin()->first) {  // else it is a guess
+        // Of the first ones the least: whatever else happens on the machine makes a batch slower, never faster.
+        const double level = log_seconds - log_shape(n);
+        log_level_ = num_levels_ == 0 ? level : std::min(log_level_, level);
+        num_levels_ += 1;
+    }
+    num_observed_ += 1;
+    if (num_observed_ % forgetting_interval == 0) {
+        forget_worst_guess();
+    }
+    Size & size = sizes_.emplace(n, Size{log_seconds - log_level_, 0}).first->second;
+    const double error = std::clamp(log_seconds - log_level_ - size.log_shape, -largest_step, largest_step);
+    const auto since = static_cast<double>(std::min(num_observed_ - size.seen, longest_since));
+    size.seen = num_observed_;
+    size.count += 1;
+    if (size.count <= settled_) {
+        size.log_shape += error / static_cast<double>(size.count + (size.restored ? 1 : 0));
+    } else {
+        // A size that was not seen for a while may have changed more than the others, which were.
+        const double of_shape = 1.0 - std::pow(1.0 - shape_rate, since);
+        size.log_shape += of_shape * error;
+        log_level_ += level_rate * (1.0 - of_shape) * error;
+    }
+}
+
+// A size that was held up when it was first seen looks too dear to be tried again. So now and then one of those that
+// were hardly seen, the one that lies highest above the next smaller and the cheapest larger one, is unlearned.
+void CostModel::forget_worst_guess() {
+    std::size_t worst = 0;
+    double most = doubtful;
+    double above = std::numeric_limits<double>::infinity();  // the least of the larger sizes
+    for (auto it = sizes_.rbegin(); it != sizes_.rend() && std::next(it) != sizes_.rend(); ++it) {
+        const double below = std::next(it)->second.log_shape;
+        const double excess = it->second.log_shape - std::max(below, above);
+        if (it->second.count < settled_ && excess > most) {
+            worst = it->first;
+            most = excess;
+        }
+        above = std::min(above, it->second.log_shape);
+    }
+    sizes_.erase(worst);
+}
+
+void CostModel::restore(const std::map<std::size_t, double> & seconds) {
+    sizes_.clear();
+    asked_.fill(0.0);
+    for (const auto & [n, value] : seconds) {
+        if (n > 0 && usable(value)) {
+            sizes_[n] = {std::log(value), 0, true};
+        }
+    }
+    log_level_ = 0.0;
+    distrust_level();
+}
+
+CostModel CostModel::shared_by(std::size_t texts) const {
+    CostModel result = *this;
+    result.texts_ = texts;
+    result.learns_ = false;
+    result.asked_.fill(0.0);
+    return result;
+}
+
+CostModel CostModel::beside(std::size_t others, std::size_t texts) const {
+    CostModel result = shared_by(texts);
+    result.others_ = others;
+    return result;
+}
+
+double CostModel::seconds(std::size_t n) const {
+    if (sizes_.empty()) {
+        return 0.0;
+    }
+    if (n < asked_.size() && asked_[n] > 0.0) {
+        return asked_[n];
+    }
+    const auto texts = static_cast<double>(texts_);
+    const double each = others_ > 0 ? whole(texts_) / texts + added(n) : whole(texts_ * n) / texts;
+    if (n < asked_.size()) {
+        asked_[n] = each;
+    }
+    return each;
+}
+
+// What a text's further tokens add to a batch to which the others bring theirs. Two sizes that were measured at
+// different moments differ by chance, too, and by that alone some of them look free. So it is at least what a token of
+// such a batch costs on average, beside what a single one does.
+double CostModel::added(std::size_t n) const {
+    const double size = whole(others_ + n);
+    const double average = std::max(0.0, size - whole(1)) / static_cast<double>(others_ + n - 1);
+    return std::max(size - whole(others_ + 1), average * static_cast<double>(n - 1));
+}
+
+double CostModel::whole(std::size_t n) const { return std::exp(log_shape(n) + log_level_); }
+
+double CostModel::log_shape(std::size_t n) const {
+    const auto above = sizes_.lower_bound(n);
+    if (above != sizes_.end() && above->first == n) {
+        return above->second.log_shape;
+    }
+    if (above == sizes_.end()) {
+        const auto & [m, size] = *std::prev(above);
+        const double first = std::exp(sizes_.begin()->second.log_shape);  // T(1), or as near to it as is known
+        return std::log(std::exp(size.log_shape) + usual_growth * first * static_cast<double>(n - m));
+    }
+    if (above == sizes_.begin()) {
+        const double more = usual_growth * static_cast<double>(above->first - 1);
+        return above->second.log_shape + std::log((1.0 + usual_growth * static_cast<double>(n - 1)) / (1.0 + more));
+    }
+    const auto below = std::prev(above);
+    const double t = static_cast<double>(n - below->first) / static_cast<double>(above->first - below->first);
+    return std::log((1.0 - t) * std::exp(below->second.log_shape) + t * std::exp(above->second.log_shape));
+}
+
+std::map<std::size_t, double> CostModel::known() const {
+    std::map<std::size_t, double> result;
+    for (const auto & [n, size] : sizes_) {
+        result[n] = std::exp(size.log_shape + log_level_);
+    }
+    return result;
+}
+
+std::size_t CostModel::count(std::size_t n) const {
+    const auto found = sizes_.find(size_with(n));
+    return found == sizes_.end() ? 0 : found->second.count + (found->second.restored ? 1 : 0);
+}
+
+}  // namespace specllama

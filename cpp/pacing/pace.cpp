@@ -1,0 +1,396 @@
+// How much to draft next, and from where, from measured costs and acceptance. Knows neither llama.cpp nor Python.
+#include "pacing/pace.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace specllama {
+
+namespace {
+
+std::size_t whole(double value) { return static_cast<std::size_t>(value); }
+
+// What is kept each time of what is to be remembered for so many times.
+double kept_of(double times) { return 1.0 - 1.0 / times; }
+
+}  // namespace
+
+void Pace::begin_generation() {
+    credit_ = constants_.first_credit +
+              std::clamp(credit_, -constants_.largest_credit, 0.0);  // what was lost beyond it is still owed
+    of_all_ = Yield();
+    of_drawn_.fade(constants_.kept_of_text);
+    rates_.new_text();
+    window_ = whole(constants_.first_window);
+    counters_ = PaceCounters();
+}
+
+bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens) {
+    const bool pays =
+        target_.empty() || draft_.empty() ||
+        std::min(static_cast<double>(max_tokens), constants_.usual_answer) *
+                (target_.seconds(1) - 1.0 / drawn_yield(drawn().any().optimistic(constants_.hope), 1, most).rate()) >
+            catching_up_seconds(missing) - draft_.seconds(1);
+    counters_.num_draft_prompts_skipped = pays ? 0 : 1;
+    return pays;
+}
+
+bool Pace::probes() {
+    const bool now = since_drawn_ == 0;
+    since_drawn_ = (since_drawn_ + 1) % whole(constants_.probing_interval);
+    if (now) {
+        draft_.distrust_level();
+    }
+    return now;
+}
+
+void Pace::begin_round(std::size_t most, std::size_t missing, bool may_drop) {
+    // What plain decoding costs is measured first, and again now and then: everything is compared with it.
+    // With several texts batches of all sizes come by themselves.
+    const bool measuring =
+        texts_ > 1 ? target_.empty()
+                   : target_.count(1) < whole(constants_.first_plain_rounds) || since_plain_ >= plain_interval();
+    idle_ = measuring ? Idle::measuring : missing == 0 ? Idle::no_match : Idle::not_worth_it;
+    most_ = measuring ? 0 : most;
+    missing_ = missing_at_first_ = missing;
+    may_drop_ = may_drop;
+    exploring_ = begins_drawn_ = false;
+    num_drawn_ = 0;
+    survival_ = 1.0;
+    tokens_.clear();
+    if (most_ > 0 && missing_ > 0 && !drawing_pays()) {
+        missing_ = 0;
+        rates_.of(*drawer_).forget(kept_of(constants_.forgetting_rounds));
+        of_drawn_.fade(kept_of(constants_.forgetting_rounds));
+    }
+}
+
+// Whether the drawer is worth considering in this round. If it pays only should its acceptance be better than it was so
+// far, that costs credit.
+bool Pace::drawing_pays() {
+    const double plain = 1.0 / target_.seconds(1);
+    if (usual_drawn_yield().rate() > plain) {
+        return true;
+    }
+    exploring_ =
+        credit_ >= exploring_cost(1) && drawn_yield(drawn().any().optimistic(), missing_, most_).rate() > plain;
+    return exploring_;
+}
+
+// What drawing k tokens is expected to cost, in plain decodes.
+double Pace::exploring_cost(std::size_t k) const {
+    const double draft_seconds = catching_up_seconds(missing_) + static_cast<double>(k - 1) * draft_.seconds(1);
+    double tokens = 1.0;
+    double survival = 1.0;
+    for (std::size_t i = 0; i < k; ++i) {
+        survival *= drawn().any().mean();
+        tokens += survival;
+    }
+    return (draft_seconds + target_.seconds(k + 1)) / target_.seconds(1) - tokens;
+}
+
+// What a round yields if every drawn token is accepted so often, with the number of them that is best then.
+Yield Pace::drawn_yield(double acceptance, std::size_t missing, std::size_t most) const {
+    Yield best;
+    double survival = 1.0;
+    double tokens = 1.0;
+    for (std::size_t k = 1; k <= std::min(most, whole(constants_.most_drawn)); ++k) {
+        survival *= acceptance;
+        tokens += survival;
+        const double draft_seconds = first_draft_seconds(missing) + static_cast<double>(k - 1) * draft_.seconds(1);
+        const Yield yield{1.0, tokens, draft_seconds + target_.seconds(k + 1)};
+        best = yield.rate() > best.rate() ? yield : best;
+    }
+    return best;
+}
+
+// What a round that begins with a drawn token yields, by the last ones. Unlike drawn_yield() it knows what it is worth
+// to stop behind an unsure token.
+Yield Pace::usual_drawn_yield() const {
+    Yield usual = drawn_yield(drawn().any().mean(), 1, most_);
+    usual.fade(constants_.drawn_prior_rounds);
+    usual.add(of_drawn_);
+    usual.fade(1.0 / usual.rounds);
+    usual.seconds += first_draft_seconds(missing_) - draft_.seconds(1);
+    return usual;
+}
+
+double Pace::first_draft_seconds(std::size_t missing) const {
+    const double one = draft_.seconds(1);
+    return one + constants_.catching_up_share * std::max(0.0, catching_up_seconds(missing) - one);
+}
+
+// What the draft needs to decode so many tokens.
+double Pace::catching_up_seconds(std::size_t missing) const {
+    const std::size_t rest = missing % draft_batch_;
+    const std::size_t whole_batches = missing / draft_batch_;
+    return static_cast<double>(whole_batches) * draft_.seconds(draft_batch_) + (rest > 0 ? draft_.seconds(rest) : 0.0);
+}
+
+// Tokens per second of the last rounds.
+double Pace::earned() const {
+    const double plain = 1.0 / target_.seconds(1);
+    return std::max(plain,
+                    (of_all_.tokens + constants_.prior_rounds) / (of_all_.seconds + constants_.prior_rounds / plain));
+}
+
+// What time is worth: as much as the last rounds earned, but no more than the next ones may well earn. A copy that has
+// ended says nothing of what comes behind it.
+double Pace::rate() const {
+    const double usual = missing_at_first_ > 0 ? usual_drawn_yield().rate() : 0.0;
+    return std::max(1.0 / target_.seconds(1), std::min(earned(), usual));
+}
+
+// How many rounds may draft before plain decoding is measured again: so many that it costs a small share of the time,
+// which is nearly nothing where the gain is small, and where it matters most.
+std::size_t Pace::plain_interval() const {
+    if (of_all_.rounds < constants_.few_rounds) {
+        return whole(constants_.largest_interval);
+    }
+    const double lost = target_.seconds(1) - 1.0 / earned();
+    const double rounds = lost * of_all_.rounds / (constants_.measuring_share * of_all_.seconds);
+    return whole(std::clamp(rounds, constants_.least_interval, constants_.largest_interval));
+}
+
+std::size_t Pace::before() const {
+    return !tokens_.empty() && is_drawn(tokens_.back()) ? tokens_.back().bucket : drawer_ ? drawn().start() : 0;
+}
+
+Pace::Decision Pace::decide(const Offers & offers) {
+    const std::size_t done = tokens_.size();
+    if (done >= most_) {
+        return {};
+    }
+    if (std::any_of(offers.begin(), offers.end(), [](const auto * offer) { return !offer->empty(); })) {
+        idle_ = Idle::not_worth_it;
+    }
+    const double rho = rate();
+    const double stop = target_.seconds(done + 1);
+    Decision best;
+    double best_net = best_prefix(rho).second;
+    double drawing = drawn_run(survival_, -stop, done, missing_, before(), rho);
+    if (done == 0 && missing_ > 0) {
+        const Yield usual = usual_drawn_yield();
+        drawing = std::max(drawing, usual.tokens - 1.0 - rho * (usual.seconds - stop));
+    }
+    if (drawing > best_net && !(exploring_ && exploring_cost(done + 1) > credit_)) {
+        best = {Move::draw, 1, 0};
+        best_net = drawing;
+    }
+    const Decision take = best_take(offers, rho, best_net);
+    best = take.move == Move::stop ? best : take;
+    if (best.move != Move::stop) {
+        return best;
+    }
+    const std::size_t pad = best_net > 0.0 ? 0 : padding();
+    return pad > 0 ? Decision{Move::pad, pad, 0} : Decision{};
+}
+
+// The beginning of an offer whose net gain, in tokens, is above `best_net`, which becomes the best one's; to stop if
+// there is none.
+Pace::Decision Pace::best_take(const Offers & offers, double rho, double & best_net) const {
+    Decision best;
+    for (std::size_t number = 0; number < offers.size(); ++number) {
+        const std::vector<Part> parts = parts_of(*offers[number], rho);
+        if (parts.empty()) {
+            continue;
+        }
+        // A copy goes on in the next round if all of it is right. So what the next one will bring is lost with a part
+        // that is too long to be all right.
+        const auto by_net = [](const Part & a, const Part & b) { return a.net < b.net; };
+        const double next = std::max(0.0, std::max_element(parts.begin(), parts.end(), by_net)->net);
+        const double share = rates_.of(offers[number]->front().source).copies() ? constants_.continuing_share : 0.0;
+        const auto with_next = [&](const Part & part) { return part.net + share * part.survival * next; };
+        const auto part = std::max_element(parts.begin(), parts.end(),
+                                           [&](const Part & a, const Part & b) { return with_next(a) < with_next(b); });
+        if (part->net > best_net) {
+            best = {Move::take, static_cast<std::size_t>(part - parts.begin()) + 1, number};
+            best_net = part->net;
+        }
+    }
+    return best;
+}
+
+// What the first token of an offer is worth, the first two, and so on, as many as may be taken.
+std::vector<Pace::Part> Pace::parts_of(const std::vector<Expectation> & offer, double rho) const {
+    const std::size_t done = tokens_.size();
+    const double stop = target_.seconds(done + 1);
+    const std::size_t start = drawer_ ? drawn().start() : 0;
+    std::vector<Part> parts;
+    double survival = survival_;
+    double gain = 0.0;
+    for (std::size_t k = 1; k <= std::min({offer.size(), most_ - done, window_}); ++k) {
+        survival *= rates_.of(offer[k - 1]);
+        gain += survival;
+        const double alone = gain - rho * (target_.seconds(done + k + 1) - stop);
+        const std::size_t missing = missing_ > 0 ? missing_ + k : 0;
+        const double continued = gain + drawn_run(survival, -stop, done + k, missing, start, rho);
+        parts.push_back({std::max(alone, continued), survival});
+    }
+    return parts;
+}
+
+// The best net gain, in tokens, of drawing one token or more, behind `drafted` tokens that survive
+// verification with probability `survival`; minus infinity if it cannot. The target's batch is counted from
+// `time_so_far` on.
+double Pace::drawn_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing,
+                       std::size_t before, double rho) const {
+    double best = -std::numeric_limits<double>::infinity();
+    if (missing == 0) {
+        return best;
+    }
+    double gain = 0.0;
+    double draft_time = 0.0;
+    for (std::size_t k = 1; drafted + k <= most_ && num_drawn_ + k <= whole(constants_.most_drawn); ++k) {
+        const double usual = exploring_ ? drawn().any().optimistic() : drawn().any().mean();
+        survival *= k == 1 && !exploring_ ? drawn().next(before) : usual;
+        gain += survival;
+        draft_time += k == 1 ? first_draft_seconds(missing) : draft_.seconds(1);
+        const double net = gain - rho * (draft_time + target_.seconds(drafted + k + 1) + time_so_far);
+        best = std::max(best, net);
+    }
+    return best;
+}
+
+// A batch of a few more tokens can be cheaper: kernels work on several rows at a time.
+std::size_t Pace::padding() const {
+    const std::size_t size = tokens_.size() + 1;
+    std::size_t best = 0;
+    double least = (1.0 - constants_.padding_gain) * target_.seconds(size);
+    if (tokens_.empty() || target_.count(size) == 0) {
+        return 0;
+    }
+    for (std::size_t more = 1; more <= std::min(whole(constants_.most_padding), most_ - tokens_.size()); ++more) {
+        if (target_.count(size + more) > 0 && target_.seconds(size + more) < least) {
+            best = more;
+            least = target_.seconds(size + more);
+        }
+    }
+    return best;
+}
+
+// How many of the drafted tokens are best verified, and how many tokens that is worth more than to verify all of them.
+std::pair<std::size_t, double> Pace::best_prefix(double rho) const {
+    const std::size_t done = tokens_.size();
+    std::pair<std::size_t, double> best{done, 0.0};
+    if (!may_drop_) {
+        return best;
+    }
+    double left_out = 0.0;
+    double survival = survival_;
+    for (std::size_t k = done; k > 0; --k) {
+        left_out += survival;
+        survival /= rates_.of(tokens_[k - 1]);
+        const double net = rho * (target_.seconds(done + 1) - target_.seconds(k)) - left_out;
+        if (net > best.second) {
+            best = {k - 1, net};
+        }
+    }
+    return best;
+}
+
+std::size_t Pace::drop() {
+    const std::size_t kept = best_prefix(rate()).first;
+    if (kept < tokens_.size()) {
+        counters_.num_dropped_tokens += tokens_.size() - kept;
+        dropped_ = tokens_[kept];
+        tokens_.resize(kept);
+    }
+    return kept;
+}
+
+void Pace::judge_dropped(bool right) { rates_.observe(dropped_, right); }
+
+void Pace::drafted(const Expectation & token) {
+    begins_drawn_ = begins_drawn_ || (tokens_.empty() && is_drawn(token));
+    num_drawn_ += is_drawn(token) ? 1 : 0;
+    tokens_.push_back(token);
+    survival_ *= rates_.of(token);
+    if (missing_ > 0) {
+        missing_ = is_drawn(token) ? 1 : missing_ + 1;
+    }
+}
+
+// What was to be expected of this round, not what luck made of it: a few lucky rounds must not make the next ones look
+// poor.
+double Pace::expected_tokens() const {
+    double expected = 1.0;
+    double survival = 1.0;
+    for (const Expectation & token : tokens_) {
+        survival *= rates_.of(token);
+        expected += survival;
+    }
+    return expected;
+}
+
+void Pace::end_round(std::size_t num_accepted, double verify_seconds, double draft_seconds) {
+    const double expected = expected_tokens();
+    const double usual_seconds = target_.empty() ? verify_seconds : target_.seconds(tokens_.size() + 1);
+    counters_.predicted_tokens += expected;
+    counters_.predicted_seconds += draft_seconds + usual_seconds;
+    of_all_.fade(kept_of(constants_.remembered_rounds));
+    // Among several texts each pays for what its tokens add, which is not the equal share of a batch that was measured.
+    const double spent = (texts_ > 1 ? usual_seconds : verify_seconds) + draft_seconds;
+    of_all_.add({1.0, expected, spent});
+    if (begins_drawn_) {
+        since_drawn_ = 1;
+        const double late = catching_up_seconds(missing_at_first_) - draft_.seconds(missing_at_first_ > 1 ? 2 : 1);
+        of_drawn_.fade(kept_of(constants_.remembered_drawn_rounds));
+        // What was expected is less noisy, what came cannot be wrong.
+        const double came = 1.0 + static_cast<double>(num_accepted);
+        const double tokens = expected + constants_.realised_share * (came - expected);
+        of_drawn_.add({1.0, tokens, usual_seconds + std::max(0.0, draft_seconds - std::max(0.0, late))});
+    }
+
+    target_.observe(tokens_.size() + 1, verify_seconds);
+    since_plain_ = tokens_.empty() ? 0 : since_plain_ + 1;
+    for (std::size_t i = 0; i < std::min(num_accepted + 1, tokens_.size()); ++i) {
+        rates_.observe(tokens_[i], i < num_accepted);
+    }
+    adapt_window(num_accepted);
+    if (tokens_.empty()) {
+        counters_.idle_rounds[static_cast<std::size_t>(idle_)] += 1;
+    }
+    counters_.plain_seconds = target_.seconds(1);
+    const double in_plain = spent / counters_.plain_seconds;
+    const double lost = exploring_ && num_drawn_ > 0 ? in_plain - static_cast<double>(num_accepted + 1) : 0.0;
+    credit_ = std::min(credit_ + constants_.exploring_share * in_plain - lost, constants_.largest_credit);
+    counters_.exploring_seconds += std::max(0.0, lost) * counters_.plain_seconds;
+}
+
+void Pace::decoded(std::size_t count, double seconds) {
+    target_.observe(count, seconds);
+    if (count == 1) {
+        since_plain_ = 0;
+    }
+}
+
+// Long copies are expensive to try, and what is known of other texts says little of how long this one repeats: begin
+// with short ones, and double them while they hold (as TCP's slow start does).
+void Pace::adapt_window(std::size_t num_accepted) {
+    std::size_t first = 0;
+    while (first < tokens_.size() && !rates_.of(tokens_[first].source).copies()) {
+        ++first;
+    }
+    std::size_t end = first;
+    while (end < tokens_.size() && rates_.of(tokens_[end].source).copies()) {
+        ++end;
+    }
+    if (end == first || num_accepted < first) {
+        return;
+    }
+    const std::size_t right = std::min(num_accepted, end) - first;
+    if (num_accepted >= end) {
+        window_ = std::max(window_, 2 * right + 1);
+    } else {
+        window_ = std::clamp(2 * right, std::min(window_, whole(constants_.first_window)), window_);
+    }
+}
+
+void Pace::judge_unused(const std::vector<Expectation> & offer, std::size_t num_right, std::size_t num_judged) {
+    for (std::size_t i = 0; i < std::min({num_right + 1, num_judged, offer.size()}); ++i) {
+        rates_.observe(offer[i], i < num_right);
+    }
+}
+
+}  // namespace specllama

@@ -1,0 +1,208 @@
+// How much to draft next, and from where, from measured costs and acceptance. Knows neither llama.cpp nor Python.
+//
+// A round earns tokens and costs time. What maximises tokens per second in the long run is to go on drafting as long as
+// what another token is expected to earn is worth more than its time at the rate rho that is earned anyway (the
+// renewal-reward argument: Dinkelbach 1967 for the ratio). rho is at least that of plain decoding, so a draft that does
+// not pay is not made, and at most what the next rounds may earn.
+//
+// Decisions are made before a token is drawn, from costs, earlier outcomes and the tokens drafted so far. So they
+// cannot change what is sampled (design section 8). Where not even the drafted tokens themselves can
+// (DraftRequest::may_drop), those at the end that are not worth their place in the target's batch are dropped again.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "pacing/acceptance_rates.hpp"
+#include "pacing/cost_model.hpp"
+#include "pacing/pace_constants.hpp"
+
+// What the pace expected, and what it cost to find out.
+#define SPECLLAMA_PACE_COUNTERS(X)                                                         \
+    X(double, plain_seconds, "Of decoding one token plainly, as measured last.")           \
+    X(double, exploring_seconds, "Lost in rounds that drafted although it might not pay.") \
+    X(double, predicted_tokens, "Expected of all rounds, when they were verified.")        \
+    X(double, predicted_seconds, "The same in seconds.")                                   \
+    X(std::size_t, num_dropped_tokens, "Drafted, but not worth verifying.")                \
+    X(std::size_t, num_draft_prompts_skipped, "1 if the draft model left the prompt undecoded.")
+
+namespace specllama {
+
+// Why a round drafted nothing.
+enum class Idle { measuring, no_match, not_worth_it };
+constexpr std::size_t num_idle = 3;
+constexpr std::array<const char *, num_idle> idle_names{"measuring", "no_match", "not_worth_it"};
+
+struct PaceCounters {
+#define SPECLLAMA_COUNTER(type, name, summary) type name = 0;
+    SPECLLAMA_PACE_COUNTERS(SPECLLAMA_COUNTER)
+#undef SPECLLAMA_COUNTER
+    std::array<std::size_t, num_idle> idle_rounds{};  // by Idle
+};
+
+// What rounds are expected to emit, and the time they take.
+struct Yield {
+    double rounds = 0.0;
+    double tokens = 0.0;
+    double seconds = 0.0;
+
+    double rate() const { return seconds > 0.0 ? tokens / seconds : 0.0; }
+
+    // Older rounds count for less.
+    void fade(double factor) {
+        rounds *= factor;
+        tokens *= factor;
+        seconds *= factor;
+    }
+    void add(const Yield & other) {
+        rounds += other.rounds;
+        tokens += other.tokens;
+        seconds += other.seconds;
+    }
+};
+
+class Pace {
+public:
+    // To draw: the drafter that decodes drafts one token. To take: the first `count` tokens of an offer.
+    enum class Move { stop, draw, take, pad };
+    struct Decision {
+        Move move = Move::stop;
+        std::size_t count = 0;
+        std::size_t offer = 0;  // which one
+    };
+    // What is expected of the tokens that a drafter could draft for nothing, by offer.
+    using Offers = std::vector<const std::vector<Expectation> *>;
+
+    // priors: of all drafters, by Source.
+    explicit Pace(const std::vector<DrafterPriors> & priors, const PaceConstants & constants = {})
+        : constants_(constants), rates_(priors, constants), window_(static_cast<std::size_t>(constants.first_window)) {}
+
+    void begin_generation();
+
+    // One drafter draws its tokens, which costs decodes; at most n_batch tokens at once.
+    void set_drawer(Source source, std::size_t n_batch) {
+        drawer_ = source;
+        draft_batch_ = n_batch;
+    }
+
+    // So many texts share each batch, to which the others bring so many tokens, and that is what batches cost. What one
+    // text drafts holds up all of them, so it pays for all that its tokens add, and the rate is that of all. Of the
+    // draft's batches as many have a part as draw: a text that draws alone has the others wait. draft may be null. Both
+    // counts have this text in them.
+    void share(std::size_t texts, std::size_t others, const CostModel & target, std::size_t num_drawing,
+               const CostModel * draft) {
+        texts_ = texts;
+        target_ = target.beside(others, texts);
+        if (draft != nullptr) {
+            draft_ = draft->shared_by(num_drawing);
+        }
+    }
+
+    // Whether the draft should decode `missing` tokens before the first round of a text of at most max_tokens, with
+    // drafts of at most `most` tokens: whether it is likely to save that time.
+    bool prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens);
+
+    // The draft's prompt does not pay. Returns whether the draft is to be measured all the same, and forgets how fast
+    // it was then: a draft that is not used is not measured.
+    bool probes();
+
+    // most: at most so many drafted tokens. missing: tokens that the drawer has to decode before its next one (1 if it
+    // is in step); 0 without a drawer. may_drop: see drop().
+    void begin_round(std::size_t most, std::size_t missing, bool may_drop = false);
+
+    // How many tokens of an offer are looked at: a longer one is more work, and no more is taken.
+    std::size_t reach() const { return std::max<std::size_t>(window_, 16); }
+
+    // What to do next in this round. `offers`: what could be drafted from here on, at most `most` tokens each.
+    Decision decide(const Offers & offers);
+
+    // What the drawer's next token comes behind: see Expectation::before.
+    std::size_t before() const;
+
+    // A token was drafted. After a drawn token `missing` is 1; after others it grows by one.
+    void drafted(const Expectation & token);
+
+    // Nothing more is drafted. Returns how many of the tokens are worth verifying, if any may be dropped; the others
+    // are forgotten.
+    std::size_t drop();
+
+    // The first token that was dropped would have been right, or not. After end_round().
+    void judge_dropped(bool right);
+
+    // The target's batch took verify_seconds, and the first num_accepted drafts were accepted.
+    void end_round(std::size_t num_accepted, double verify_seconds, double draft_seconds);
+
+    // A round that was not paced: the target decoded so many tokens in so many seconds.
+    void decoded(std::size_t count, double seconds);
+
+    // An offer that was not taken would have been right in its first num_right tokens, of those that can be judged.
+    void judge_unused(const std::vector<Expectation> & offer, std::size_t num_right, std::size_t num_judged);
+
+    CostModel & target() { return target_; }
+    CostModel & draft() { return draft_; }
+    // Of this generation.
+    const PaceCounters & counters() const { return counters_; }
+
+private:
+    const DrafterRates & drawn() const { return rates_.of(*drawer_); }
+    bool is_drawn(const Expectation & token) const { return drawer_ && token.source == *drawer_; }
+    double rate() const;
+    double earned() const;
+    std::size_t plain_interval() const;
+    // The beginning of an offer.
+    struct Part {
+        double net;       // gain, in tokens
+        double survival;  // the probability that all of it, and of what was drafted before, is accepted
+    };
+
+    std::vector<Part> parts_of(const std::vector<Expectation> & offer, double rho) const;
+    Decision best_take(const Offers & offers, double rho, double & best_net) const;
+    double drawn_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing, std::size_t before,
+                     double rho) const;
+    double first_draft_seconds(std::size_t missing) const;
+    double catching_up_seconds(std::size_t missing) const;
+    Yield drawn_yield(double acceptance, std::size_t missing, std::size_t most) const;
+    Yield usual_drawn_yield() const;
+    bool drawing_pays();
+    double exploring_cost(std::size_t k) const;
+    double expected_tokens() const;
+    std::pair<std::size_t, double> best_prefix(double rho) const;
+    std::size_t padding() const;
+    void adapt_window(std::size_t num_accepted);
+
+    PaceConstants constants_;
+    CostModel target_;
+    CostModel draft_;
+    std::size_t draft_batch_ = 512;
+    AcceptanceRates rates_;
+    std::optional<Source> drawer_;
+    std::size_t texts_ = 1;
+
+    // This round.
+    std::size_t most_ = 0;
+    std::size_t missing_ = 0;
+    std::size_t missing_at_first_ = 0;
+    bool may_drop_ = false;
+    bool exploring_ = false;       // the drawer may draft although it may not pay
+    bool begins_drawn_ = false;    // the first token was drawn, dropped or not
+    std::size_t num_drawn_ = 0;    // tokens, dropped or not
+    Idle idle_ = Idle::measuring;  // if nothing is drafted
+    double survival_ = 1.0;        // the probability that all drafted so far are accepted
+    std::vector<Expectation> tokens_;
+    Expectation dropped_;  // the first of those that were
+
+    // All rounds, fading.
+    Yield of_all_;
+    Yield of_drawn_;       // of those that began with a drawn token, as if the drawer had been in step
+    double credit_ = 0.0;  // what exploring may cost, in plain decodes
+    PaceCounters counters_;
+    std::size_t since_plain_ = 0;  // rounds
+    std::size_t since_drawn_ = 0;  // prompts that the draft was spared, since it was used or measured
+    std::size_t window_;           // the most tokens that one decision takes from an offer
+};
+
+}  // namespace specllama
