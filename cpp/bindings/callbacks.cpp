@@ -55,11 +55,13 @@ std::vector<Distribution> rows_of(const Probabilities & q, std::size_t count, st
     return rows;
 }
 
-void fill(const py::tuple & proposal, const DraftRequest & request, Offer & out) {
+DraftedByFunction drafted(const py::tuple & proposal, const DraftRequest & request) {
+    DraftedByFunction out;
     out.tokens = proposal[0].cast<std::vector<int32_t>>();
     const py::object q = proposal[1];
     out.q = py::isinstance<py::array>(q) ? rows_of(q.cast<Probabilities>(), out.tokens.size(), request.target.n_vocab())
                                          : q.cast<std::vector<Distribution>>();
+    return out;
 }
 
 }  // namespace
@@ -97,14 +99,14 @@ std::function<void()> python_poll(const py::object & function) {
     };
 }
 
-decltype(DrafterParts::function) drafting_function(const py::object & function) {
+DraftingFunction drafting_function(const py::object & function) {
     if (function.is_none()) {
         return nullptr;
     }
-    return [owned = std::make_shared<OwnedByPython>(function)](const DraftRequest & request, Offer & out) {
+    return [owned = std::make_shared<OwnedByPython>(function)](const DraftRequest & request) {
         const py::gil_scoped_acquire gil;
         try {
-            fill(owned->function(to_array(request.history), request.gamma), request, out);
+            return drafted(owned->function(to_array(request.history), request.gamma), request);
         } catch (const py::error_already_set & error) {
             if (!error.matches(PyExc_Exception)) {
                 throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught

@@ -20,6 +20,6 @@ std::function<void()> python_poll(const pybind11::object & function);
 
 // function(history, gamma) -> (tokens, q), where q is an array [tokens, n_vocab] or a list of distributions. A round
 // runs without the GIL, and the drafter with it.
-decltype(DrafterParts::function) drafting_function(const pybind11::object & function);
+DraftingFunction drafting_function(const pybind11::object & function);
 
 }  // namespace specllama

@@ -70,8 +70,8 @@ py::array_t<float> logits(Speculator & self, std::size_t i) {
 
 std::vector<const char *> sources(const Speculator & self) {
     std::vector<const char *> names;
-    for (const Source source : self.sources()) {
-        names.push_back(about(source).name);
+    for (const Expectation & token : self.drafted()) {
+        names.push_back(about(token.source).name);
     }
     return names;
 }

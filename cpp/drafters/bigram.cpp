@@ -2,6 +2,7 @@
 #include "drafters/bigram.hpp"
 
 #include <algorithm>
+#include <cassert>
 
 #include "drafters/table.hpp"
 
@@ -19,10 +20,12 @@ BigramDrafter::BigramDrafter(const std::vector<int32_t> & corpus) : Drafter(Sour
     }
 }
 
-Offer BigramDrafter::offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) {
-    Offer offer;
+std::vector<DraftToken> BigramDrafter::offer(const DraftRequest & request, const Proposal & proposal,
+                                             std::size_t most) {
+    assert(text_ == request.history);
+    std::vector<DraftToken> offer;
     int32_t last = proposal.tokens.empty() ? request.history.back() : proposal.tokens.back();
-    while (offer.tokens.size() < most && !request.target.is_eog(last)) {
+    while (offer.size() < most && !request.target.is_eog(last)) {
         const auto found = followers_.find(last);
         if (found == followers_.end()) {
             break;
@@ -34,33 +37,24 @@ Offer BigramDrafter::offer(const DraftRequest & request, const Proposal & propos
             break;
         }
         last = best->first;
-        offer.append(last, {Source::bigram, best->second >= sure ? 1U : 0U, 0});
+        offer.push_back({last, {Source::bigram, best->second >= sure ? 1U : 0U, 0}, {}});
     }
     return offer;
 }
 
-void BigramDrafter::begin(const std::vector<int32_t> & history, const Task &) {
-    const auto same = std::mismatch(text_.begin(), text_.end(), history.begin(), history.end()).first;
-    rewind(static_cast<std::size_t>(same - text_.begin()));
-    commit(history);
-}
-
-void BigramDrafter::commit(const std::vector<int32_t> & history) {
-    while (text_.size() < history.size()) {
-        if (!text_.empty()) {
-            count(text_.back(), history[text_.size()], 1);
-        }
-        text_.push_back(history[text_.size()]);
-    }
-}
-
-void BigramDrafter::rewind(std::size_t count_kept) {
-    while (text_.size() > count_kept) {
+void BigramDrafter::observe(const DecodedBatch & batch) {
+    while (text_.size() > batch.unchanged) {
         const int32_t last = text_.back();
         text_.pop_back();
         if (!text_.empty()) {
             count(text_.back(), last, -1);
         }
+    }
+    while (text_.size() < batch.history.size()) {
+        if (!text_.empty()) {
+            count(text_.back(), batch.history[text_.size()], 1);
+        }
+        text_.push_back(batch.history[text_.size()]);
     }
 }
 

@@ -15,10 +15,8 @@ public:
     // corpus: a text that counts besides prompt and output.
     explicit BigramDrafter(const std::vector<int32_t> & corpus);
 
-    Offer offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) override;
-    void begin(const std::vector<int32_t> & history, const Task & task) override;
-    void commit(const std::vector<int32_t> & history) override;
-    void rewind(std::size_t count) override;
+    void observe(const DecodedBatch & batch) override;
+    std::vector<DraftToken> offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) override;
 
 private:
     void count(int32_t token, int32_t next, int by);

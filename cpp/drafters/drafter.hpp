@@ -1,7 +1,6 @@
-// What a drafter is: it offers tokens that may come next. See docs/a-new-drafter.md.
+// What a drafter is: it sees what the target decodes, and offers tokens that may come next. See docs/a-new-drafter.md.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,7 +11,6 @@
 #include "llama/decoding.hpp"
 #include "math/rules/rule.hpp"
 #include "math/sampler_chain.hpp"
-#include "pacing/acceptance_rates.hpp"
 
 namespace specllama {
 
@@ -25,6 +23,16 @@ struct Task {
     std::size_t max_tokens;  // at most so many in all
     bool paced;              // drafting less where more does not pay
     Decoding & decoding;     // what decodes for it
+};
+
+// What the target holds of a text, and what of that it has just decoded.
+struct DecodedBatch {
+    const std::vector<int32_t> & history;  // all committed tokens; the target is to decode the last one next
+    std::size_t unchanged;                 // so many of them are as they were when the drafter was shown them last
+    // history[first .. first + count) was decoded by this batch, and kept. Of what the memory has reused, borrowed from
+    // another text or loaded nothing was decoded: count is 0.
+    std::size_t first;
+    std::size_t count;
 };
 
 // What a drafter may know of the round.
@@ -51,27 +59,6 @@ struct DraftRequest {
     }
 };
 
-// What a drafter could draft next without a decode.
-struct Offer {
-    std::vector<int32_t> tokens;
-    std::vector<Expectation> expectations;  // [tokens]
-    // [tokens], if they were drawn; else each is certain: a function of the history, the corpus and the tokens before.
-    std::vector<Distribution> q;
-    // So many of them, at the beginning, have nothing else that could come in their place.
-    std::size_t num_certain = 0;
-
-    void append(int32_t token, const Expectation & expected) {
-        tokens.push_back(token);
-        expectations.push_back(expected);
-    }
-    // Leaves tokens out, from number `count` on.
-    void cut(std::size_t count) {
-        tokens.resize(count);
-        expectations.resize(count);
-        q.resize(std::min(count, q.size()));
-    }
-};
-
 class Drafter {
 public:
     explicit Drafter(Source source) : source_(source) {}
@@ -81,20 +68,17 @@ public:
 
     Source source() const { return source_; }
 
-    // At most `most` tokens behind history and proposal, which may have tokens that others drafted. It ends behind a
-    // token that ends a text.
-    virtual Offer offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) = 0;
+    // A new generation. Its text follows by observe().
+    virtual void begin(const Task &) {}
+    // The target has decoded a batch for this text, or the text is another one now.
+    virtual void observe(const DecodedBatch &) {}
+    // What could be drafted next without a decode: at most `most` tokens behind history and proposal, which may have
+    // tokens that others drafted. It ends behind a token that ends a text.
+    virtual std::vector<DraftToken> offer(const DraftRequest &, const Proposal &, std::size_t most) = 0;
+    // The generation has ended with this text: what the drafter's memories hold of another one goes.
+    virtual void finish(const std::vector<int32_t> &) {}
 
-    // A new generation, behind this prompt: keep what is known of it.
-    virtual void begin(const std::vector<int32_t> &, const Task &) {}
-    // The history after verification, longer than before: forget what was pushed behind it.
-    virtual void commit(const std::vector<int32_t> &) {}
-    // A token was drafted, by whomever.
-    virtual void push(int32_t) {}
-    // All but the first `count` tokens of history are no longer part of it.
-    virtual void rewind(std::size_t) {}
-
-    // Those that it decodes with: the loop marks their decoders as in use, and has them forget what was rejected.
+    // What it decodes with: the calls of the loop mark their decoders as in use.
     virtual std::vector<Sequence *> sequences() const { return {}; }
     // Whether what it offers must come, so that no other offer is worth a look.
     virtual bool forces() const { return false; }
@@ -112,23 +96,22 @@ class DrawingDrafter : public Drafter {
 public:
     using Drafter::Drafter;
 
-    Offer offer(const DraftRequest &, const Proposal &, std::size_t) override { return {}; }
+    std::vector<DraftToken> offer(const DraftRequest &, const Proposal &, std::size_t) override { return {}; }
     DrawingDrafter * drawing() override { return this; }
 
-    // Appends one token behind history and proposal. `before`: for what is returned, see Expectation.
-    virtual Expectation draw(const DraftRequest & request, std::size_t before, Proposal & out) = 0;
+    // One token behind history and proposal. `before`: see Expectation.
+    virtual DraftToken draw(const DraftRequest & request, std::size_t before, const Proposal & proposal) = 0;
 
-    // How many tokens could be drawn behind a history of this size.
-    virtual std::size_t room(std::size_t history_size) const = 0;
-    // Tokens that have to be decoded before the next can be drawn, behind a sequence of this length.
-    virtual std::size_t missing(std::size_t sequence_size) const = 0;
+    // How many tokens could be drawn behind the text.
+    virtual std::size_t room() const = 0;
+    // Tokens of it that have to be decoded before the next can be drawn.
+    virtual std::size_t missing() const = 0;
     // At most so many at once.
     virtual std::size_t n_batch() const = 0;
-    // Decodes one chunk of history that has not been seen. Returns how many tokens are left to be decoded before the
-    // first round.
-    virtual std::size_t prefill(const std::vector<int32_t> & history) = 0;
-    // Decodes a little of the prompt as drafted tokens are decoded, to see what that costs.
-    virtual void probe(const std::vector<int32_t> & history) = 0;
+    // Decodes a part of the text that has not been seen. Returns how many tokens are left before the first round.
+    virtual std::size_t catch_up() = 0;
+    // Decodes a little of the text as drafted tokens are decoded, to see what that costs.
+    virtual void probe() = 0;
     // What its decodes have cost is reported here.
     virtual void report_to(CostModel * costs) = 0;
     // Seconds spent decoding, and tokens decoded, since the beginning.

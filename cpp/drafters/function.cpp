@@ -53,7 +53,7 @@ void normalise(Distribution & q, int32_t token, std::size_t i) {
     }
 }
 
-void require_usable(const DraftRequest & request, Offer & offer) {
+void require_usable(const DraftRequest & request, DraftedByFunction & offer) {
     const std::size_t count = offer.tokens.size();
     if (count > request.gamma || offer.q.size() != count) {
         throw std::invalid_argument("the drafter gave " + std::to_string(count) + " tokens and " +
@@ -66,25 +66,21 @@ void require_usable(const DraftRequest & request, Offer & offer) {
     }
 }
 
-void cut_behind_end(const DraftRequest & request, Offer & out) {
-    const auto end = std::find_if(out.tokens.begin(), out.tokens.end(),
-                                  [&request](int32_t token) { return request.target.is_eog(token); });
-    if (end != out.tokens.end()) {
-        out.cut(static_cast<std::size_t>(end - out.tokens.begin()) + 1);
-    }
-}
-
 }  // namespace
 
-Offer FunctionDrafter::offer(const DraftRequest & request, const Proposal & proposal, std::size_t) {
-    Offer offer;
+std::vector<DraftToken> FunctionDrafter::offer(const DraftRequest & request, const Proposal & proposal, std::size_t) {
+    std::vector<DraftToken> offer;
     if (!proposal.tokens.empty()) {
         return offer;
     }
-    function_(request, offer);
-    require_usable(request, offer);
-    offer.expectations.assign(offer.tokens.size(), {Source::function, 0, 0});
-    cut_behind_end(request, offer);
+    DraftedByFunction drafted = function_(request);
+    require_usable(request, drafted);
+    for (std::size_t i = 0; i < drafted.tokens.size(); ++i) {
+        offer.push_back({drafted.tokens[i], {Source::function, 0, 0}, std::move(drafted.q[i])});
+        if (request.target.is_eog(drafted.tokens[i])) {
+            break;
+        }
+    }
     return offer;
 }
 

@@ -11,21 +11,22 @@ constexpr std::size_t most_forced = 4;  // tokens at a time: each has to be look
 
 }  // namespace
 
-Offer GrammarDrafter::offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) {
-    Offer offer;
+std::vector<DraftToken> GrammarDrafter::offer(const DraftRequest & request, const Proposal & proposal,
+                                              std::size_t most) {
+    std::vector<DraftToken> offer;
     Constraint * constraint = request.chain.constraint();
     if (constraint == nullptr) {
         return offer;
     }
     std::vector<int32_t> recent = request.recent(proposal);
-    while (offer.tokens.size() < std::min(most, most_forced)) {
-        const auto forced = constraint->forced(recent.data(), recent.size());
-        if (!forced) {
+    while (offer.size() < std::min(most, most_forced)) {
+        const auto found = constraint->forced(recent.data(), recent.size());
+        if (!found) {
             break;
         }
-        offer.num_certain += forced->alone && offer.num_certain == offer.tokens.size() ? 1 : 0;
-        offer.append(forced->token, grammar_expectation(forced->alone));
-        recent.push_back(forced->token);
+        const bool is_certain = found->alone && (offer.empty() || offer.back().forced);
+        offer.push_back({found->token, grammar_expectation(found->alone), {}, is_certain});
+        recent.push_back(found->token);
     }
     return offer;
 }

@@ -9,7 +9,7 @@ class GrammarDrafter final : public Drafter {
 public:
     GrammarDrafter() : Drafter(Source::grammar) {}
 
-    Offer offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) override;
+    std::vector<DraftToken> offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) override;
     bool forces() const override { return true; }
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 
 #include "drafters/table.hpp"
 
@@ -30,38 +31,32 @@ LookupDrafter::LookupDrafter(const std::vector<int32_t> & corpus) : Drafter(Sour
     start_ = index_.size();
 }
 
-void LookupDrafter::begin(const std::vector<int32_t> & history, const Task &) {
-    std::size_t same = 0;
-    while (same < std::min(known_, history.size()) && index_[start_ + same] == history[same]) {
-        ++same;
+void LookupDrafter::observe(const DecodedBatch & batch) {
+    index_.truncate(start_ + std::min(known_, batch.unchanged));
+    while (index_.size() < start_ + batch.history.size()) {
+        index_.append(batch.history[index_.size() - start_]);
     }
-    rewind(same);
-    commit(history);
+    known_ = batch.history.size();
 }
 
-void LookupDrafter::rewind(std::size_t count) {
-    known_ = std::min(known_, count);
-    index_.truncate(start_ + known_);
-}
-
-void LookupDrafter::commit(const std::vector<int32_t> & history) {
-    index_.truncate(start_ + known_);
-    for (; known_ < history.size(); ++known_) {
-        index_.append(history[known_]);
+std::vector<DraftToken> LookupDrafter::offer(const DraftRequest & request, const Proposal & proposal,
+                                             std::size_t most) {
+    assert(known_ == request.history.size());
+    // Of a round that was given up more may be there.
+    index_.truncate(std::min(index_.size(), start_ + known_ + proposal.tokens.size()));
+    while (index_.size() < start_ + known_ + proposal.tokens.size()) {
+        index_.append(proposal.tokens[index_.size() - start_ - known_]);
     }
-}
-
-Offer LookupDrafter::offer(const DraftRequest & request, const Proposal &, std::size_t most) {
-    Offer offer;
+    std::vector<DraftToken> offer;
     const SuffixIndex::Match match = index_.longest();
     for (std::size_t i = 0; match.length > 0 && i < most; ++i) {
         // A match that reaches the end of the text is a repetition: it goes on with what it has just found.
         const std::size_t at = match.next + i;
-        const int32_t token = at < index_.size() ? index_[at] : offer.tokens[at - index_.size()];
+        const int32_t token = at < index_.size() ? index_[at] : offer[at - index_.size()].token;
         if (token < 0 || static_cast<std::size_t>(token) >= request.target.n_vocab()) {
             break;
         }
-        offer.append(token, lookup_expectation(match.length + i, match.num_other > 0));
+        offer.push_back({token, lookup_expectation(match.length + i, match.num_other > 0), {}});
         if (request.target.is_eog(token)) {
             break;
         }

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <stdexcept>
 
 #include "drafters/table.hpp"
+#include "llama/errors.hpp"
 #include "math/logits_scan.hpp"
 
 namespace specllama {
@@ -25,58 +27,84 @@ constexpr double any_prior = 0.75;
 
 }  // namespace
 
-// The last drafted token is never decoded: n tokens behind the history need n - 1 cells.
-std::size_t ModelDrafter::room(std::size_t history_size) const {
-    return own_->decoder().n_ctx() + 1 - std::min(own_->decoder().n_ctx() + 1, history_size);
+void ModelDrafter::begin(const Task & task) {
+    decoding_ = &task.decoding;
+    prompt_size_ = 0;
 }
 
-std::size_t ModelDrafter::prefill(const std::vector<int32_t> & history) {
-    const PromptPart part = next_prompt_part(*decoding_, *own_, history);
+void ModelDrafter::observe(const DecodedBatch & batch) {
+    text_.resize(std::min(text_.size(), batch.unchanged));
+    text_.insert(text_.end(), batch.history.begin() + static_cast<std::ptrdiff_t>(text_.size()), batch.history.end());
+    if (prompt_size_ == 0) {
+        prompt_size_ = text_.size();
+    }
+    own_->keep_common(text_);
+}
+
+void ModelDrafter::finish(const std::vector<int32_t> & history) {
+    if (!own_->decoder().is_open()) {
+        return;
+    }
+    try {
+        const Decoder::Use in_use(own_->decoder());
+        own_->keep(num_common(history, own_->tokens()));
+        own_->drop_plan();
+    } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
+        // Another target drafts with it by now, and has said what it is to hold.
+    }
+}
+
+// The last drafted token is never decoded: n tokens behind the text need n - 1 cells.
+std::size_t ModelDrafter::room() const {
+    return own_->decoder().n_ctx() + 1 - std::min(own_->decoder().n_ctx() + 1, text_.size());
+}
+
+std::size_t ModelDrafter::catch_up() {
+    const PromptPart part = next_prompt_part(*decoding_, *own_, text_);
     if (part.count > 0) {
-        decode(history.data() + own_->tokens().size(), part.count, part.count);
-        if (part.count == part.left && history.size() == prompt_size_) {
+        decode(text_, part.count, part.count);
+        if (part.count == part.left && text_.size() == prompt_size_) {
             own_->save_prompt();
         }
     }
     return part.left - part.count;
 }
 
-void ModelDrafter::probe(const std::vector<int32_t> & history) {
-    commit(history);
-    for (int i = 0; i < 2 && tokens_to_prefill(*own_, history) > 1; ++i) {
-        decode(history.data() + own_->tokens().size(), 1, 0);
+void ModelDrafter::probe() {
+    for (int i = 0; i < 2 && tokens_to_prefill(*own_, text_) > 1; ++i) {
+        decode(text_, 1, 0);
     }
 }
 
-Expectation ModelDrafter::draw(const DraftRequest & request, std::size_t before, Proposal & out) {
-    sequence_ = request.history;
-    sequence_.insert(sequence_.end(), out.tokens.begin(), out.tokens.end());
-    if (!out.tokens.empty() && out.tokens.size() <= most_saved) {
+DraftToken ModelDrafter::draw(const DraftRequest & request, std::size_t before, const Proposal & proposal) {
+    assert(text_ == request.history);
+    sequence_ = text_;
+    sequence_.insert(sequence_.end(), proposal.tokens.begin(), proposal.tokens.end());
+    if (!proposal.tokens.empty() && proposal.tokens.size() <= most_saved) {
         save();
     }
-    while (missing(sequence_.size()) > own_->decoder().n_batch()) {
+    while (sequence_.size() - own_->tokens().size() > own_->decoder().n_batch()) {
         const std::size_t part = decoding_->chunk(own_->decoder());
-        decode(sequence_.data() + own_->tokens().size(), part, part);
+        decode(sequence_, part, part);
         if (request.poll) {
             request.poll();
         }
     }
     // In the first step: the tokens that the last round added (two after a round without rejection). Then one each.
-    const std::size_t count = missing(sequence_.size());
-    decode(sequence_.data() + own_->tokens().size(), count, count - 1);
+    const std::size_t count = sequence_.size() - own_->tokens().size();
+    decode(sequence_, count, count - 1);
     float * logits = own_->logits(count - 1);
     const std::size_t n_vocab = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
     Distribution q;
     request.chain.apply(logits, n_vocab, sequence_.data() + request.prompt_size, sequence_.size() - request.prompt_size,
                         q);
-    const int32_t token = request.rule.draw(q, request.noise, out.tokens.size());
+    const int32_t token = request.rule.draw(q, request.noise, proposal.tokens.size());
     double confidence = q.of(token);
     if (request.paced && q.size() == 1) {
         const float top = largest(logits, n_vocab);
         confidence = 1.0 / sum_exp(logits, n_vocab, top, 1.0F);
     }
-    out.append(token, std::move(q), Source::model);
-    return model_expectation(confidence, before);
+    return {token, model_expectation(confidence, before), std::move(q)};
 }
 
 // Before drafted tokens are decoded: those that will be rejected are forgotten, and the others are not decoded again.
@@ -86,9 +114,10 @@ void ModelDrafter::save() {
     saving_seconds_ += own_->decode_seconds() - before;
 }
 
-void ModelDrafter::decode(const int32_t * tokens, std::size_t count, std::size_t first_output) {
+// The next tokens of a text.
+void ModelDrafter::decode(const std::vector<int32_t> & text, std::size_t count, std::size_t first_output) {
     const double before = own_->decode_seconds();
-    decoding_->decode({own_.get(), tokens, count, first_output});
+    decoding_->decode({own_.get(), text.data() + own_->tokens().size(), count, first_output});
     if (costs_ != nullptr) {
         costs_->observe(count, own_->decode_seconds() - before + saving_seconds_);
     }

@@ -1,4 +1,4 @@
-// What a round drafts.
+// What a round drafts: a chain of tokens, with all that is known of each before it is verified.
 #pragma once
 
 #include <cstddef>
@@ -8,36 +8,38 @@
 
 #include "drafters/source.hpp"
 #include "math/distribution.hpp"
+#include "pacing/acceptance_rates.hpp"
 
 namespace specllama {
 
-// d_1..d_gamma, the distributions q_1..q_gamma that they were drawn from, and where each came from. They are appended
-// together, so that a proposal is whole at any moment: what was drawn is never taken back (design section 8).
+struct DraftToken {
+    int32_t token = 0;
+    Expectation expected;  // where it comes from, and which tokens it is like
+    // What it was drawn from. Empty: it was not drawn, but is a function of history and of the tokens before it.
+    Distribution q;
+    bool forced = false;  // nothing else can come in its place
+};
+
+// d_1..d_gamma with q_1..q_gamma. What was drawn is never taken back (design section 8).
 struct Proposal {
     std::vector<int32_t> tokens;
     std::vector<Distribution> q;
-    std::vector<Source> sources;
+    std::vector<Expectation> expected;
 
-    void append(int32_t token, Distribution token_q, Source source) {
-        q.push_back(std::move(token_q));
-        sources.push_back(source);
-        tokens.push_back(token);
+    void append(DraftToken next) {
+        q.push_back(next.q.size() > 0 ? std::move(next.q) : Distribution{{next.token}, {1.0}});
+        expected.push_back(next.expected);
+        tokens.push_back(next.token);
     }
-    // A token that was not drawn: a function of history and of the tokens before it.
-    void append_guess(int32_t token, Source source) { append(token, {{token}, {1.0}}, source); }
 
     // Leaves tokens out, from number `count` on.
     void cut(std::size_t count) {
         tokens.resize(count);
         q.resize(count);
-        sources.resize(count);
+        expected.resize(count);
     }
 
-    void clear() {
-        tokens.clear();
-        q.clear();
-        sources.clear();
-    }
+    void clear() { cut(0); }
 };
 
 }  // namespace specllama

@@ -1,12 +1,11 @@
 // What drafters are made of, and who makes them.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "drafters/drafter.hpp"
+#include "drafters/function.hpp"
 #include "drafters/source.hpp"
 #include "pacing/acceptance_rates.hpp"
 
@@ -15,8 +14,7 @@ namespace specllama {
 struct DrafterParts {
     std::shared_ptr<Sequence> model = nullptr;  // of a second model
     std::vector<int32_t> corpus;                // a text to look at besides prompt and output
-    // A function of the caller's: fills the tokens and, if it likes, the q of an offer.
-    std::function<void(const DraftRequest & request, Offer & out)> function = nullptr;
+    DraftingFunction function = nullptr;        // of the caller's
 };
 
 // Of each drafter's file: make_NAME, and NAME_priors, what is believed of its tokens before any was verified.

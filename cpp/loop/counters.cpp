@@ -9,11 +9,11 @@ namespace specllama {
 
 namespace {
 
-void count_sources(const std::vector<Source> & sources, std::size_t num_accepted,
+void count_sources(const std::vector<Expectation> & expected, std::size_t num_accepted,
                    std::array<SourceCounters, num_sources> & per_source) {
     std::array<bool, num_sources> seen{};
-    for (std::size_t i = 0; i < sources.size(); ++i) {
-        const auto source = static_cast<std::size_t>(sources[i]);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+        const auto source = static_cast<std::size_t>(expected[i].source);
         per_source[source].num_drafts += seen[source] ? 0 : 1;
         per_source[source].num_draft_tokens += 1;
         per_source[source].num_accepted_tokens += i < num_accepted ? 1 : 0;
@@ -39,7 +39,7 @@ void Counters::add(const Proposal & proposal, const std::vector<Distribution> & 
     if (drafted == 0) {
         return;
     }
-    count_sources(proposal.sources, num_accepted, per_source);
+    count_sources(proposal.expected, num_accepted, per_source);
     num_drafts += 1;
     num_draft_tokens += drafted;
     num_accepted_tokens += num_accepted;

@@ -29,27 +29,26 @@ public:
 
     std::vector<Sequence *> sequences() const;
 
-    // How many tokens could be proposed behind a history of this size.
-    std::size_t room(std::size_t history_size) const;
+    // How many tokens could be proposed behind the text.
+    std::size_t room() const { return drawer_ != nullptr ? drawer_->room() : static_cast<std::size_t>(-1); }
 
-    void begin(const std::vector<int32_t> & history, const Task & task);
+    // A new generation. Its text follows by observe(), the whole prompt first.
+    void begin(const Task & task);
+    void observe(const DecodedBatch & batch);
+    // The generation has ended with this text.
+    void finish(const std::vector<int32_t> & history);
 
-    // Decodes one chunk of the drawer's prompt, if that is likely to pay, and now and then two tokens of it if it is
-    // not. Else it may catch up in a round in which it does. Returns how many tokens are left to be decoded before the
-    // first round.
-    std::size_t prefill(const std::vector<int32_t> & history);
+    // Has the drawer decode one chunk of the prompt, if that is likely to pay, and now and then two tokens of it if it
+    // is not. If it has not decoded the prompt, it does so in the round in which drawing pays. Returns how many tokens
+    // are left to be decoded before the first round.
+    std::size_t prefill();
     // More texts may share the batches than when this one began: its prompt may no longer pay.
-    void reconsider(const std::vector<int32_t> & history);
+    void reconsider();
 
     // Appends up to gamma tokens to an empty proposal. Paced: whatever promises most. Else gamma tokens of the drawer,
     // or, without one, all that is offered. It may stop early, after a token, and does behind one that ends a text:
     // what would follow is of no use.
     void propose(const DraftRequest & request, Proposal & out);
-
-    void commit(const std::vector<int32_t> & history);
-    void rewind(std::size_t count);
-    // The generation has ended: what the memories hold of another text goes.
-    void finish(const std::vector<int32_t> & history);
 
     // How a round went, whether it was asked to propose or not.
     void learn(const Outcome & outcome);
@@ -62,22 +61,16 @@ public:
     std::size_t num_decoded() const { return drawer_ == nullptr ? 0 : drawer_->num_decoded(); }
 
 private:
-    // An offer, and whose it is.
-    struct Found {
-        Source source{};
-        Offer offer;
-    };
+    using Offer = std::vector<DraftToken>;
 
-    bool prompt_pays(const std::vector<int32_t> & history);
-    std::vector<Found> find(const DraftRequest & request, const Proposal & out, std::size_t most);
-    std::optional<Found> forced(const DraftRequest & request, const Proposal & out, std::size_t most);
-    void take_all(const DraftRequest & request, Proposal & out);
-    void draw_all(const DraftRequest & request, Proposal & out);
-    void mix(const DraftRequest & request, Proposal & out);
+    bool prompt_pays();
+    std::vector<Offer> find(const DraftRequest & request, const Proposal & out, std::size_t most);
+    Offer forced(const DraftRequest & request, const Proposal & out, std::size_t most);
+    Pace::Decision decide(const std::vector<Offer> & offers);
+    bool go_on(const DraftRequest & request, const Pace::Decision & decision, std::vector<Offer> & offers,
+               Proposal & out);
+    void append(DraftToken token, Proposal & out);
     void drop(Proposal & out);
-    void take(const Found & found, std::size_t count, Proposal & out);
-    void pad(std::size_t count, Proposal & out);
-    void push(int32_t token);
     void judge_unused(const Offer & offer, const std::vector<int32_t> & emitted);
 
     std::vector<std::unique_ptr<Drafter>> drafters_;
@@ -87,8 +80,9 @@ private:
     std::optional<Task> task_;
     bool prompt_pays_ = true;          // for the drawer to decode
     bool probes_ = false;              // it decodes two tokens of it all the same
+    bool begun_ = false;               // the generation: its prompt is known
     bool paced_ = false;               // this round
-    std::vector<Found> offered_;       // at the beginning of the round
+    std::vector<Offer> offered_;       // at the beginning of the round
     std::optional<std::size_t> used_;  // which of them was taken
     std::optional<int32_t> dropped_;   // the first token that was not worth verifying
     std::size_t num_kept_ = 0;         // the tokens before it

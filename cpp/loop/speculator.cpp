@@ -42,6 +42,7 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     SamplerChain chain(settings.sampler, settings.logits_processor, settings.constraint);
     SamplerChain draft_chain(settings.sampler, nullptr, settings.constraint);
 
+    num_shown_ = std::min(num_shown_, num_common(history_, prompt));
     history_ = std::move(prompt);
     settings_ = std::move(settings);
     p_.begin(std::move(chain));
@@ -58,7 +59,8 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     draft_decoded_before_ = drafting_ ? drafting_->num_decoded() : 0;
     if (drafting_ && settings_.num_draft_tokens > 0) {
         share_costs();
-        drafting_->begin(history_, {settings_.num_draft_tokens, settings_.max_tokens, settings_.paced, *decoding_});
+        drafting_->begin({settings_.num_draft_tokens, settings_.max_tokens, settings_.paced, *decoding_});
+        show(0, 0);
         copy_pace();
     }
 }
@@ -71,14 +73,17 @@ bool Speculator::prefill() {
     }
     const Stopwatch stopwatch(counters_.prompt_seconds);
     bool more = false;
+    const std::size_t before = target().num_decoded();
     if (batch_.prefill(history_)) {
+        const std::size_t count = target().num_decoded() - before;
+        show(target().tokens().size() - count, count);
         more = true;
     } else if (round_number_ == 0 && choose_gamma(2) > 0) {
         // Later the draft catches up where it drafts, with what it then needs in one batch.
         try {
             share_costs();
-            drafting_->reconsider(history_);
-            more = drafting_->prefill(history_) > 0;
+            drafting_->reconsider();
+            more = drafting_->prefill() > 0;
         } catch (const std::exception & error) {
             stop_drafting(error.what());
         }
@@ -117,6 +122,7 @@ void Speculator::open_round(std::size_t max_tokens) {
     round_ = Round();
     proposal_.clear();
     settle();
+    show(history_.size() - 1, 0);  // the caller may have changed the text, and another target the draft's memory
     decoding_->begin_round();
     share_costs();
     ++round_number_;
@@ -200,9 +206,7 @@ void Speculator::rewind(std::size_t count) {
     abandon_round();
     history_.resize(count);
     batch_.forget_carried();
-    if (drafting_ && settings_.num_draft_tokens > 0) {
-        drafting_->rewind(count);
-    }
+    num_shown_ = std::min(num_shown_, count);
 }
 
 void Speculator::extend(const std::vector<int32_t> & tokens) {
@@ -241,14 +245,14 @@ std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
         return 0;
     }
     return std::min({settings_.num_draft_tokens, max_tokens - 1, target().decoder().n_ctx() - history_.size(),
-                     batch_.room(), drafting_->room(history_.size())});
+                     batch_.room(), drafting_->room()});
 }
 
 // A draft that fails costs speed, never the text: what it has drawn is kept, and the target goes on alone.
 void Speculator::propose(std::size_t gamma) {
     proposed_ = gamma > 0;
     if (gamma == 0) {
-        if (drafting_ && settings_.num_draft_tokens > 0 && drafting_->room(history_.size()) == 0) {
+        if (drafting_ && settings_.num_draft_tokens > 0 && drafting_->room() == 0) {
             stop_drafting("the draft's context is full: give it a larger n_ctx by draft_kwargs");
         }
         return;
@@ -256,7 +260,6 @@ void Speculator::propose(std::size_t gamma) {
     const double start = now_seconds();
     const double decoded_before = drafting_->decode_seconds();
     try {
-        drafting_->commit(history_);
         drafting_->propose(
             {history_, counters_.num_prompt_tokens, gamma, target().decoder(), *draft_chain_, *settings_.rule,
              RoundNoise{settings_.seed, round_number_, history_.size()}, settings_.paced,
@@ -314,21 +317,24 @@ Step Speculator::decide_next() {
     return settings_.rule->decide_step(target_at(i), proposal_.q, proposal_.tokens, noise(), i);
 }
 
+// The round's text is safe by now: a draft that cannot follow is left behind.
 void Speculator::commit() {
     const Stopwatch stopwatch(counters_.rollback_seconds);
     const bool rolled_back = batch_.roll_back(history_);
-    if (!proposal_.tokens.empty()) {
-        roll_back_draft();
-        if (!rolled_back) {
-            stop_drafting("the target's memory could not be rolled back");
-        }
+    if (!proposal_.tokens.empty() && !rolled_back) {
+        stop_drafting("the target's memory could not be rolled back");
     }
+    show(history_.size() - 1 - round_.tokens.size(), round_.num_accepted + 1);
 }
 
-// The round's text is safe by now: a draft that cannot follow is left behind.
-void Speculator::roll_back_draft() {
+// What the target has decoded and kept: history[first .. first + count).
+void Speculator::show(std::size_t first, std::size_t count) {
+    if (!drafting_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty()) {
+        return;
+    }
     try {
-        drafting_->commit(history_);
+        drafting_->observe({history_, num_shown_, first, count});
+        num_shown_ = history_.size();
     } catch (const std::exception & error) {
         stop_drafting(error.what());
     }

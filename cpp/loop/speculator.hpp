@@ -71,7 +71,7 @@ public:
     const float * logits(std::size_t i);
 
     // Where the tokens that the last round drafted came from, the accepted ones first.
-    const std::vector<Source> & sources() const { return proposal_.sources; }
+    const std::vector<Expectation> & drafted() const { return proposal_.expected; }
     // min(1, p(d) / q(d)) of token i of the last round; nothing unless it was drafted and accepted.
     std::optional<double> acceptance_probability(std::size_t i) const;
 
@@ -103,6 +103,7 @@ private:
     void verify();
     void learn();
     void copy_pace();
+    void show(std::size_t first, std::size_t count);
     void commit();
     std::shared_ptr<void> visit();
     void share_costs();
@@ -112,7 +113,6 @@ private:
     Step decide_next();
     void stop_drafting(const std::string & why);
     void count_decoded();
-    void roll_back_draft();
     void require_generation() const;
     // What verification has cost, what became of a rejection included.
     double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
@@ -131,6 +131,7 @@ private:
     std::optional<SamplerChain> draft_chain_;
     std::uint64_t round_number_ = 0;
     std::string drafting_stopped_;
+    std::size_t num_shown_ = 0;  // tokens that the drafters know, and that history still has
 
     Proposal proposal_;
     std::vector<int32_t> sequence_;  // history, d_1..d_gamma

@@ -161,7 +161,7 @@ Pace::Decision Pace::decide(const Offers & offers) {
     if (done >= most_) {
         return {};
     }
-    if (std::any_of(offers.begin(), offers.end(), [](const auto * offer) { return !offer->empty(); })) {
+    if (std::any_of(offers.begin(), offers.end(), [](const auto & offer) { return !offer.empty(); })) {
         idle_ = Idle::not_worth_it;
     }
     const double rho = rate();
@@ -191,7 +191,7 @@ Pace::Decision Pace::decide(const Offers & offers) {
 Pace::Decision Pace::best_take(const Offers & offers, double rho, double & best_net) const {
     Decision best;
     for (std::size_t number = 0; number < offers.size(); ++number) {
-        const std::vector<Part> parts = parts_of(*offers[number], rho);
+        const std::vector<Part> parts = parts_of(offers[number], rho);
         if (parts.empty()) {
             continue;
         }
@@ -199,7 +199,7 @@ Pace::Decision Pace::best_take(const Offers & offers, double rho, double & best_
         // that is too long to be all right.
         const auto by_net = [](const Part & a, const Part & b) { return a.net < b.net; };
         const double next = std::max(0.0, std::max_element(parts.begin(), parts.end(), by_net)->net);
-        const double share = rates_.of(offers[number]->front().source).copies() ? constants_.continuing_share : 0.0;
+        const double share = rates_.of(offers[number].front().source).copies() ? constants_.continuing_share : 0.0;
         const auto with_next = [&](const Part & part) { return part.net + share * part.survival * next; };
         const auto part = std::max_element(parts.begin(), parts.end(),
                                            [&](const Part & a, const Part & b) { return with_next(a) < with_next(b); });

@@ -75,7 +75,7 @@ public:
         std::size_t offer = 0;  // which one
     };
     // What is expected of the tokens that a drafter could draft for nothing, by offer.
-    using Offers = std::vector<const std::vector<Expectation> *>;
+    using Offers = std::vector<std::vector<Expectation>>;
 
     // priors: of all drafters, by Source.
     explicit Pace(const std::vector<DrafterPriors> & priors, const PaceConstants & constants = {})

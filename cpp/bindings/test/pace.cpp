@@ -53,14 +53,6 @@ std::unique_ptr<Pace> make_pace(const std::map<std::string, double> & given) {
     return pace;
 }
 
-Pace::Decision decide(Pace & self, const std::vector<std::vector<Expectation>> & offers) {
-    Pace::Offers all;
-    for (const std::vector<Expectation> & offer : offers) {
-        all.push_back(&offer);
-    }
-    return self.decide(all);
-}
-
 }  // namespace
 
 void bind_pace_for_tests(py::module_ & module) {
@@ -94,7 +86,7 @@ void bind_pace_for_tests(py::module_ & module) {
         .def("prompt_pays", &Pace::prompt_pays, py::arg("missing"), py::arg("most"), py::arg("max_tokens"))
         .def("decoded", &Pace::decoded, py::arg("count"), py::arg("seconds"))
         .def("begin_round", &Pace::begin_round, py::arg("most"), py::arg("missing"), py::arg("may_drop") = false)
-        .def("decide", &decide, py::arg("offers"))
+        .def("decide", &Pace::decide, py::arg("offers"))
         .def("before", &Pace::before)
         .def("drafted", &Pace::drafted, py::arg("token"))
         .def("drop", &Pace::drop)
