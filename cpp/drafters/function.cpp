@@ -7,8 +7,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "drafters/table.hpp"
-
 namespace specllama {
 
 namespace {

@@ -1,15 +1,25 @@
 // What drafters are made of, and who makes them.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "drafters/function.hpp"
+#include "drafters/drafter.hpp"
 #include "drafters/source.hpp"
 #include "pacing/acceptance_rates.hpp"
 
 namespace specllama {
+
+// At most request.gamma tokens, and as many distributions. What it says of q is believed: each token must have been
+// drawn from its q, or from nothing but the history with a q of one token.
+struct DraftedByFunction {
+    std::vector<int32_t> tokens;
+    std::vector<Distribution> q;
+};
+using DraftingFunction = std::function<DraftedByFunction(const DraftRequest & request)>;
 
 struct DrafterParts {
     std::shared_ptr<Sequence> model = nullptr;  // of a second model
