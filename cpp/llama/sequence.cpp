@@ -86,20 +86,6 @@ bool Sequence::remove_behind(std::size_t count) {
     return decoder_->remove_behind(id_, count);
 }
 
-// Leaves the first `count` tokens in the cache, or fewer where that cannot be done.
-void Sequence::cut(std::size_t count) {
-    const std::lock_guard lock(decoder_->memory_mutex());
-    const bool nothing_to_do = count == tokens_.size() && !more_behind_;
-    if (nothing_to_do && (!decoder_->is_recurrent() || decoder_->memory_end(id_) == count)) {
-        return;
-    }
-    if (count > 0 && remove_behind(count)) {
-        shrink(count);
-    } else {
-        restore(count);
-    }
-}
-
 // The last copy at or before `count` tokens, or an empty cache.
 void Sequence::restore(std::size_t count) {
     const std::lock_guard lock(decoder_->memory_mutex());
@@ -137,15 +123,23 @@ void Sequence::save_to(Checkpoints & checkpoints, std::size_t most) {
 
 std::size_t Sequence::keep_common(const std::vector<int32_t> & history) {
     const std::lock_guard lock(decoder_->memory_mutex());
-    decoder_->require_open();
-    cut(std::min(num_common(tokens_, history), history.empty() ? 0 : history.size() - 1));
+    keep(std::min(num_common(tokens_, history), history.empty() ? 0 : history.size() - 1));
     return tokens_.size();
 }
 
 void Sequence::keep(std::size_t count) {
     const std::lock_guard lock(decoder_->memory_mutex());
     decoder_->require_open();
-    cut(std::min(count, tokens_.size()));
+    count = std::min(count, tokens_.size());
+    const bool nothing_to_do = count == tokens_.size() && !more_behind_;
+    if (nothing_to_do && (!decoder_->is_recurrent() || decoder_->memory_end(id_) == count)) {
+        return;
+    }
+    if (count > 0 && remove_behind(count)) {
+        shrink(count);
+    } else {
+        restore(count);
+    }
 }
 
 void Sequence::borrow(const std::vector<int32_t> & history) {
@@ -173,7 +167,7 @@ void Sequence::borrow(const std::vector<int32_t> & history) {
                       best->cells_.begin() + static_cast<std::ptrdiff_t>(end));
     } else {
         more_behind_ = true;
-        cut(tokens_.size());
+        keep(tokens_.size());
     }
 }
 
@@ -232,7 +226,7 @@ void Sequence::recover(int code) {
     if (decoder_->is_recurrent() && code != 1) {
         restore(tokens_.size());  // whatever position it claims to be at, its state may have been overwritten
     } else {
-        cut(tokens_.size());
+        keep(tokens_.size());
     }
 }
 

@@ -52,7 +52,7 @@ public:
     // Returns how many tokens are kept: fewer than that, even 0, where the memory cannot be cut there.
     std::size_t keep_common(const std::vector<int32_t> & history);
 
-    // Rolls back to at most `count` tokens.
+    // Rolls back to at most `count` tokens: to fewer where the memory cannot be cut there.
     void keep(std::size_t count);
 
     // A rollback to here may follow: copies the state of a memory that cannot be cut. At most `most` copies are kept,
@@ -109,7 +109,6 @@ public:
 private:
     BatchPart part_of(const Addition & addition) const;
     bool is_behind(const Sequence & other, const std::vector<int32_t> & history) const;
-    void cut(std::size_t count);
     bool remove_behind(std::size_t count);
     void restore(std::size_t count);
     void shrink(std::size_t count);

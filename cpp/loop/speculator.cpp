@@ -12,7 +12,7 @@
 namespace specllama {
 
 std::vector<Sequence *> Speculator::sequences() {
-    std::vector<Sequence *> all{&target()};
+    std::vector<Sequence *> all{&own()};
     if (drafting_) {
         const std::vector<Sequence *> own = drafting_->sequences();
         all.insert(all.end(), own.begin(), own.end());
@@ -22,7 +22,7 @@ std::vector<Sequence *> Speculator::sequences() {
 
 Speculator::Speculator(std::shared_ptr<Sequence> target, std::unique_ptr<Decoding> decoding,
                        std::unique_ptr<Drafting> drafting)
-    : decoding_(std::move(decoding)), batch_(std::move(target), *decoding_), drafting_(std::move(drafting)) {}
+    : decoding_(std::move(decoding)), target_(std::move(target), *decoding_), drafting_(std::move(drafting)) {}
 
 // For the length of one call.
 std::shared_ptr<void> Speculator::visit() { return decoding_->visit(sequences(), under_way_, &settings_.poll); }
@@ -35,9 +35,9 @@ void Speculator::share_costs() {
 
 void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     const auto visiting = visit();
-    refuse_bad_prompt(prompt, target());
+    refuse_bad_prompt(prompt, own());
     for (const auto & entry : settings.sampler.logit_bias) {
-        refuse_bad_tokens({entry.first}, 0, target().decoder());
+        refuse_bad_tokens({entry.first}, 0, own().decoder());
     }
     SamplerChain chain(settings.sampler, settings.logits_processor, settings.constraint);
     SamplerChain draft_chain(settings.sampler, nullptr, settings.constraint);
@@ -45,17 +45,16 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     num_shown_ = std::min(num_shown_, num_common(history_, prompt));
     history_ = std::move(prompt);
     settings_ = std::move(settings);
-    p_.begin(std::move(chain));
     draft_chain_.emplace(std::move(draft_chain));
     round_number_ = 0;
     drafting_stopped_.clear();
     round_ = Round();
     counters_ = Counters();
     counters_.num_prompt_tokens = history_.size();
-    counters_.num_prompt_tokens_reused = batch_.begin(history_);
+    counters_.num_prompt_tokens_reused = target_.begin(history_, std::move(chain));
     under_way_ = true;
-    target_decoded_before_ = target().num_decoded();
-    borrowed_before_ = target().num_borrowed();
+    target_decoded_before_ = own().num_decoded();
+    borrowed_before_ = own().num_borrowed();
     draft_decoded_before_ = drafting_ ? drafting_->num_decoded() : 0;
     if (drafting_ && settings_.num_draft_tokens > 0) {
         share_costs();
@@ -73,10 +72,10 @@ bool Speculator::prefill() {
     }
     const Stopwatch stopwatch(counters_.prompt_seconds);
     bool more = false;
-    const std::size_t before = target().num_decoded();
-    if (batch_.prefill(history_)) {
-        const std::size_t count = target().num_decoded() - before;
-        show(target().tokens().size() - count, count);
+    const std::size_t before = own().num_decoded();
+    if (target_.prefill(history_)) {
+        const std::size_t count = own().num_decoded() - before;
+        show(own().tokens().size() - count, count);
         more = true;
     } else if (round_number_ == 0 && choose_gamma(2) > 0) {
         // Later the draft catches up where it drafts, with what it then needs in one batch.
@@ -97,30 +96,26 @@ const Round & Speculator::step(std::size_t max_tokens) {
         throw std::invalid_argument("max_tokens=0: a round emits at least one token");
     }
     const auto visiting = visit();
-    if (!round_.is_open) {
-        open_round(max_tokens);
-    }
     try {
-        if (batch_.num_rows() == 0) {
-            decode_round();
+        if (!round_.is_open) {
+            draft(max_tokens);
+            decode();
         }
         verify();
     } catch (...) {
         abandon_round();
-        batch_.forget_carried();
+        target_.forget_carried();
         throw;
     }
     if (!round_.is_open) {
-        close_round();
+        commit();
     }
     count_decoded();
     return round_;
 }
 
-void Speculator::open_round(std::size_t max_tokens) {
-    batch_.forget_rows();
-    round_ = Round();
-    proposal_.clear();
+void Speculator::draft(std::size_t max_tokens) {
+    forget_round();
     settle();
     show(history_.size() - 1, 0);  // the caller may have changed the text, and another target the draft's memory
     decoding_->begin_round();
@@ -128,42 +123,33 @@ void Speculator::open_round(std::size_t max_tokens) {
     ++round_number_;
     draft_before_ = counters_.draft_seconds;
     verify_before_ = verify_seconds();
-    carries_ = batch_.carries();
+    carries_ = target_.carries();
     propose(choose_gamma(max_tokens));
-    const auto & draft = proposal_.tokens;
+    const auto & drafted = proposal_.tokens;
     sequence_ = history_;
-    sequence_.insert(sequence_.end(), draft.begin(), draft.end());
-    round_.num_drafted = draft.size();
+    sequence_.insert(sequence_.end(), drafted.begin(), drafted.end());
+    round_.num_drafted = drafted.size();
     round_.is_open = true;
 }
 
-void Speculator::decode_round() {
-    decode_batch();
-    p_.begin_round(batch_.num_rows());
+void Speculator::decode() {
+    const double before = own().decode_seconds();
+    target_.decode(history_, proposal_.tokens, settings_.keeps_logits || settings_.logits_processor);
+    counters_.verify_seconds += own().decode_seconds() - before;
 }
 
-void Speculator::close_round() {
-    counters_.add(proposal_, p_.all(), round_.tokens.size(), round_.num_accepted);
-    commit();
-    // A plain round that pays for the last rejection says nothing of what plain decoding costs.
-    const bool is_typical = !carries_ || !proposal_.tokens.empty();
-    if (drafting_ && drafting_stopped_.empty() && is_typical) {
-        learn();
-    }
+void Speculator::forget_round() {
+    target_.forget_rows();
+    round_ = Round();
+    proposal_.clear();
 }
 
-// The caller goes another way than behind the drafts that are left.
+// The text goes on otherwise than with the drafted tokens that are left.
 void Speculator::abandon_round() {
     if (round_.is_open && !round_.tokens.empty()) {
-        counters_.add(proposal_, p_.all(), round_.tokens.size(), round_.num_accepted);
+        counters_.add(proposal_, target_.p(), round_.tokens.size(), round_.num_accepted);
     }
     round_.is_open = false;
-}
-
-void Speculator::learn() {
-    drafting_->learn({round_.tokens, proposed_, round_.num_drafted, round_.num_accepted,
-                      counters_.draft_seconds - draft_before_, verify_seconds() - verify_before_});
-    copy_pace();
 }
 
 void Speculator::copy_pace() {
@@ -175,26 +161,24 @@ void Speculator::copy_pace() {
 void Speculator::decode_pending() {
     const auto visiting = visit();
     settle();
-    batch_.forget_rows();
-    round_ = Round();
-    proposal_.clear();
-    decode_batch();
+    forget_round();
+    decode();
     count_decoded();
 }
 
 const float * Speculator::logits(std::size_t i) {
-    if (i >= batch_.num_rows()) {
+    if (i >= target_.num_rows()) {
         throw std::invalid_argument("no logits row " + std::to_string(i) + ": the last decode left " +
-                                    std::to_string(batch_.num_rows()));
+                                    std::to_string(target_.num_rows()));
     }
-    return batch_.row(i);
+    return target_.row(i);
 }
 
 std::optional<double> Speculator::acceptance_probability(std::size_t i) const {
     if (i >= round_.num_accepted) {
         return std::nullopt;
     }
-    return rejection_acceptance(p_[i], proposal_.q[i], proposal_.tokens[i]);
+    return rejection_acceptance(target_.p()[i], proposal_.q[i], proposal_.tokens[i]);
 }
 
 void Speculator::rewind(std::size_t count) {
@@ -205,47 +189,47 @@ void Speculator::rewind(std::size_t count) {
     }
     abandon_round();
     history_.resize(count);
-    batch_.forget_carried();
+    target_.forget_carried();
     num_shown_ = std::min(num_shown_, count);
 }
 
 void Speculator::extend(const std::vector<int32_t> & tokens) {
-    refuse_bad_tokens(tokens, 0, target().decoder());
+    refuse_bad_tokens(tokens, 0, own().decoder());
     abandon_round();
     history_.insert(history_.end(), tokens.begin(), tokens.end());
-    batch_.forget_carried();
+    target_.forget_carried();
 }
 
 std::size_t Speculator::finish(std::size_t count) {
     under_way_ = false;
-    const auto visiting = decoding_->visit({&target()}, under_way_, nullptr);
+    const auto visiting = decoding_->visit({&own()}, under_way_, nullptr);
     const Stopwatch stopwatch(counters_.rollback_seconds);
-    target().drop_plan();
+    own().drop_plan();
     require_generation();
     rewind(count);
-    batch_.finish(history_);
+    target_.finish(history_);
     if (drafting_) {
         drafting_->finish(history_);
     }
-    return target().tokens().size();
+    return own().tokens().size();
 }
 
 // Brings both caches in step with the history: after a rewind, an extension, or a failure of the last call.
 void Speculator::settle() {
     require_generation();
-    const double before = target().decode_seconds();
-    batch_.settle(history_);
-    counters_.prompt_seconds += target().decode_seconds() - before;
+    const double before = own().decode_seconds();
+    target_.settle(history_);
+    counters_.prompt_seconds += own().decode_seconds() - before;
 }
 
 // The design's rule for a fixed gamma: what was asked for, as far as max_tokens and both contexts have room.
 std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
     if (!drafting_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty() ||
-        history_.size() >= target().decoder().n_ctx()) {
+        history_.size() >= own().decoder().n_ctx()) {
         return 0;
     }
-    return std::min({settings_.num_draft_tokens, max_tokens - 1, target().decoder().n_ctx() - history_.size(),
-                     batch_.room(), drafting_->room()});
+    return std::min({settings_.num_draft_tokens, max_tokens - 1, own().decoder().n_ctx() - history_.size(),
+                     target_.room(), drafting_->room()});
 }
 
 // A draft that fails costs speed, never the text: what it has drawn is kept, and the target goes on alone.
@@ -261,7 +245,7 @@ void Speculator::propose(std::size_t gamma) {
     const double decoded_before = drafting_->decode_seconds();
     try {
         drafting_->propose(
-            {history_, counters_.num_prompt_tokens, gamma, target().decoder(), *draft_chain_, *settings_.rule,
+            {history_, counters_.num_prompt_tokens, gamma, own().decoder(), *draft_chain_, *settings_.rule,
              RoundNoise{settings_.seed, round_number_, history_.size()}, settings_.paced,
              settings_.rule->about().independent_of_draft || settings_.sampler.temperature == 0.0F, settings_.poll},
             proposal_);
@@ -273,58 +257,49 @@ void Speculator::propose(std::size_t gamma) {
     counters_.sample_seconds += now_seconds() - start - decode;
 }
 
-void Speculator::decode_batch() {
-    const double before = target().decode_seconds();
-    batch_.decode(history_, proposal_.tokens, settings_.keeps_logits || settings_.logits_processor);
-    counters_.verify_seconds += target().decode_seconds() - before;
-}
-
 void Speculator::verify() {
     const Stopwatch stopwatch(counters_.sample_seconds);
+    const std::size_t before = sequence_.size() - round_.num_drafted;
+    const TargetAt p = [&](std::size_t i) -> const Distribution & {
+        return target_.p_at(i, sequence_, counters_.num_prompt_tokens, before);
+    };
+    const RoundNoise noise{settings_.seed, round_number_, before};
+    const auto & drafted = proposal_.tokens;
     if (settings_.logits_processor && settings_.rule->about().decides_in_steps) {
-        const Step step = decide_next();
+        const std::size_t i = round_.tokens.size();
+        const Step step = settings_.rule->decide_step(p(i), proposal_.q, drafted, noise, i);
         round_.tokens.push_back(step.token);
         round_.num_accepted += step.accepted ? 1 : 0;
         round_.is_open = step.accepted;
     } else {
-        const Verdict verdict = decide();
-        const auto & draft = proposal_.tokens;
-        round_.tokens.assign(draft.begin(), draft.begin() + static_cast<std::ptrdiff_t>(verdict.num_accepted));
+        const Verdict verdict = settings_.rule->decide(p, proposal_.q, drafted, noise);
+        round_.tokens.assign(drafted.begin(), drafted.begin() + static_cast<std::ptrdiff_t>(verdict.num_accepted));
         round_.tokens.push_back(verdict.next);
         round_.num_accepted = verdict.num_accepted;
         round_.is_open = false;
     }
-    const std::size_t before = sequence_.size() - round_.num_drafted;
     history_.insert(history_.end(), round_.tokens.begin() + static_cast<std::ptrdiff_t>(history_.size() - before),
                     round_.tokens.end());
 }
 
-// p_{i+1}, with the history that its position really has.
-const Distribution & Speculator::target_at(std::size_t i) {
-    return p_.at(i, batch_, sequence_, counters_.num_prompt_tokens, sequence_.size() - round_.num_drafted);
-}
-
-// Of the round that is open: its first drafted token comes behind the history as it was then.
-RoundNoise Speculator::noise() const { return {settings_.seed, round_number_, sequence_.size() - round_.num_drafted}; }
-
-Verdict Speculator::decide() {
-    const TargetAt p = [this](std::size_t i) -> const Distribution & { return target_at(i); };
-    return settings_.rule->decide(p, proposal_.q, proposal_.tokens, noise());
-}
-
-Step Speculator::decide_next() {
-    const std::size_t i = round_.tokens.size();
-    return settings_.rule->decide_step(target_at(i), proposal_.q, proposal_.tokens, noise(), i);
-}
-
 // The round's text is safe by now: a draft that cannot follow is left behind.
 void Speculator::commit() {
-    const Stopwatch stopwatch(counters_.rollback_seconds);
-    const bool rolled_back = batch_.roll_back(history_);
-    if (!proposal_.tokens.empty() && !rolled_back) {
-        stop_drafting("the target's memory could not be rolled back");
+    counters_.add(proposal_, target_.p(), round_.tokens.size(), round_.num_accepted);
+    {
+        const Stopwatch stopwatch(counters_.rollback_seconds);
+        const bool rolled_back = target_.roll_back(history_);
+        if (!proposal_.tokens.empty() && !rolled_back) {
+            stop_drafting("the target's memory could not be rolled back");
+        }
+        show(history_.size() - 1 - round_.tokens.size(), round_.num_accepted + 1);
     }
-    show(history_.size() - 1 - round_.tokens.size(), round_.num_accepted + 1);
+    // A plain round that pays for the last rejection says nothing of what plain decoding costs.
+    const bool is_typical = !carries_ || !proposal_.tokens.empty();
+    if (drafting_ && drafting_stopped_.empty() && is_typical) {
+        drafting_->learn({round_.tokens, proposed_, round_.num_drafted, round_.num_accepted,
+                          counters_.draft_seconds - draft_before_, verify_seconds() - verify_before_});
+        copy_pace();
+    }
 }
 
 // What the target has decoded and kept: history[first .. first + count).
@@ -353,10 +328,10 @@ void Speculator::stop_drafting(const std::string & why) {
 }
 
 void Speculator::count_decoded() {
-    counters_.num_target_tokens_decoded = target().num_decoded() - target_decoded_before_;
+    counters_.num_target_tokens_decoded = own().num_decoded() - target_decoded_before_;
     if (round_number_ == 0) {
-        counters_.num_prompt_tokens_reused += target().num_borrowed() - borrowed_before_;
-        borrowed_before_ = target().num_borrowed();
+        counters_.num_prompt_tokens_reused += own().num_borrowed() - borrowed_before_;
+        borrowed_before_ = own().num_borrowed();
     }
     if (drafting_) {
         counters_.num_draft_tokens_decoded = drafting_->num_decoded() - draft_decoded_before_;

@@ -13,7 +13,6 @@
 #include "loop/counters.hpp"
 #include "loop/drafting.hpp"
 #include "loop/target.hpp"
-#include "loop/target_distributions.hpp"
 #include "math/rules/table.hpp"
 
 namespace specllama {
@@ -83,7 +82,7 @@ public:
     // of them the target's holds.
     std::size_t finish(std::size_t count);
 
-    std::size_t n_vocab() const { return target().decoder().n_vocab(); }
+    std::size_t n_vocab() const { return own().decoder().n_vocab(); }
     const std::vector<int32_t> & history() const { return history_; }
     const Counters & counters() const { return counters_; }
     // What decides how much is drafted; null if nothing does.
@@ -92,25 +91,21 @@ public:
     const std::string & drafting_stopped() const { return drafting_stopped_; }
 
 private:
-    std::size_t choose_gamma(std::size_t max_tokens) const;
-    void settle();
-    void open_round(std::size_t max_tokens);
-    void decode_round();
-    void close_round();
-    void abandon_round();
-    void propose(std::size_t gamma);
-    void decode_batch();
+    // A round.
+    void draft(std::size_t max_tokens);
+    void decode();
     void verify();
-    void learn();
-    void copy_pace();
-    void show(std::size_t first, std::size_t count);
     void commit();
+
     std::shared_ptr<void> visit();
+    std::size_t choose_gamma(std::size_t max_tokens) const;
+    void propose(std::size_t gamma);
+    void settle();
+    void forget_round();
+    void abandon_round();
+    void show(std::size_t first, std::size_t count);
     void share_costs();
-    const Distribution & target_at(std::size_t i);
-    RoundNoise noise() const;
-    Verdict decide();
-    Step decide_next();
+    void copy_pace();
     void stop_drafting(const std::string & why);
     void count_decoded();
     void require_generation() const;
@@ -118,11 +113,11 @@ private:
     double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
 
     std::vector<Sequence *> sequences();
-    Sequence & target() { return batch_.sequence(); }
-    const Sequence & target() const { return batch_.sequence(); }
+    Sequence & own() { return target_.sequence(); }  // the target's
+    const Sequence & own() const { return target_.sequence(); }
 
     std::unique_ptr<Decoding> decoding_;
-    TargetBatch batch_;
+    Target target_;
     std::unique_ptr<Drafting> drafting_;
     bool under_way_ = false;  // a generation
 
@@ -135,9 +130,8 @@ private:
 
     Proposal proposal_;
     std::vector<int32_t> sequence_;  // history, d_1..d_gamma
-    TargetDistributions p_;
-    bool proposed_ = false;  // in this round the drafter was asked
-    bool carries_ = false;   // it pays for the last rejection
+    bool proposed_ = false;          // in this round the drafter was asked
+    bool carries_ = false;           // it pays for the last rejection
     double draft_before_ = 0.0;
     double verify_before_ = 0.0;
     Round round_;

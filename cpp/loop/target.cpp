@@ -3,22 +3,24 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 namespace specllama {
 
 // Recurrent memories go back to a copy, and what came behind it is decoded again: together with the next batch, which
 // costs less than a decode of its own, unless it is more than this.
-std::size_t TargetBatch::most_carried() const { return std::min<std::size_t>(8, decoder().n_batch() / 2); }
+std::size_t Target::most_carried() const { return std::min<std::size_t>(8, decoder().n_batch() / 2); }
 
-std::size_t TargetBatch::room() const { return decoder().n_batch() - 1 - std::min(num_carried_, most_carried()); }
+std::size_t Target::room() const { return decoder().n_batch() - 1 - std::min(num_carried_, most_carried()); }
 
-std::size_t TargetBatch::begin(const std::vector<int32_t> & history) {
+std::size_t Target::begin(const std::vector<int32_t> & history, SamplerChain chain) {
+    chain_.emplace(std::move(chain));
     num_rows_ = 0;
     num_carried_ = 0;
     return sequence_->keep_common(history);
 }
 
-bool TargetBatch::prefill(const std::vector<int32_t> & history) {
+bool Target::prefill(const std::vector<int32_t> & history) {
     sequence_->keep_common(history);  // a rewind, or snapshots, may have left more in it
     if (tokens_to_prefill(*sequence_, history) <= num_carried_) {
         return false;
@@ -29,14 +31,14 @@ bool TargetBatch::prefill(const std::vector<int32_t> & history) {
     return true;
 }
 
-void TargetBatch::settle(const std::vector<int32_t> & history) {
+void Target::settle(const std::vector<int32_t> & history) {
     sequence_->keep_common(history);
     while (tokens_to_prefill(*sequence_, history) > num_carried_) {
         prefill_chunk(decoding_, *sequence_, history);
     }
 }
 
-void TargetBatch::decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft, bool copies) {
+void Target::decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft, bool copies) {
     if (tokens_to_prefill(*sequence_, history) > num_carried_) {  // it could not be decoded anew
         settle(history);
     }
@@ -53,13 +55,15 @@ void TargetBatch::decode(const std::vector<int32_t> & history, const std::vector
     }
     decoding_.decode({sequence_.get(), tokens_.data(), tokens_.size(), first_row_});
     num_rows_ = draft.size() + 1;
+    num_known_ = 0;
+    p_.resize(std::max(p_.size(), num_rows_));
     rows_.clear();
     if (copies && decoding_.is_shared()) {
         copy_rows();
     }
 }
 
-void TargetBatch::copy_rows() {
+void Target::copy_rows() {
     rows_.reserve(num_rows_ * decoder().n_vocab());
     for (std::size_t i = 0; i < num_rows_; ++i) {
         const float * row = sequence_->logits(first_row_ + i);
@@ -67,11 +71,20 @@ void TargetBatch::copy_rows() {
     }
 }
 
-float * TargetBatch::row(std::size_t i) {
+float * Target::row(std::size_t i) {
     return rows_.empty() ? sequence_->logits(first_row_ + i) : rows_.data() + i * decoder().n_vocab();
 }
 
-bool TargetBatch::roll_back(const std::vector<int32_t> & history) {
+const Distribution & Target::p_at(std::size_t i, const std::vector<int32_t> & sequence, std::size_t prompt_size,
+                                  std::size_t before) {
+    for (; num_known_ <= i; ++num_known_) {
+        chain_->apply(row(num_known_), decoder().n_vocab(), sequence.data() + prompt_size,
+                      before - prompt_size + num_known_, p_[num_known_]);
+    }
+    return p_[i];
+}
+
+bool Target::roll_back(const std::vector<int32_t> & history) {
     // Snapshots are good for one rollback: with them it waits for the next round, or for finish(), which may go
     // further.
     if (sequence_->tokens().size() + 1 > history.size() + sequence_->num_forgettable()) {
@@ -83,7 +96,7 @@ bool TargetBatch::roll_back(const std::vector<int32_t> & history) {
     return rolled_back;
 }
 
-void TargetBatch::finish(const std::vector<int32_t> & history) {
+void Target::finish(const std::vector<int32_t> & history) {
     num_rows_ = 0;
     sequence_->keep(num_common(history, sequence_->tokens()));  // what was rejected may be in it
 }

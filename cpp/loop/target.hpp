@@ -1,28 +1,32 @@
-// The target's side of a round: what it decodes, its rows of logits, and what a rollback leaves to be decoded again.
+// The target's side of a round: what it decodes, the distributions p_1 .. p_{gamma+1} that this leaves, and what a
+// rollback leaves to be decoded again.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "llama/decoding.hpp"
+#include "math/sampler_chain.hpp"
 
 namespace specllama {
 
 // Between rounds the memory holds the history without its last token (`pending`). After a rejection a recurrent memory
 // lacks the tokens of the last rounds, too: they are carried into the next batch.
-class TargetBatch {
+class Target {
 public:
-    TargetBatch(std::shared_ptr<Sequence> sequence, Decoding & decoding)
+    Target(std::shared_ptr<Sequence> sequence, Decoding & decoding)
         : sequence_(std::move(sequence)), decoding_(decoding) {}
 
     Sequence & sequence() { return *sequence_; }
     const Sequence & sequence() const { return *sequence_; }
     const Decoder & decoder() const { return sequence_->decoder(); }
 
-    // Keeps what the memory has of `history`. Returns how many tokens that is.
-    std::size_t begin(const std::vector<int32_t> & history);
+    // A generation whose logits go through this chain. Keeps what the memory has of `history`, and returns how many
+    // tokens that is.
+    std::size_t begin(const std::vector<int32_t> & history, SamplerChain chain);
     // Decodes one chunk of the history, but for its last token. Whether there was one to decode.
     bool prefill(const std::vector<int32_t> & history);
     // Brings the memory in step with the history: after a rewind, an extension, or a failure.
@@ -36,6 +40,13 @@ public:
     float * row(std::size_t i);
     std::size_t num_rows() const { return num_rows_; }
     void forget_rows() { num_rows_ = 0; }
+
+    // p_{i+1}, from row i. The chain sees the tokens of `sequence` from the prompt's end on; the round's first row
+    // comes behind `before` of its tokens. They are made in order, when they are asked for.
+    const Distribution & p_at(std::size_t i, const std::vector<int32_t> & sequence, std::size_t prompt_size,
+                              std::size_t before);
+    // Those that were asked for in this round; behind them, others.
+    const std::vector<Distribution> & p() const { return p_; }
 
     // After a round: forgets what was rejected, or leaves that to the next round where a memory can. Whether it could
     // be forgotten.
@@ -62,6 +73,9 @@ private:
     std::size_t num_rows_ = 0;     // of logits that it left
     std::size_t first_row_ = 0;    // which token of it has the first of them
     std::vector<float> rows_;      // a copy of them
+    std::optional<SamplerChain> chain_;
+    std::vector<Distribution> p_;  // the first num_known_ are those of this round
+    std::size_t num_known_ = 0;
 };
 
 }  // namespace specllama
