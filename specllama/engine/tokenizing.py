@@ -52,7 +52,10 @@ class Tokenizing(BaseLlama):
         Raises:
             ValueError, TypeError: see `token_ids`.
         """
-        found: list[int] = token_ids(tokens, name, self.n_vocab()).tolist()
+        most = self._n_vocab
+        if isinstance(tokens, list) and all(type(token) is int and 0 <= token < most for token in tokens):
+            return tokens  # which is nearly always so
+        found: list[int] = token_ids(tokens, name, most).tolist()
         return found
 
     def tokenizer(self) -> LlamaTokenizer:
