@@ -263,15 +263,6 @@ def test_the_environment_turns_them_off_or_chooses(quantized: Callable[[str], Pa
 
 
 @needs_kernels
-def test_a_model_that_llama_cpp_has_loaded_before_is_named(quantized: Callable[[str], Path]) -> None:
-    first = "import sys, llama_cpp; other = llama_cpp.Llama(sys.argv[1], n_ctx=64, verbose=False); "
-    found = shown(quantized("Q4_0"), first)
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.startswith("off: a model was loaded by llama_cpp before")
-    assert "open the first specllama.Llama before any llama_cpp.Llama" in found.stderr
-
-
-@needs_kernels
 @pytest.mark.parametrize(
     ("patch", "why"),
     [

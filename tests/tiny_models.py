@@ -207,17 +207,27 @@ def _open(
     return writer
 
 
-def _finish(writer: gguf.GGUFWriter, tensors: Mapping[str, npt.NDArray[np.float32]]) -> None:
+def _finish(
+    writer: gguf.GGUFWriter,
+    tensors: Mapping[str, npt.NDArray[np.float32]],
+    kinds: Mapping[str, gguf.GGMLQuantizationType] | None = None,
+) -> None:
     for name, tensor in tensors.items():
-        writer.add_tensor(name, np.ascontiguousarray(tensor, dtype=np.float32))
+        numbers, kind = np.ascontiguousarray(tensor, dtype=np.float32), (kinds or {}).get(name)
+        writer.add_tensor(name, numbers if kind is None else gguf.quants.quantize(numbers, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def write_llama(path: Path, vocabulary: Vocabulary, weights: Weights) -> Path:
-    """Write a llama-architecture model."""
+def write_llama(
+    path: Path,
+    vocabulary: Vocabulary,
+    weights: Weights,
+    kinds: Mapping[str, gguf.GGMLQuantizationType] | None = None,
+) -> Path:
+    """Write a llama-architecture model. `kinds` are the types of weights that are not F32, by their names."""
     n_embd = weights["token_embd.weight"].shape[1]
     n_ff = weights["blk.0.ffn_gate.weight"].shape[0]
     n_layer = sum(name.endswith("attn_norm.weight") for name in weights)
@@ -227,7 +237,7 @@ def write_llama(path: Path, vocabulary: Vocabulary, weights: Weights) -> Path:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(n_embd // 4)
     writer.add_vocab_size(len(vocabulary))
-    _finish(writer, weights)
+    _finish(writer, weights, kinds)
     return path
 
 

@@ -67,8 +67,8 @@ void bind_kernels(py::module_ & module) {
                      new KernelBufferType(addresses, registry, set_named(set)));
              }),
              py::arg("addresses"), py::arg("registry"), py::arg("instruction_set"))
-        .def("offer", &KernelBufferType::offer, py::arg("list"),
-             "Put it before the other buffer types, for models that are loaded from now on.")
+        .def("offer", &KernelBufferType::offer, py::arg("own"), py::arg("offered"),
+             "Put it before the other buffer types, for models that are loaded from now on. Once in a process.")
         .def_property_readonly(
             "address", [](KernelBufferType & self) { return reinterpret_cast<std::uintptr_t>(self.type()); },
             "That of ggml's structure.")

@@ -10,7 +10,7 @@ namespace specllama {
 // ggml has them twice. Its own list says whose kernels multiply a tensor. What it offers is a copy of that list, made
 // when it is first asked for and ended by a null pointer, which llama.cpp goes through whenever it loads a model. An
 // entry that is taken off what is offered gets no weights any more, while those that it has got are multiplied as
-// before. One that is put into the list is offered only if nobody has asked before.
+// before.
 class ExtraBufferTypes {
 public:
     // Addresses of ggml's functions, and the device of its CPU backend. `list` may be 0: ggml exports it for its own
@@ -34,7 +34,8 @@ public:
     // What the next model's weights can be put into, in the order in which llama.cpp tries them.
     std::vector<std::string> offered() const;
 
-    // Offers it no longer; false if it was not offered. No model may be loading meanwhile.
+    // Offers it no longer; false if it was not offered. No model may be loading meanwhile, and our own buffer type not
+    // be offered yet: what is offered then is made anew each time.
     bool remove(const std::string & name);
 
 private:

@@ -72,11 +72,11 @@ void learn_attention(const Api & api, void * context, Insides & insides) {
     insides.flash_attention = attention->op;
 }
 
-// The function at one place of a buffer type that is made up: it says that it was called.
+// The function at one place of a structure that is made up: it says that it was called.
 thread_local int called = -1;
 
 template <int place>
-std::size_t say(BufferType * /*type*/, const void * /*argument*/) {
+std::size_t say(void * /*structure*/, const void * /*argument*/) {
     called = place;
     return 1 << 20;  // where a tensor's size is asked for, it must not be less than that
 }
@@ -86,15 +86,20 @@ std::array<void *, sizeof...(places)> sayers(std::integer_sequence<int, places..
     return {reinterpret_cast<void *>(&say<places>)...};
 }
 
+std::array<void *, kMostPointers> made_up() { return sayers(std::make_integer_sequence<int, kMostPointers>()); }
+
+// Which function of a structure that is made up is called.
+template <class Ask>
+int place(Ask && ask) {
+    called = -1;
+    ask();
+    return called;
+}
+
 // ggml's own functions are asked about a buffer type that is made up: which of its functions do they call?
 BufferTypeLayout asked_layout(const Api & api, const Tensor * tensor) {
-    std::array<void *, kMostPointers> made_up = sayers(std::make_integer_sequence<int, kMostPointers>());
-    auto * type = reinterpret_cast<BufferType *>(made_up.data());
-    const auto place = [](auto && ask) {
-        called = -1;
-        ask();
-        return called;
-    };
+    std::array<void *, kMostPointers> words = made_up();
+    auto * type = reinterpret_cast<BufferType *>(words.data());
     BufferTypeLayout found = {};
     found.name = place([&] { api.ggml_backend_buft_name(type); });
     found.alloc_buffer = place([&] { api.ggml_backend_buft_alloc_buffer(type, 1); });
@@ -102,8 +107,8 @@ BufferTypeLayout asked_layout(const Api & api, const Tensor * tensor) {
     found.max_size = place([&] { api.ggml_backend_buft_get_max_size(type); });
     found.alloc_size = place([&] { api.ggml_backend_buft_get_alloc_size(type, tensor); });
     found.is_host = place([&] { api.ggml_backend_buft_is_host(type); });
-    const auto * device = std::find(made_up.begin(), made_up.end(), api.ggml_backend_buft_get_device(type));
-    found.device = static_cast<int>(device - made_up.begin());
+    const auto * device = std::find(words.begin(), words.end(), api.ggml_backend_buft_get_device(type));
+    found.device = static_cast<int>(device - words.begin());
     return found;
 }
 
@@ -119,6 +124,10 @@ void learn_buffer_types(const Api & api, const void * registry, void * context, 
     require(asked_layout(api, api.ggml_new_tensor_2d(context, kFloat, 4, 4)) == known->buffer_type,
             "a buffer type's functions are elsewhere");
     insides.buffer_type = known->buffer_type;
+    std::array<void *, kMostPointers> words = made_up();
+    insides.find_function =
+        place([&] { api.ggml_backend_reg_get_proc_address(static_cast<void *>(words.data()), "specllama"); });
+    require(insides.find_function > 0, "its backends' functions are not found by their names");
 }
 
 // Which functions a buffer has follows from where its type stands.

@@ -13,7 +13,8 @@ namespace specllama::ggml {
 struct Insides {
     BufferTypeLayout buffer_type = {};
     int num_buffer_functions = 0;
-    int mul_mat = -1;  // numbers of operations
+    int find_function = -1;  // where a backend's registry has the function that finds others by name, in pointers
+    int mul_mat = -1;        // numbers of operations
     int flash_attention = -1;
     std::unordered_map<int, kernels::QuantizedType> types;  // by their numbers in ggml
 

@@ -4,10 +4,10 @@
 #include <array>
 #include <cstring>
 #include <iterator>
-#include <vector>
 
 #include "ggml_plugin/cache_product.hpp"
 #include "ggml_plugin/flash_attention.hpp"
+#include "ggml_plugin/offer.hpp"
 #include "ggml_plugin/product.hpp"
 #include "kernels/batch_invariance.hpp"
 
@@ -23,14 +23,12 @@ KernelBufferType::KernelBufferType(const std::unordered_map<std::string, std::ui
                                    std::uintptr_t registry, const kernels::InstructionSet & set)
     : api_(addresses),
       insides_(ggml::probe(api_, reinterpret_cast<const void *>(registry))),
+      registry_(registry),
       set_(set),
       buffers_(api_, insides_, this) {}
 
-void KernelBufferType::offer(std::uintptr_t list) {
-    auto & types = reinterpret_cast<std::vector<ggml::BufferType *> & (*)()>(list)();
-    if (std::find(types.begin(), types.end(), type()) == types.end()) {
-        types.insert(types.begin(), type());
-    }
+void KernelBufferType::offer(std::uintptr_t own, std::uintptr_t offered) {
+    specllama::offer(insides_, {registry_, own, offered}, type());
 }
 
 void KernelBufferType::take_weights(bool take) { taking = take; }

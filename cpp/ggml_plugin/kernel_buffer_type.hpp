@@ -28,11 +28,10 @@ public:
     KernelBufferType(const KernelBufferType &) = delete;
     KernelBufferType & operator=(const KernelBufferType &) = delete;
 
-    // Puts it before the other buffer types of the CPU backend, for models that are loaded from now on.
+    // Models that are loaded from now on are offered it before the other buffer types of the CPU backend.
     //
-    // list: address of ggml_backend_cpu_get_extra_buffer_types, which returns a std::vector. llama.cpp is offered a
-    // copy that is made when the first model is loaded: afterwards this has no effect.
-    void offer(std::uintptr_t list);
+    // own, offered: see BufferTypeLists.
+    void offer(std::uintptr_t own, std::uintptr_t offered);
 
     // Whether models that this thread loads from now on get it. At first none does: llama.cpp goes on as before.
     static void take_weights(bool take);
@@ -56,6 +55,7 @@ private:
 
     ggml::Api api_;
     ggml::Insides insides_;
+    std::uintptr_t registry_;
     const kernels::InstructionSet & set_;
     PackedBuffers buffers_;
 };

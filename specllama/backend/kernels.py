@@ -18,7 +18,6 @@ from .trial_key import trial_key, with_neighbours
 
 ENVIRONMENT = "SPECLLAMA_KERNELS"
 """The environment variable that has the choice for models that are told nothing, or an instruction set by its name."""
-BUFFER_TYPE = "SPECLLAMA"
 
 _TRIAL = "backend._kernel_trial"
 _SECONDS = 120.0  # it takes one or two
@@ -99,14 +98,10 @@ def _offer(name: str) -> None:
     cpu = CpuBackend(_bindings._lib)
     if not _OFFERED:
         _OFFERED.append(offer_to(cpu, name))
-    if BUFFER_TYPE not in cpu.offered_buffer_types():
-        raise RuntimeError(
-            "a model was loaded by llama_cpp before: open the first specllama.Llama before any llama_cpp.Llama"
-        )
 
 
 def offer_to(cpu: CpuBackend, name: str) -> _core.KernelBufferType:
-    """Put our buffer type before ggml's own.
+    """Put our buffer type before ggml's own, whatever was loaded before. Once in a process.
 
     Args:
         cpu: ggml's CPU backend.
@@ -118,5 +113,5 @@ def offer_to(cpu: CpuBackend, name: str) -> _core.KernelBufferType:
     """
     addresses = {function: cpu.address(function) for function in _core.ggml_functions()}
     made = _core.KernelBufferType(addresses, cpu.registry, name)
-    made.offer(cpu.address(_LIST))
+    made.offer(cpu.address(_LIST), cpu.own_address("ggml_backend_dev_get_extra_bufts"))
     return made

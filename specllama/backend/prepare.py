@@ -42,8 +42,9 @@ def prepare_backend() -> Backend:
     with _LOCK:
         if _decided is not None:
             return _decided
-        # The kernels come first: what looks at AMX makes llama.cpp copy the list that they are put into.
-        _decided = Backend(kernels=kernels.decide(), amx_off=why_amx_is_off())
+        # AMX comes first: it is taken off ggml's own list, which is read only when ours is offered.
+        amx_off = why_amx_is_off()
+        _decided = Backend(kernels=kernels.decide(), amx_off=amx_off)
     # Once, and after the decision: where warnings are errors, the next model can be loaded.
     if _decided.kernels.suspicious:
         warn(

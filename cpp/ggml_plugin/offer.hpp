@@ -1,0 +1,21 @@
+// Brings our buffer type among ggml's at any time: other threads may be loading models and computing meanwhile.
+#pragma once
+
+#include <cstdint>
+
+#include "ggml_plugin/ggml_api.hpp"
+#include "ggml_plugin/ggml_probe.hpp"
+
+namespace specllama {
+
+// Addresses of what says which buffer types there are.
+struct BufferTypeLists {
+    std::uintptr_t registry = 0;  // ggml's, of its CPU backend
+    std::uintptr_t own = 0;       // ggml_backend_cpu_get_extra_buffer_types(): whose kernels compute an operation
+    std::uintptr_t offered = 0;   // ggml_backend_dev_get_extra_bufts(device): what a model's weights can be put into
+};
+
+// Models that are loaded from now on are offered it before the others. Once in a process.
+void offer(const ggml::Insides & insides, const BufferTypeLists & lists, ggml::BufferType * type);
+
+}  // namespace specllama
