@@ -103,5 +103,16 @@ class CpuBackend:
         return found
 
 
+def ggml_version(library: ctypes.CDLL) -> str:
+    """Which ggml that is, such as ``0.25.3``.
+
+    Args:
+        library: libllama, or another through which ggml's functions are found.
+    """
+    version = library.ggml_version
+    version.restype = ctypes.c_char_p
+    return bytes(version()).decode("utf-8", errors="replace")
+
+
 def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -8,8 +8,10 @@ from typing import Any, NoReturn
 
 import llama_cpp
 import numpy as np
+from llama_cpp import llama_cpp as _bindings
 
 from specllama.backend.base_class import BaseLlama
+from specllama.backend.ggml import ggml_version
 
 from .prompt_tokens import token_ids
 
@@ -30,7 +32,7 @@ def fitted(llama: BaseLlama, state: Any) -> llama_cpp.LlamaState:
     """A saved state for a Llama that may have another size, and keeps no logits.
 
     Raises:
-        StateError: it is too long, damaged, or of another model.
+        StateError: it is too long, damaged, of another model or library.
         TypeError: no state.
     """
     if not isinstance(state, llama_cpp.LlamaState):
@@ -51,6 +53,12 @@ def fitted(llama: BaseLlama, state: Any) -> llama_cpp.LlamaState:
     origin = getattr(state, _MARK, None)
     if origin is not None and origin["model"] != _model(llama):
         raise StateError(f"the state is of the model {origin['model']}, and this Llama has {_model(llama)}: load that")
+    # llama.cpp looks at no version in it: it takes the bytes for whatever stands there in its own states.
+    if origin is not None and origin["library"] != _library():
+        raise StateError(
+            f"the state was saved by {origin['library']}, and this is {_library()}: load it with the library that "
+            "saved it, or save it anew"
+        )
     if origin is not None and origin["checksum"] != _checksum(state):
         raise StateError("the state is damaged: its checksum is another one than when it was saved; save it anew")
     return llama_cpp.LlamaState(
@@ -79,9 +87,7 @@ def raise_refused(state: llama_cpp.LlamaState, errors: Sequence[str]) -> NoRetur
         errors: what llama.cpp said.
     """
     reason = "; ".join(errors) or "llama.cpp gave no reason"
-    origin = getattr(state, _MARK, None)
-    by = "another library" if origin is None else origin["library"]
-    what = f"saved by {by}, and this is {_library()}" if by != _library() else "of other settings"
+    what = "of other settings" if hasattr(state, _MARK) else f"saved by another library, and this is {_library()}"
     raise StateError(
         f"the state cannot be loaded: {reason}. It is damaged, or {what}. Load it with the model, type_k, type_v, "
         "flash_attn and library that saved it. This Llama holds nothing now, as after reset()"
@@ -100,4 +106,5 @@ def _model(llama: BaseLlama) -> str:
 
 
 def _library() -> str:
-    return f"llama-cpp-python {llama_cpp.__version__} (state version {llama_cpp.LLAMA_SESSION_VERSION})"
+    # The library need not be the one that the bindings came with (LLAMA_CPP_LIB_PATH).
+    return f"llama-cpp-python {llama_cpp.__version__} with ggml {ggml_version(_bindings._lib)}"
