@@ -365,9 +365,9 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
         """Restore a state saved by this class or by ``llama_cpp.Llama`` (whose stored logits are not needed).
 
         Raises:
-            StateError: it is damaged, of another model, or was saved with a larger ``n_ctx`` or by a library that
-                writes states otherwise (a ValueError and a RuntimeError). Where only llama.cpp notices that, this
-                Llama holds nothing afterwards, as after ``reset()``; else it is as before.
+            StateError: it is damaged, of another model, or was saved with a larger ``n_ctx`` or by another library
+                (a ValueError and a RuntimeError). Where only llama.cpp notices that, this Llama holds nothing
+                afterwards, as after ``reset()``; else it is as before.
             TypeError: no state.
             BusyError: another thread is generating.
         """

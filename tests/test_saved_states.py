@@ -106,6 +106,20 @@ def test_a_state_of_another_library_is_named(make_llama: MakeLlama) -> None:
     assert text_of(llm) == expected
 
 
+def test_a_cache_of_another_library_is_as_good_as_empty(make_llama: MakeLlama) -> None:
+    llm = make_llama()
+    llm.set_cache(llama_cpp.LlamaRAMCache())
+    expected = text_of(llm)
+    for state in llm.cache.cache_state.values():
+        state.specllama_origin["library"] = "llama-cpp-python 0.9 with ggml 7"
+    llm.reset()
+    assert text_of(llm) == expected
+    assert llm.stats.num_prompt_tokens_reused == 0
+    llm.reset()
+    assert text_of(llm) == expected
+    assert llm.stats.num_prompt_tokens_reused > 0  # it is saved anew
+
+
 def test_what_is_no_state(make_llama: MakeLlama) -> None:
     llm = make_llama()
     expected, state = text_of(llm), state_of(llm)

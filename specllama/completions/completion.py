@@ -7,6 +7,7 @@ loses its place in a few corners. The responses here have its form and, but for 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import time
 import uuid
@@ -19,6 +20,7 @@ from specllama.engine.generation import Generation
 from specllama.engine.options import Options, checked_index
 from specllama.engine.prompt_tokens import checked_prompt, prompt_tokens_of
 from specllama.engine.request import Request, checked_bias
+from specllama.engine.saved_state import StateError
 from specllama.engine.seeds import seed_for_completion
 from specllama.engine.session import Session
 from specllama.engine.watch import watch_of_call
@@ -234,7 +236,9 @@ class Completion:
         of_cache = llama.longest_token_prefix(state.input_ids[: state.n_tokens].tolist(), self._prompt_tokens)
         if of_cache > llama.longest_token_prefix(llama._input_ids.tolist(), self._prompt_tokens):
             seed = llama._seed  # the state of a text says nothing about the seed of the next
-            llama.load_state(state)
+            # A cache on disk outlives a library: what is of no use any more is as good as not there.
+            with contextlib.suppress(StateError):
+                llama.load_state(state)
             llama._seed = seed
 
     def _save_cached_state(self) -> None:
