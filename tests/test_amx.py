@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 import pytest
+from quantized import quantized_model
 
 from specllama.backend import amx
 from specllama.backend import prepare as backend
@@ -33,9 +34,9 @@ on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="AMX 
 
 
 @pytest.fixture(scope="session")
-def quantized(tiny_files: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose weights llama.cpp repacks, and would give to AMX."""
-    return quantize(tiny_files.target, "Q4_0", output=tmp_path_factory.mktemp("quantized") / "tiny-q4_0.gguf")
+    return quantized_model(tmp_path_factory.mktemp("quantized"), "Q4_0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +242,7 @@ def test_nothing_is_decided_for_a_file_that_is_none(
     assert backend._decided is None
 
 
-def test_the_quantizing_process_is_prepared(tiny_files: TinyFiles, tmp_path: Path) -> None:
+def test_the_quantizing_process_is_prepared(quantized: Path, tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from specllama.models import _quantize_worker as worker\n"
@@ -252,7 +253,7 @@ def test_the_quantizing_process_is_prepared(tiny_files: TinyFiles, tmp_path: Pat
         "assert worker.main([sys.argv[1], sys.argv[2], 'Q8_0', '1']) == 0\n"
         "assert calls == ['prepared', 'begun'], calls\n"
     )
-    python(script, str(tiny_files.target), str(tmp_path / "out.gguf"))
+    python(script, str(quantized.with_name("wide.gguf")), str(tmp_path / "out.gguf"))
 
 
 LOADS = ("BaseLlama", "_internals.LlamaModel", "super().__init__")
