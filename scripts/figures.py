@@ -363,6 +363,35 @@ def ik_llama_cpp_prompts(data: Path) -> str:
     return table(["weights", "llama.cpp, t/s", "ik_llama.cpp, t/s", "ratio"], rows)
 
 
+def _library(one: Json) -> str:
+    return f"b{one['llama_cpp'].partition('.')[0]}" if "llama_cpp" in one else str(one["llama_cpp_python"])
+
+
+def compatibility(data: Path) -> str:
+    """Which llama.cpp was tried, and what of specllama works with it."""
+    found = load(data, "compatibility")["libraries"]
+    rows = []
+    for one in found:
+        under = f"llama.cpp {_library(one)}, under " if "llama_cpp" in one else ""
+        tests = [
+            f"{group['passed']} pass" + (f", {len(group['failed'])} fail" if group["failed"] else "")
+            for group in one["tests"].values()
+        ]
+        name = f"{under}llama-cpp-python {one['llama_cpp_python']}"
+        rows.append([name, one["ggml"], str(one["interface"]), one["kernels"], *tests])
+    groups = [f"tests of {group}" for group in found[0]["tests"]]
+    return table(["library", "ggml", "its interface", "kernels", *groups], rows, 4)
+
+
+def states(data: Path) -> str:
+    """Which library's saved states another one loads."""
+    found = load(data, "compatibility")
+    names = {one["name"]: _library(one) for one in found["libraries"]}
+    ends = {(one["saved"], one["loaded"]): one["end"] for one in found["states"]}
+    rows = [[names[saved], *(ends[saved, loaded] for loaded in names)] for saved in names]
+    return table(["saved by", *(f"by {name}" for name in names.values())], rows, len(names) + 1)
+
+
 def machines(data: Path) -> str:
     """What the figures were measured on, and of which commits."""
     files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(data.glob("*.json"))]
@@ -388,7 +417,7 @@ TABLES = {
     for function in (
         headline, speedups, details, categories, batches, behind_2000, gains, ceilings, accuracy, perplexity, loading,
         splits, many_texts, text_memory, llama_server, overhead, lookup_cost, json_schemas, ik_llama_cpp,
-        ik_llama_cpp_prompts, machines,
+        ik_llama_cpp_prompts, compatibility, states, machines,
     )
 }  # fmt: skip
 """By the names that stand in the pages."""

