@@ -345,6 +345,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
     def embed(self, input: Any, normalize: bool = False, truncate: bool = True, return_count: bool = False) -> Any:
         """See the base class."""
         with self.session.exclusive():
+            self.session.require_threads()
             return super().embed(input, normalize, truncate, return_count)
 
     def save_state(self) -> llama_cpp.LlamaState:

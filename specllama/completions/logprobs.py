@@ -34,6 +34,7 @@ def scored(session: Session, tokens: list[int]) -> Iterator[tuple[int, npt.NDArr
         heed_watch()
         part = tokens[start : min(start + _CHUNK, len(tokens) - 1)]
         with session.exclusive():
+            session.require_threads()
             sequence.assume(np.asarray(tokens[:start], dtype=np.int32))
             sequence.keep(start)
             sequence.decode(np.asarray(part, dtype=np.int32), 0)

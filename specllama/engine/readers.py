@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
+from .forks import told_of_forks
 from .session import raise_busy
 
 
@@ -15,6 +16,12 @@ class Readers:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._threads: list[int] = []
+        told_of_forks(self)
+
+    def leave_parent(self) -> None:
+        """In a forked child nobody else reads."""
+        self._changed = threading.Condition()
+        self._threads = [number for number in self._threads if number == threading.get_ident()]
 
     def __enter__(self) -> None:
         """Read."""

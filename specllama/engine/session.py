@@ -16,6 +16,7 @@ from specllama.stats import Stats, Tally
 from specllama.warn import warn
 
 from .closed import raise_closed
+from .forks import raise_forked, require_threads, told_of_forks
 from .memory import memory_of
 from .options import FallbackWarning, Options
 from .total import Total
@@ -81,12 +82,20 @@ class Session:
         self._costs: CostMemory | None = None
         self._lock = threading.RLock()
         self._depth = 0  # of blocks in which its thread is
+        self._is_lost = False  # whether that thread stayed behind in the parent of this process
         self.is_closing = False
         """Whether what generations use is being freed."""
         self._under_way: UnderWay | None = None
         self._warned: dict[str, object] = {} if place_of is None else place_of._warned
         self._total: Total = Total() if place_of is None else place_of._total
         self._last = Tally()
+        told_of_forks(self)
+
+    def leave_parent(self) -> None:
+        """In a forked child: what another thread was decoding stays as it is, in the middle."""
+        self._is_lost = not self._lock.acquire(blocking=False)
+        if not self._is_lost:
+            self._lock.release()
 
     # The contexts, and the loop over them
 
@@ -172,8 +181,11 @@ class Session:
         Raises:
             BusyError: another thread is generating.
             ClosedError: another thread is closing the Llama.
+            RuntimeError: this is a fork, and a thread of its parent was generating.
         """
         if not self._lock.acquire(blocking=False):
+            if self._is_lost:
+                raise_forked()
             if self.is_closing:
                 raise_closed()
             raise_busy()
@@ -200,6 +212,7 @@ class Session:
 
     def begin(self, generation: UnderWay) -> None:
         """Give the contexts to a generation, and end the one that has them."""
+        self.require_threads()
         if self._under_way is not None:
             self.end(self._under_way)
         if not self._is_place:  # nobody else uses the memory of a place, and the scheduler may have emptied it
@@ -217,6 +230,15 @@ class Session:
         self._under_way = None
         if self._costs is not None:
             self._costs.keep()
+
+    def require_threads(self) -> None:
+        """Called before anything is decoded outside of a generation.
+
+        Raises:
+            RuntimeError: it would wait for threads that a fork does not have.
+        """
+        if not self._is_place:  # which decodes in a thread of its own
+            require_threads(self.llama)
 
     @property
     def is_idle(self) -> bool:
@@ -240,6 +262,7 @@ class Session:
         """Have the memory hold what is evaluated, no more and no less."""
         llama = self.llama
         held = self.memory.tokens(llama)
+        self.require_threads()
         if len(held) == llama.n_tokens and self._under_way is None:
             return
         sequence = self.target

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from specllama.engine.forks import raise_forked
 from specllama.engine.watch import Stopped, Watch, watching
 
 from .job import Job
@@ -31,6 +33,7 @@ class Outcomes(Iterator[Outcome]):
         self._ended: queue.Queue[Outcome | BaseException | None] = queue.Queue(maxsize=2 * count)
         self._watches: dict[int, Watch] = {}
         self._closed = threading.Event()
+        self._process = os.getpid()
         self._threads = [
             threading.Thread(target=self._work, name=f"specllama-text-{number}", daemon=True) for number in range(count)
         ]
@@ -40,6 +43,8 @@ class Outcomes(Iterator[Outcome]):
 
     def __next__(self) -> Outcome:
         """The next that ends."""
+        if self._process != os.getpid():
+            raise_forked()
         while self._num_working and not self._closed.is_set():
             ended = self._ended.get()
             if ended is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
+import ctypes
 import threading
 import weakref
 from collections import deque
@@ -18,6 +18,7 @@ from specllama.backend.base_class import BaseLlama
 from specllama.costs.learned import CostMemory
 from specllama.drafts.draft import Draft
 from specllama.engine.closed import raise_closed, require_open
+from specllama.engine.forks import raise_forked, told_of_forks
 from specllama.engine.options import checked_index
 from specllama.engine.session import Session, raise_busy
 
@@ -77,7 +78,9 @@ class Places:
         self._beside = threading.Lock()  # of the text that takes the Llama itself
         self._draft: tuple[object, bool] = (None, False)  # with which they were opened, and whether it was usable
         self._is_closed = False
-        _ALL[self] = os.getpid()
+        self._is_lost = False  # whether texts were under way in the parent of this process
+        _ALL.add(self)
+        told_of_forks(self)
 
     def open(self, count: int) -> int:
         """Have room for so many texts at once. Returns how many there may be: 1 where the memory cannot be shared.
@@ -88,6 +91,7 @@ class Places:
             ClosedError: the Llama is closed.
             BusyError: texts are under way, and there is room for fewer.
             MemoryError: there is no room for so many.
+            RuntimeError: this is a fork, and texts were under way in its parent.
         """
         require_open(self._session.llama)
         if not self._can_share():
@@ -95,6 +99,8 @@ class Places:
         with self._lock:
             if self._is_closed:
                 raise_closed()
+            if self._is_lost:
+                raise_forked()
             if count == 1:
                 if not self._takers:
                     self._close()
@@ -203,6 +209,19 @@ class Places:
                 self._lock.wait_for(lambda: not self._takers)
                 self._close()
 
+    def leave_parent(self) -> None:
+        """In a forked child: the thread that decodes for all is not there. Places are opened anew when they are needed.
+
+        The old ones are never freed, which would wait for that thread.
+        """
+        self._lock, self._closing, self._beside = threading.Condition(), threading.Lock(), threading.Lock()
+        if self._contexts is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object((self._contexts, self._costs, *self._free)))
+            self._contexts = None
+        self._is_lost = self._is_lost or bool(self._takers)
+        self._takers = [taker for taker in self._takers if taker == threading.get_ident()]
+        self._close()
+
     def _can_share(self) -> bool:
         session = self._session
         draft = session.draft
@@ -230,16 +249,14 @@ class Places:
         self._count = 0
 
 
-# All that there are, and the processes that made them: threads do not live on in a fork.
-_ALL: weakref.WeakKeyDictionary[Places, int] = weakref.WeakKeyDictionary()
+_ALL: weakref.WeakSet[Places] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     """Texts that are still under way end while Python's threads run. Later nobody could wait for them."""
-    for places, process in list(_ALL.items()):
-        if process == os.getpid():
-            places.close()
+    for places in list(_ALL):
+        places.close()
 
 
 def _is_usable(draft: Draft | None) -> bool:

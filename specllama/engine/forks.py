@@ -1,0 +1,65 @@
+"""Forked children: they have the memory of their parent, and none of its threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import NoReturn, Protocol
+
+import llama_cpp
+
+from specllama.backend.base_class import BaseLlama
+
+
+class Inherited(Protocol):
+    """What waits for threads."""
+
+    def leave_parent(self) -> None:
+        """Called in a child, before anything else runs there: the other threads are gone, with what they had."""
+
+
+class _Team(threading.local):
+    """OpenMP's threads, which it keeps for the thread that began them."""
+
+    begun = False
+    lost = False
+
+
+_inherited: weakref.WeakSet[Inherited] = weakref.WeakSet()
+_team = _Team()
+
+
+def told_of_forks(inherited: Inherited) -> None:
+    """Have ``leave_parent`` called in forked children."""
+    _inherited.add(inherited)
+
+
+def raise_forked() -> NoReturn:
+    """Raises RuntimeError."""
+    raise RuntimeError(
+        "this process is a fork, and would wait for threads that only its parent has: fork before the first "
+        "generation, and open the Llama in the child, or start the child by multiprocessing.get_context('spawn')"
+    )
+
+
+def require_threads(llama: BaseLlama) -> None:
+    """Called before anything is decoded.
+
+    Raises:
+        RuntimeError: it would wait for the parent's threads.
+    """
+    if max(llama.n_threads, llama.n_threads_batch) > 1 and b"OPENMP = 1" in llama_cpp.llama_print_system_info():
+        if _team.lost:
+            raise_forked()
+        _team.begun = True
+
+
+def _leave_parent() -> None:
+    _team.lost = _team.begun
+    for inherited in list(_inherited):
+        inherited.leave_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_parent)
