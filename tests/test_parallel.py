@@ -125,18 +125,28 @@ def test_what_takes_the_model_alone_is_generated_beside_the_others(llm: specllam
     assert scored["tokens"][0] and len(scored["tokens"]) > 9
     counters = llm.places.counters
     assert counters is not None and counters.num_tokens > 9, "the others were at places"
-    with pytest.raises(ValueError, match="not of a place"), llm.places.taken() as place:
+    with pytest.raises(ValueError, match="not of a place"), llm.places.taken(2, lambda: None) as place:
         place.create_completion("hello", mirostat_mode=2)
 
 
 def test_who_waits_for_the_llama_itself_can_be_ended(llm: specllama.Llama) -> None:
-    llm.places.open(4)
-    with llm.places.beside(lambda: None) as itself:
-        assert itself is llm
-        outcomes: Any = llm.create_completions(["hello", {"prompt": "hello", "mirostat_mode": 2}], stream=True, seed=1)
-        assert next(outcomes).index == 0
-        outcomes.close()
-        assert not list(outcomes)
+    taken, done = threading.Event(), threading.Event()
+
+    def take() -> None:
+        with llm.places.beside(lambda: None) as itself:
+            assert itself is llm
+            taken.set()
+            done.wait(30)
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    assert taken.wait(30)
+    outcomes: Any = llm.create_completions(["hello", {"prompt": "hello", "mirostat_mode": 2}], stream=True, seed=1)
+    assert next(outcomes).index == 0
+    outcomes.close()
+    assert not list(outcomes)
+    done.set()
+    taker.join()
 
 
 def test_outcomes_as_they_come(llm: specllama.Llama) -> None:

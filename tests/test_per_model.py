@@ -35,7 +35,7 @@ def test_once_for_all_places_and_again_for_another_model(make_llama: MakeLlama) 
     start = threading.Barrier(4)
 
     def ask(_: int) -> tuple[object, Vocabulary]:
-        with llm.places.taken() as place:
+        with llm.places.taken(2, lambda: None) as place:
             start.wait(30)
             return place, known(place)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from .outcome import Outcome
 from .places import Places
 
 _CLOSING = 0.1  # seconds between two looks at whether it was closed
+_PATIENCE = 0.7  # seconds that Ctrl-C waits for the threads, which end as soon as they can
 
 
 class Outcomes(Iterator[Outcome]):
@@ -27,12 +29,14 @@ class Outcomes(Iterator[Outcome]):
 
     def __init__(self, places: Places, count: int, jobs: Iterable[Job]) -> None:
         self._places = places
+        self._count = count
         self._llama = places.llama  # nobody else may hold it
         self._jobs = enumerate(jobs)
         self._source = threading.Lock()  # the jobs may be made by a generator
         self._ended: queue.Queue[Outcome | BaseException | None] = queue.Queue(maxsize=2 * count)
         self._watches: dict[int, Watch] = {}
         self._closed = threading.Event()
+        self._interrupted = False
         self._process = os.getpid()
         self._threads = [
             threading.Thread(target=self._work, name=f"specllama-text-{number}", daemon=True) for number in range(count)
@@ -46,7 +50,11 @@ class Outcomes(Iterator[Outcome]):
         if self._process != os.getpid():
             raise_forked()
         while self._num_working and not self._closed.is_set():
-            ended = self._ended.get()
+            try:
+                ended = self._ended.get()
+            except KeyboardInterrupt:
+                self._interrupted = True
+                raise
             if ended is None:
                 self._num_working -= 1
             elif isinstance(ended, BaseException):
@@ -62,9 +70,10 @@ class Outcomes(Iterator[Outcome]):
         self._closed.set()
         for watch in list(self._watches.values()):
             watch.stop()
+        last = time.monotonic() + _PATIENCE
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join()
+                thread.join(max(0.0, last - time.monotonic()) if self._interrupted else None)
 
     def __enter__(self) -> Outcomes:
         """Closes it in the end."""
@@ -72,6 +81,7 @@ class Outcomes(Iterator[Outcome]):
 
     def __exit__(self, *exception: object) -> None:
         """See ``close``."""
+        self._interrupted = self._interrupted or isinstance(exception[1], KeyboardInterrupt)
         self.close()
 
     # In a thread
@@ -79,8 +89,12 @@ class Outcomes(Iterator[Outcome]):
     def _work(self) -> None:
         try:
             while not self._closed.is_set():
-                with self._source:
+                if not self._source.acquire(timeout=_CLOSING):
+                    continue
+                try:
                     number, job = next(self._jobs, (-1, None))
+                finally:
+                    self._source.release()
                 if job is None:
                     break
                 self._put(self._outcome(number, job))
@@ -96,7 +110,8 @@ class Outcomes(Iterator[Outcome]):
             if self._closed.is_set():
                 watch.stop()
             places = self._places
-            with places.beside(watch.heed) if job.is_alone else places.taken() as place, watching(watch):
+            taken = places.beside(watch.heed) if job.is_alone else places.taken(self._count, watch.heed)
+            with taken as place, watching(watch):
                 return Outcome(number, job.run(place), None, watch.stats())
         except Stopped:
             raise

@@ -76,6 +76,7 @@ class Places:
         self._count = 0
         self._takers: list[int] = []  # the threads that have a place
         self._beside = threading.Lock()  # of the text that takes the Llama itself
+        self._taker_beside: int | None = None  # its thread
         self._draft: tuple[object, bool] = (None, False)  # with which they were opened, and whether it was usable
         self._is_closed = False
         self._is_lost = False  # whether texts were under way in the parent of this process
@@ -89,10 +90,11 @@ class Places:
 
         Raises:
             ClosedError: the Llama is closed.
-            BusyError: texts are under way, and there is room for fewer.
+            BusyError: texts are under way, and there is room for fewer; or this is called within one of them.
             MemoryError: there is no room for so many.
             RuntimeError: this is a fork, and texts were under way in its parent.
         """
+        self.require_outside()
         require_open(self._session.llama)
         if not self._can_share():
             return 1
@@ -106,8 +108,7 @@ class Places:
                     self._close()
                 return 1
             draft = self._session.draft
-            known = (draft, _is_usable(draft))
-            is_fitting = self._count >= count and self._draft == known
+            is_fitting = self._count >= count and self._draft == (draft, _is_usable(draft))
             if self._contexts is not None and is_fitting:
                 return count
             if self._takers:
@@ -117,14 +118,16 @@ class Places:
                 )
             self._close()
             self._open(draft, count)
-            self._draft = known
         return count
 
     @contextlib.contextmanager
-    def taken(self, text: str = "") -> Iterator[BaseLlama]:
+    def taken(self, count: int, heed: Callable[[], None], text: str = "") -> Iterator[BaseLlama]:
         """A place, when one is free.
 
         Args:
+            count: how many texts at once it is one of, as `open` has said. One takes the Llama itself while there are
+                no places.
+            heed: called while it waits. What it raises ends the waiting.
             text: what is asked for. If it continues that of a place, such as a conversation, it gets this one. Else it
                 gets the one that was used least recently, so that the others can be continued.
 
@@ -133,13 +136,19 @@ class Places:
         """
         taker = threading.get_ident()
         with self._lock:
-            is_alone = self._contexts is None and not self._is_closed
+            is_alone = count == 1 and self._contexts is None and not self._is_closed
         if is_alone:
-            yield self._session.llama
+            with self.beside(heed) as llama:
+                yield llama
             return
         with self._lock:
-            self._lock.wait_for(lambda: self._free or self._contexts is None or self._is_closed)
-            if self._contexts is None or self._is_closed:
+            while not self._free and not self._is_closed:
+                if self._contexts is None:  # closed since by who takes the Llama itself
+                    self._open(self._session.draft, count)
+                else:
+                    self._lock.wait(_WAITING)
+                    heed()
+            if self._is_closed:
                 raise_closed()
             place = max(self._free, key=lambda free: _num_continued(self._texts.get(free, ""), text))
             self._free.remove(place)
@@ -165,9 +174,11 @@ class Places:
         """
         while not self._beside.acquire(timeout=_WAITING):
             heed()
+        self._taker_beside = threading.get_ident()
         try:
             yield self._session.llama
         finally:
+            self._taker_beside = None
             self._beside.release()
 
     @property
@@ -184,10 +195,10 @@ class Places:
         """Refuse what waits for these texts to one of them.
 
         Raises:
-            BusyError: the calling thread has a place.
+            BusyError: the calling thread generates one.
         """
         with self._lock:
-            if threading.get_ident() in self._takers:
+            if threading.get_ident() in (*self._takers, self._taker_beside):
                 raise_busy()
 
     def close(self) -> None:
@@ -237,6 +248,7 @@ class Places:
             make_place(self._session, draft, contexts.scheduler, *contexts.sequences(number)) for number in range(count)
         )
         self._contexts, self._count = contexts, count
+        self._draft = draft, _is_usable(draft)
         if draft is not None:
             self._costs = CostMemory(contexts.scheduler, llama, draft.given)
 

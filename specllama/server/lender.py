@@ -58,8 +58,11 @@ class Lender:
             Stopped: the client has left before it was its turn.
         """
         places = self.llm.places
-        is_alone = takes_the_model_alone(dict(request))
-        with places.beside(watch.heed) if is_alone else places.taken(request.text()) as llm:
+        if takes_the_model_alone(dict(request)):
+            lent = places.beside(watch.heed)
+        else:
+            lent = places.taken(self.num_places, watch.heed, request.text())
+        with lent as llm:
             yield cast(Llama, llm)
 
 
