@@ -13,8 +13,16 @@ import numpy as np
 from .backend.base_class import BaseLlama
 from .backend.kernel_use import checked_kernels, loading, remember, use_of
 from .completions.call_options import call_with_options, exclusively, options_of_call
+from .completions.chat_arguments import check_chat
 from .completions.completion import Completion
-from .completions.llama_cpp_arguments import bound, check_constructor, check_draft_kwargs, sampling_of, with_options
+from .completions.llama_cpp_arguments import (
+    bound,
+    check_constructor,
+    check_draft_kwargs,
+    given_to,
+    sampling_of,
+    with_options,
+)
 from .drafts.draft import TEXT_DRAFTERS, Draft
 from .drafts.opened import opened, refuse
 from .engine.closed import close_for_good
@@ -267,10 +275,13 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        warn_of_schema(kwargs)
-        with schemas_followed(kwargs):
+        samplers = taken_from(kwargs)
+        given = given_to(BaseLlama.create_chat_completion, args, kwargs)
+        check_chat(self, given)
+        warn_of_schema(given)
+        with schemas_followed(given):
             return call_with_options(
-                self.session, super().create_chat_completion, num_draft_tokens, verify, args, kwargs
+                self.session, super().create_chat_completion, num_draft_tokens, verify, args, {**kwargs, **samplers}
             )
 
     def generate_tokens(

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("n_ctx", -1), ("n_batch", 0), ("n_ubatch", 0), ("n_ctx", 2**40), ("n_threads", 2**33), ("n_threads_batch", -3)],
+    [
+        *(("n_ctx", -1), ("n_ctx", 2**40), ("n_batch", 0), ("n_batch", 10**9), ("n_ubatch", 0), ("n_ubatch", 10**9)),
+        *(("n_threads", 2**33), ("n_threads_batch", -3)),
+    ],
 )
 def test_sizes_that_would_abort_the_process(make_llama: MakeLlama, name: str, value: int) -> None:
     with pytest.raises(ValueError, match=name):
@@ -86,9 +89,31 @@ def test_max_tokens_of_other_types(make_llama: MakeLlama, value: Any) -> None:
     assert make_llama().create_completion("the", max_tokens=value)["usage"]["completion_tokens"] == 2
 
 
-def test_a_mistyped_constructor_argument_is_named(make_llama: MakeLlama) -> None:
-    with pytest.warns(UserWarning, match="no argument draft_modle.*did you mean draft_model"):
-        assert_still_works(make_llama(draft_modle="draft.gguf"))
+def test_a_mistyped_constructor_argument_is_named(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    with pytest.raises(TypeError, match=r"Llama has no argument draft_modle: did you mean draft_model\?"):
+        make_llama(draft_modle="draft.gguf")
+    with pytest.raises(TypeError, match="Llama has no argument zzz; help"):
+        make_llama(zzz=5)
+    with pytest.raises(TypeError, match=r"the draft has no argument n_gpu_layer: did you mean n_gpu_layers\?"):
+        make_llama(draft=tiny_files.good, draft_kwargs={"n_gpu_layer": 1})
+    with pytest.raises(TypeError, match="the draft has no argument num_draft_tokens"):
+        make_llama(draft=tiny_files.good, draft_kwargs={"num_draft_tokens": 1})
+
+
+def test_what_langchain_gives_has_no_effect(make_llama: MakeLlama) -> None:
+    assert_still_works(make_llama(n_parts=-1, f16_kv=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("n_ctx", "256"), ("n_ctx", True), ("n_ctx", None), ("n_batch", 1.5), ("n_threads", "2")]
+)
+def test_sizes_that_are_no_whole_numbers(
+    make_llama: MakeLlama, tiny_files: TinyFiles, name: str, value: object
+) -> None:
+    with pytest.raises(TypeError, match=f"{name}={value!r} must be a whole number, from . to"):
+        make_llama(**{name: value})
+    with pytest.raises(TypeError, match=f"{name}={value!r} must be a whole number, from . to"):
+        make_llama(draft=tiny_files.good, draft_kwargs={name: value})
 
 
 def test_a_draft_argument_without_a_name(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:

@@ -51,7 +51,6 @@ def test_a_schema_that_is_not_followed_is_named(make_llama: MakeLlama, tiny_file
             MESSAGES,
             functions=[{"name": "look", "parameters": BAD[name]}],
             function_call={"name": "look"},
-            response_format={"type": "json_object", "schema": GOOD},
             max_tokens=4,
         )
 
@@ -93,11 +92,6 @@ def test_a_schema_that_would_take_all_memory(make_llama: MakeLlama, name: str) -
         {
             "tools": [tool("look", TOO_LARGE[name])],
             "tool_choice": {"type": "function", "function": {"name": "look"}},
-        },
-        {  # llama_cpp converts both
-            "functions": [{"name": "look", "parameters": GOOD}],
-            "function_call": {"name": "look"},
-            "response_format": {"type": "json_object", "schema": TOO_LARGE[name]},
         },
     ]
     for options in asked:

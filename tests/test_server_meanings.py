@@ -101,12 +101,67 @@ def test_typical_p_works(served: Served, path: str) -> None:
     assert ask(served, path, typical_p=2.0).status_code == 400
 
 
+FUNCTION = {"name": "pick", "parameters": {"type": "object"}}
+PICK = {"tools": [{"type": "function", "function": FUNCTION}]}
+JSON = {"response_format": {"type": "json_object"}}
+NOT_IGNORED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a choice without tools": (
+        PATHS[1],
+        {"tool_choice": {"type": "function", "function": {"name": "pick"}}},
+        "tool_choice names the function 'pick', and there are no tools",
+    ),
+    "a choice and a schema": (PATHS[1], {**PICK, **JSON, "tool_choice": "required"}, "tool_choice and response_format"),
+    "a choice and a grammar": (PATHS[1], {**PICK, "grammar": "root ::= x", "tool_choice": "required"}, "and grammar"),
+    "a schema and a grammar": (PATHS[1], {**JSON, "grammar": 'root ::= "x"'}, "response_format and grammar both say"),
+    "functions and tools": (PATHS[1], {**PICK, "functions": [FUNCTION]}, "tools and functions mean the same"),
+    "alternatives": (PATHS[1], {"top_logprobs": 3}, "top_logprobs=3 is for logprobs=True"),
+    "options of a stream": (PATHS[1], {"stream_options": {"include_usage": True}}, '"stream_options" is for streams'),
+    "an option of a stream": (PATHS[1], {"stream": True, "stream_options": {"include_usag": 1}}, "include_usage?"),
+    "a field of a message": (PATHS[1], {"messages": [{"role": "user", "contents": "a"}]}, "did you mean content?"),
+    "a field of a function": (PATHS[1], {"functions": [{"name": "a", "paramters": {}}]}, "did you mean parameters?"),
+    "a field of a tool": (PATHS[1], {"tools": [{"type": "function", "functions": FUNCTION}]}, "did you mean function?"),
+    "a field of a schema": (
+        PATHS[1],
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schemas": {}}}},
+        "json_schema has no field 'schemas': did you mean schema?",
+    ),
+    "no role": (PATHS[1], {"messages": [{"content": "a"}]}, "messages.0.role: Field required"),
+    "a schema of a text": (PATHS[0], JSON, '"response_format" is for /v1/chat/completions'),
+    "tools of a text": (PATHS[0], PICK, '"tools" is for /v1/chat/completions'),
+}
+
+
+@pytest.mark.parametrize("what", NOT_IGNORED)
+def test_nothing_is_ignored(served: Served, what: str) -> None:
+    path, fields, why = NOT_IGNORED[what]
+    own = {"prompt": "a"} if path == PATHS[0] else {"messages": [{"role": "user", "content": "a"}]}
+    reply = served.post(path, **{"max_tokens": 1, **own, **fields})
+    assert (reply.status_code, why in reply.json()["error"]["message"]) == (400, True), reply.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Content-Encoding": "gzip"}, {"Content-Type": "application/json; charset=latin-1"}],
+)
+def test_a_body_in_another_form(served: Served, headers: dict[str, str]) -> None:
+    given = {"Content-Type": "application/json", **headers}
+    reply = served.client.post(PATHS[0], content=b'{"prompt": "a", "max_tokens": 1}', headers=given)
+    assert (reply.status_code, "the body has the" in reply.json()["error"]["message"]) == (415, True), reply.text
+
+
+@pytest.mark.parametrize("charset", ["utf-8", '"UTF-8"', "us-ascii"])
+def test_a_charset_that_is_right(served: Served, charset: str) -> None:
+    headers = {"Content-Type": f"application/json; charset={charset}", "Content-Encoding": "identity"}
+    body = b'{"prompt": "a", "max_tokens": 1}'
+    assert served.client.post(PATHS[0], content=body, headers=headers).status_code == 200
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_unknown_fields_are_refused_by_name(served: Served, path: str) -> None:
     for name, hint in (
-        ("temprature", 'did you mean "temperature"?'),
-        ("max_token", 'did you mean "max_tokens"?'),
-        ("num_draft", 'did you mean "num_draft_tokens"?'),
+        ("temprature", "did you mean temperature?"),
+        ("max_token", "did you mean max_tokens?"),
+        ("num_draft", "did you mean num_draft_tokens?"),
         ("zzz", "/openapi.json lists all fields"),
         ("x" * 5000, "/openapi.json"),
     ):

@@ -55,10 +55,15 @@ HUGE: dict[str, tuple[str, bytes, int, str]] = {
     "texts": ("/v1/completions", b'{"prompt": [' + b'"",' * 2_000_000 + b'""]}', 413, "more than 131072 values"),
     "stops": ("/v1/completions", body(prompt="a", stop=[1] * 100_000), 413, "more than 16384 values"),
     "messages": ("/v1/chat/completions", body(messages=HI * 5_000), 400, "5000 messages exceed context window"),
-    "a message": ("/v1/chat/completions", body(messages=[{"content": "a " * 99_999}]), 400, "exceed context window"),
+    "a message": (
+        "/v1/chat/completions",
+        body(messages=[{"role": "user", "content": "a " * 99_999}]),
+        400,
+        "exceed context window",
+    ),
     "parts": (
         "/v1/chat/completions",
-        body(messages=[{"content": [{"type": "text", "text": "a" * 20_000}] * 10}]),
+        body(messages=[{"role": "user", "content": [{"type": "text", "text": "a" * 20_000}] * 10}]),
         400,
         "exceed context window",
     ),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from specllama.backend.base_class import BaseLlama
 from specllama.engine.number_limits import LARGEST_INT, MOST_THREADS
+from specllama.engine.options import checked_index
 from specllama.samplers import DEFAULTS
-from specllama.warn import warn
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -51,10 +51,14 @@ _COMPLETION = {
 }
 _signature = functools.cache(inspect.signature)  # of methods of the base class: making one takes longer than a token
 _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION}
+_MOST_BATCH = 1 << 16  # llama_cpp keeps room for the logits of each
+_OPTIONAL = ("n_threads", "n_threads_batch")
+_OF_OLD_RELEASES = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
+"""What llama_cpp.Llama once took, and software (LangChain) still gives. Without effect, there and here."""
 _RANGES = {
     "n_ctx": (0, LARGEST_INT),
-    "n_batch": (1, LARGEST_INT),
-    "n_ubatch": (1, LARGEST_INT),
+    "n_batch": (1, _MOST_BATCH),
+    "n_ubatch": (1, _MOST_BATCH),
     "n_threads": (0, MOST_THREADS),  # 0: llama_cpp's default
     "n_threads_batch": (0, MOST_THREADS),
 }
@@ -96,39 +100,70 @@ def bound(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     return arguments
 
 
+def given_to(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Those arguments of a call that were given, by name.
+
+    Raises:
+        TypeError: not a call of the method.
+    """
+    return dict(list(_signature(method).bind(None, *args, **kwargs).arguments.items())[1:])
+
+
 def check_constructor(kwargs: dict[str, Any]) -> None:
     """Look at what goes on to llama_cpp.Llama's constructor, which ignores names that it does not know.
 
     Raises:
+        TypeError: no argument of ours or of the installed llama_cpp.Llama, or no number where one is needed.
         ValueError: a size that would reach a GGML_ASSERT, which aborts the process.
     """
-    known = [
-        *inspect.signature(BaseLlama.__init__).parameters,
-        "draft_kwargs",
-        "lookup_corpus",
-        "num_draft_tokens",
-        "max_draft_tokens",
-        "verify",
-        "kernels",
-    ]
-    for name in kwargs.keys() - set(known):
-        similar = difflib.get_close_matches(name, known, n=1)
-        hint = f": did you mean {similar[0]}?" if similar else ""
-        warn(f"Llama has no argument {name}, it is ignored{hint}")
-    for name, (least, most) in _RANGES.items():
-        value = kwargs.get(name)
-        if value is not None and not least <= value <= most:
-            raise ValueError(f"{name}={value} is out of range: it must be from {least} to {most}")
+    own = ("draft_kwargs", "lookup_corpus", "num_draft_tokens", "max_draft_tokens", "verify", "kernels")
+    more = ("max_parallel", "cache_tokens")
+    _check_names("Llama", kwargs, {*_of_constructor(), *own, *more})
+    _check_sizes(kwargs)
 
 
 def check_draft_kwargs(draft_kwargs: Any) -> None:
-    """Raises TypeError unless it is None or a dict with names."""
-    named = isinstance(draft_kwargs, dict) and all(isinstance(name, str) for name in draft_kwargs)
-    if draft_kwargs is not None and not named:
+    """The same for a draft that is given by its path.
+
+    Raises:
+        TypeError: neither None nor a dict of such arguments.
+        ValueError: see there.
+    """
+    if draft_kwargs is None:
+        return
+    if not isinstance(draft_kwargs, dict) or not all(isinstance(name, str) for name in draft_kwargs):
         raise TypeError(
             f"draft_kwargs={draft_kwargs!r:.100} must be a dict of the draft's constructor arguments, such as "
             "{'n_gpu_layers': 0}"
         )
+    _check_names("the draft", draft_kwargs, {*_of_constructor(), "kernels"} - {"model_path", "draft_model"})
+    _check_sizes(draft_kwargs)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What was probably meant, as the end of a message; empty if nothing is near."""
+    similar = difflib.get_close_matches(name, known, n=1)
+    return f": did you mean {similar[0]}?" if similar else ""
+
+
+def _of_constructor() -> set[str]:
+    parameters = _signature(BaseLlama.__init__).parameters.values()
+    return {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD} - {"self"}
+
+
+def _check_names(whose: str, kwargs: dict[str, Any], known: set[str]) -> None:
+    for name in kwargs.keys() - known - _OF_OLD_RELEASES:
+        hint = nearest(name, sorted(known)) or "; help(llama_cpp.Llama) lists those of the installed release"
+        raise TypeError(f"{whose} has no argument {name}{hint}")
+
+
+def _check_sizes(kwargs: dict[str, Any]) -> None:
+    for name, (least, most) in _RANGES.items():
+        if name not in kwargs or (kwargs[name] is None and name in _OPTIONAL):
+            continue
+        value = checked_index(name, kwargs[name], f"a whole number, from {least} to {most}")
+        if not least <= value <= most:
+            raise ValueError(f"{name}={value} is out of range: it must be from {least} to {most}")
 
 
 def sampling_of(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from specllama import _core
 from specllama.backend.base_class import BaseLlama
 from specllama.backend.kernel_use import checked_kernels, loading, remember
-from specllama.completions.llama_cpp_arguments import check_constructor
 from specllama.engine.closed import is_open
 from specllama.engine.memory import memory_of, sequence_of, why_no_rollback
 from specllama.models import catalog
@@ -86,7 +85,6 @@ class ModelDraft(Draft):
                 f"draft_model={draft!r} must be a path, a model name, a llama_cpp.Llama, 'lookup', "
                 "a llama_cpp LlamaDraftModel or None"
             )
-        check_constructor(draft_kwargs or {})
         path = catalog.resolve(draft)
         require_same_vocabulary_file(target._model, path)
         own = dict(draft_kwargs or {})

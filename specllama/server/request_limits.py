@@ -26,6 +26,7 @@ _MOST_LARGE = 4
 _MOST_PROBLEMS = 5
 _LONGEST_PROBLEM = 300
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\s*(?:;.*)?\Z", re.I)
+_CHARSET = re.compile(r""";\s*charset\s*=\s*"?([^\s";]*)""", re.I)
 _PART = re.compile(rb'"(?:[^"\\]|\\.)*"?|[,\[{]', re.S)
 
 _Body = TypeVar("_Body", bound=BaseModel)
@@ -61,6 +62,7 @@ class Bodies:
         """
         if not _JSON.match(request.headers.get("content-type", "")):
             raise HTTPException(400, "the body must be JSON: send it with the header Content-Type: application/json")
+        _require_plain(request)
         async with contextlib.AsyncExitStack() as memory:
             try:
                 body = await asyncio.wait_for(self._read(request, memory), _SECONDS_TO_SEND)
@@ -93,6 +95,20 @@ class Bodies:
                 f"the body has more than {self._most_bytes} bytes: send less, or start the server with a larger "
                 "--max-body (create_app: max_body)",
             )
+
+
+def _require_plain(request: Request) -> None:
+    """Refuse a body that does not say itself what it is.
+
+    Raises:
+        HTTPException: 415.
+    """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise HTTPException(415, f"the body has the encoding {encoding[:_LONGEST_PROBLEM]!r}: send it as it is")
+    charset = _CHARSET.search(request.headers["content-type"])
+    if charset and charset[1].lower() not in ("utf-8", "utf8", "us-ascii"):
+        raise HTTPException(415, f"the body has the charset {charset[1][:_LONGEST_PROBLEM]!r}: send it in UTF-8")
 
 
 def _parse(body: bytes, model: type[_Body]) -> _Body:

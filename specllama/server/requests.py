@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import traceback
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -23,6 +22,8 @@ from pydantic import (
 )
 
 from specllama import Llama
+from specllama.completions.chat_arguments import check_request, require_known
+from specllama.completions.llama_cpp_arguments import nearest
 from specllama.completions.prompt_only import prompt_only
 from specllama.engine.number_limits import LARGEST_INT
 from specllama.engine.options import Verify
@@ -36,6 +37,7 @@ _WITHOUT_EFFECT = {
     *("prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store", "verbosity"),
     "web_search_options",
 }
+_OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}  # what an answer must be
 _THEIRS = {"n", "best_of", "user", "logit_bias_type", "min_tokens"}  # theirs that no method of Llama takes
 _BYTES_OF_TOKEN = 64  # more than texts of many tokens have
 _LEAST_OF_MESSAGE = 4  # tokens: chat templates put about as many around each
@@ -48,6 +50,12 @@ class StreamOptions(BaseModel):
     """OpenAI's options of a stream."""
 
     include_usage: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, options: Any) -> Any:
+        require_known("stream_options", options, set(cls.model_fields))
+        return options
 
 
 def _one_prompt(prompt: Any) -> str | list[int]:
@@ -124,11 +132,17 @@ class Additions(SamplerFields):
     @model_validator(mode="before")
     @classmethod
     def _known(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
         known = {*CompletionRequest.model_fields, *ChatRequest.model_fields, *_WITHOUT_EFFECT}
-        for name in body.keys() - known if isinstance(body, dict) else ():
-            similar = difflib.get_close_matches(name[:_LONGEST_NAME], cls.model_fields, n=1)
-            hint = f': did you mean "{similar[0]}"?' if similar else "; /openapi.json lists all fields"
+        for name in body.keys() - known:
+            hint = nearest(name[:_LONGEST_NAME], cls.model_fields) or "; /openapi.json lists all fields"
             raise ValueError(f'there is no field "{name[:_LONGEST_NAME]}"{hint}')
+        for name in _OF_CHATS - cls.model_fields.keys():
+            if body.get(name) is not None:
+                raise ValueError(f'"{name}" is for /v1/chat/completions: ask there, or leave it out')
+        if body.get("stream_options") is not None and not body.get("stream"):
+            raise ValueError('"stream_options" is for streams: send "stream": true with it, or leave it out')
         return body
 
     def warnings(self) -> list[str]:
@@ -176,7 +190,7 @@ class Message(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"] = "user"
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[dict[str, Any]] | None = None
     tool_calls: list[dict[str, Any]] | None = None
 
@@ -224,6 +238,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     def _as_llama_cpp_has_it(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
+        check_request(body)
         return {
             **body,
             "response_format": _response_format(body),
