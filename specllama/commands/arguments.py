@@ -48,6 +48,24 @@ def whole(least: int, most: int = LARGEST_INT) -> Callable[[str], int]:
     return parse
 
 
+def usable(name: str, kind: type[float]) -> Callable[[str], float]:
+    """The type of an argument that is a sampler's parameter: of NaN, say, no text can be made."""
+
+    def parse(text: str) -> float:
+        from specllama import _core
+
+        value = kind(text)
+        params: dict[str, Any] = {name: value}
+        try:
+            _core.SamplerParams(**params)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return value
+
+    parse.__name__ = kind.__name__  # by which argparse calls what is no number
+    return parse
+
+
 def utf8_text(given: str) -> str:
     """The type of an argument that a model reads."""
     try:
@@ -184,11 +202,11 @@ def add_context_arguments(parser: argparse.ArgumentParser) -> None:
 def add_sampling_arguments(parser: argparse.ArgumentParser, seed: str = _SEED) -> None:
     """Add the sampler chain and its seed, of which `seed` says what it means."""
     group = parser.add_argument_group("sampling (unset values are llama-cpp-python's)")
-    group.add_argument("--temp", type=float, metavar="T", help="0 is greedy")
+    group.add_argument("--temp", type=usable("temperature", float), metavar="T", help="0 is greedy")
     group.add_argument("--top-k", type=whole(-1), metavar="K", help="0 or -1: all")
-    group.add_argument("--top-p", type=float, metavar="P")
-    group.add_argument("--min-p", type=float, metavar="P")
-    group.add_argument("--repeat-penalty", type=float, metavar="X")
+    group.add_argument("--top-p", type=usable("top_p", float), metavar="P")
+    group.add_argument("--min-p", type=usable("min_p", float), metavar="P")
+    group.add_argument("--repeat-penalty", type=usable("repeat_penalty", float), metavar="X")
     group.add_argument("--seed", type=int, metavar="N", help=seed)
 
 
@@ -199,7 +217,8 @@ def add_server_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("more sampling (as in llama-server)")
     for sampler in _core.server_samplers():
         number, shown = (int, "N") if isinstance(sampler.default, int) else (float, "X")
-        group.add_argument(sampler.option, dest=sampler.name, type=number, metavar=shown, help=sampler.summary)
+        kind = usable(sampler.name, number)
+        group.add_argument(sampler.option, dest=sampler.name, type=kind, metavar=shown, help=sampler.summary)
     group.add_argument(
         "--dry-sequence-breaker",
         dest="dry_sequence_breakers",

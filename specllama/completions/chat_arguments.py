@@ -8,7 +8,7 @@ from typing import Any
 
 from specllama.backend.base_class import BaseLlama
 
-from .llama_cpp_arguments import nearest
+from .llama_cpp_arguments import checked_stops, nearest
 
 _MESSAGE = "[{'role': 'user', 'content': 'Hello'}]"
 _OF_MESSAGE = (
@@ -37,6 +37,7 @@ def check_chat(llama: BaseLlama, given: Mapping[str, Any]) -> None:
     for name in ("tools", "functions"):
         if not isinstance(given.get(name) or [], (list, tuple)):
             raise TypeError(f"{name}={given[name]!r:.100} must be a list of what may be called, or None")
+    checked_stops(given.get("stop"))
     forced = _forced_function(given)
     answer = given.get("response_format")
     check_format(answer)

@@ -27,7 +27,7 @@ from specllama.engine.watch import watch_of_call
 from specllama.token import Origin, Token
 from specllama.warn import warn
 
-from .llama_cpp_arguments import sampling_of
+from .llama_cpp_arguments import checked_stops, sampling_of
 from .logprobs import LogprobLog, prompt_logprobs
 from .prompt_only import is_prompt_only
 from .text import TextAssembler
@@ -45,14 +45,14 @@ class Completion:
         self._prompt = checked_prompt(arguments["prompt"])
         self._echo: bool = arguments["echo"]
         self._stream: bool = arguments["stream"]
-        self._num_logprobs: int | None = arguments["logprobs"]
+        self._num_logprobs = _checked_logprobs(arguments["logprobs"])
         self._id = f"cmpl-{uuid.uuid4()}"
         self._created = int(time.time())
         self._model_name = llama.model_path if arguments["model"] is None else arguments["model"]
         self._prompt_tokens = prompt_tokens_of(llama, self._prompt, arguments["suffix"])
         self._warn_double_bos()
         self._max_tokens = self._room_for(arguments["max_tokens"])
-        stops = _stop_sequences(arguments["stop"])
+        stops = [text.encode("utf-8") for text in checked_stops(arguments["stop"])]
         self._assembler = TextAssembler(llama, self._prompt_tokens, stops, at_start=not self._prompt)
         self._log = None if self._num_logprobs is None else LogprobLog(llama, self._num_logprobs)
         seed, seed_given = seed_for_completion(llama, arguments["seed"])
@@ -255,6 +255,8 @@ def _checked_max_tokens(value: Any) -> int:
     return checked_index("max_tokens", value, "an int, or None for as many as fit")
 
 
-def _stop_sequences(stop: str | list[str] | None) -> list[bytes]:
-    texts = [stop] if isinstance(stop, str) else list(stop or ())
-    return [text.encode("utf-8") for text in texts if text]
+def _checked_logprobs(value: Any) -> int | None:
+    """How many alternatives to each token; None for no log-probabilities."""
+    if value is None or isinstance(value, bool):  # a flag in chats, which llama_cpp takes for a number here
+        return None if value is None else int(value)
+    return checked_index("logprobs", value, "a whole number: how many alternatives to give for each token")

@@ -109,6 +109,18 @@ def given_to(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     return dict(list(_signature(method).bind(None, *args, **kwargs).arguments.items())[1:])
 
 
+def checked_stops(stop: Any) -> list[str]:
+    """The texts that end a text. Empty ones end none.
+
+    Raises:
+        TypeError: neither a text nor a list of texts.
+    """
+    texts = [stop] if isinstance(stop, str) else stop or []
+    if not isinstance(texts, (list, tuple, set)) or not all(text is None or isinstance(text, str) for text in texts):
+        raise TypeError(f"stop={stop!r:.100} must be a text or a list of texts, at the first of which the answer ends")
+    return [text for text in texts if text]
+
+
 def check_constructor(kwargs: dict[str, Any]) -> None:
     """Look at what goes on to llama_cpp.Llama's constructor, which ignores names that it does not know.
 

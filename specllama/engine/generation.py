@@ -23,6 +23,7 @@ from specllama.token import Origin
 
 from .closed import is_open, require_open
 from .prompt_tokens import token_ids
+from .request import checked_callables
 from .schema_constraint import schema_constraint
 from .session import Session
 from .vocabulary import grammar_of
@@ -57,7 +58,10 @@ class Generation:
         self._last_active = 0.0
         self._sample_seconds = 0.0
         self._fallback_reason = request.fallback_reason()
-        self._processors = llama_cpp.LogitsProcessorList(request.logits_processor or ())
+        self._processors = llama_cpp.LogitsProcessorList(
+            checked_callables("logits_processor", request.logits_processor)
+        )
+        self._criteria = checked_callables("stopping_criteria", request.stopping_criteria)
         self._own_sampler: LlamaCppSampler | None = None  # for text that is decoded plainly
         self._tally: Tally | None = None
         self._watch = watch_of_call()
@@ -244,10 +248,11 @@ class Generation:
         self._drafting_stopped = self._engine.drafting_stopped
 
     def _stops(self) -> bool:
-        criteria = self._request.stopping_criteria
-        if criteria is None:
+        if not self._criteria:
             return False
-        self.stopped_by_criteria = bool(criteria(self._llama.input_ids[: self._position], self.logits()))
+        history, logits = self._llama.input_ids[: self._position], self.logits()
+        answers = [criterion(history, logits) for criterion in self._criteria]  # each is asked, as in llama_cpp
+        self.stopped_by_criteria = any(answers)
         return self.stopped_by_criteria
 
     def _speculate(self) -> Iterable[tuple[int, Origin]]:

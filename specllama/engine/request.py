@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from specllama import _core
@@ -42,6 +42,18 @@ def checked_bias(given: Any, n_vocab: int) -> dict[int, float]:
             raise TypeError(f"logit_bias: {bias!r:.100} for token {number} must be a number")
         found[number] = float(bias)
     return found
+
+
+def checked_callables(name: str, given: Any) -> list[Callable[..., Any]]:
+    """``logits_processor`` or ``stopping_criteria``: one function, a list of them, or None.
+
+    Raises:
+        TypeError: anything else.
+    """
+    functions = [given] if callable(given) and not isinstance(given, list) else given or []
+    if not isinstance(functions, (list, tuple)) or not all(map(callable, functions)):
+        raise TypeError(f"{name}={given!r:.100} must be a function, or a list of functions")
+    return list(functions)
 
 
 def checked_sampling(sampling: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +98,7 @@ class Request:
     @property
     def keeps_logits(self) -> bool:
         """Whether somebody looks at the logits of a token after it is out."""
-        return self.wants_logits or self.stopping_criteria is not None
+        return self.wants_logits or bool(self.stopping_criteria)
 
     def fallback_reason(self) -> str | None:
         """What of this cannot be applied exactly under speculation yet."""

@@ -35,8 +35,7 @@ def parts_passed_over(schema: str) -> list[str]:
         TooLargeError: the grammar would be too long.
         Exception: whatever the converter raises.
     """
-    converter: Any = _Converter()
-    converter.visit(converter.resolve_refs(json.loads(schema), "stdin"), "")
+    converter = _visited(schema)
     return list(dict.fromkeys(converter.passed_over))
 
 
@@ -47,9 +46,21 @@ def grammar_of_schema(schema: str) -> str:
         TooLargeError: it would be too long.
         Exception: whatever that raises.
     """
-    converter: Any = _Converter()
-    converter.visit(converter.resolve_refs(json.loads(schema), "stdin"), "")
+    converter = _visited(schema)
     return str(converter.format_grammar())
+
+
+def _visited(schema: str) -> Any:
+    converter: Any = _Converter()
+    try:
+        resolved = converter.resolve_refs(json.loads(schema), "stdin")
+    except AssertionError as error:
+        reference = re.search(r"ref stdin(\S*):", str(error))
+        if reference is None:
+            raise
+        raise ValueError(f"$ref {reference[1]!r:.80} leads to nothing in the schema: define it there") from error
+    converter.visit(resolved, "")
+    return converter
 
 
 def _repeated(schema: dict[str, Any]) -> tuple[tuple[str, ...], str]:
@@ -87,9 +98,12 @@ class _Converter(SchemaConverter):
 
     def visit(self, schema: Any, name: str) -> Any:
         self._write(_OF_VISIT, "in all")
-        if isinstance(schema, dict):
-            found = passed_over(schema, self._refs.get)
-            self.passed_over += [f"{keyword} in {name or 'the schema'!r:.80}" for keyword in found]
+        if not isinstance(schema, dict):
+            raise ValueError(
+                f"{name or 'the schema':.80} is {json.dumps(schema)[:80]}: give an object; {{}} allows anything"
+            )
+        found = passed_over(schema, self._refs.get)
+        self.passed_over += [f"{keyword} in {name or 'the schema'!r:.80}" for keyword in found]
         keys, reference = _repeated(schema)
         for key in keys:
             count = schema.get(key)

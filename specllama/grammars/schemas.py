@@ -23,6 +23,7 @@ _followed: contextvars.ContextVar[Mapping[str, SchemaGrammar]] = contextvars.Con
 )
 _known: contextvars.ContextVar[bool] = contextvars.ContextVar("specllama_schemas_known", default=False)
 _MOST_PARTS = 5
+_ALTERNATIVES = ("enum", "anyOf", "oneOf")
 _LONGEST_REASON = 200  # characters: the converter quotes the schema
 
 
@@ -161,6 +162,9 @@ def _chosen_tool(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _why_not(what: str, schema: Any) -> str | None:
     """Why nothing makes a grammar of a schema."""
+    empty = next((name for name in _ALTERNATIVES if _has_empty(schema, name)), None)
+    if empty is not None and _why_not_matched(schema) is not None:
+        raise ValueError(f"{what} has {empty}: [], which no answer can follow: give it values, or leave it out")
     try:
         reason = _why_not_text(json.dumps(schema))
     except TooLargeError:
@@ -172,6 +176,17 @@ def _why_not(what: str, schema: Any) -> str | None:
     except (TypeError, ValueError):  # no JSON
         return None
     return None if reason is None or _why_not_matched(schema) is None else reason
+
+
+def _has_empty(schema: Any, keyword: str) -> bool:
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict) and part.get(keyword) == []:
+            return True
+        if isinstance(part, (dict, list)):
+            waiting += part.values() if isinstance(part, dict) else part
+    return False
 
 
 def _too_much(what: str, schema: Any) -> ValueError:

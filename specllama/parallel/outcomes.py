@@ -23,8 +23,8 @@ _PATIENCE = 0.7  # seconds that Ctrl-C waits for the threads, which end as soon 
 class Outcomes(Iterator[Outcome]):
     """The outcomes, in the order in which they end. At most two for each place wait to be taken.
 
-    ``close`` ends what is under way, from any thread; so does an exception in the source of the jobs, which is raised
-    here once. Read to its end, or close it.
+    ``close`` ends what is under way, from any thread. An exception in the source of the jobs is raised here once,
+    behind the outcomes of the jobs before it. Read to its end, or close it.
     """
 
     def __init__(self, places: Places, count: int, jobs: Iterable[Job]) -> None:
@@ -33,6 +33,7 @@ class Outcomes(Iterator[Outcome]):
         self._llama = places.llama  # nobody else may hold it
         self._jobs = enumerate(jobs)
         self._source = threading.Lock()  # the jobs may be made by a generator
+        self._source_error: BaseException | None = None  # after which nothing is read
         self._ended: queue.Queue[Outcome | BaseException | None] = queue.Queue(maxsize=2 * count)
         self._watches: dict[int, Watch] = {}
         self._closed = threading.Event()
@@ -63,6 +64,9 @@ class Outcomes(Iterator[Outcome]):
             else:
                 return ended
         self.close()
+        if self._source_error is not None:
+            error, self._source_error = self._source_error, None
+            raise error
         raise StopIteration
 
     def close(self) -> None:
@@ -92,7 +96,10 @@ class Outcomes(Iterator[Outcome]):
                 if not self._source.acquire(timeout=_CLOSING):
                     continue
                 try:
-                    number, job = next(self._jobs, (-1, None))
+                    number, job = (-1, None) if self._source_error else next(self._jobs, (-1, None))
+                except BaseException as error:
+                    self._source_error = error
+                    break
                 finally:
                     self._source.release()
                 if job is None:

@@ -1,0 +1,127 @@
+"""What was done is not lost by an error, and errors say what was wrong and what to give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import pytest
+
+import specllama
+from specllama.cli import main
+
+if TYPE_CHECKING:
+    from batches import Files
+    from conftest import MakeLlama
+
+
+class BrokenError(Exception):
+    pass
+
+
+def breaking(count: int) -> Iterator[str]:
+    for i in range(count):
+        yield f"the cat {i}"
+    raise BrokenError("no more")
+
+
+@pytest.mark.parametrize("max_parallel", [1, 2, 4])
+def test_a_source_of_prompts_that_breaks(make_llama: MakeLlama, max_parallel: int) -> None:
+    """The texts before it come first, then its error, once."""
+    llm = make_llama(max_parallel=max_parallel)
+    outcomes: Any = llm.create_completions(breaking(3), max_tokens=8, stream=True)
+    found = [next(outcomes) for _ in range(3)]
+    assert sorted(outcome.index for outcome in found) == [0, 1, 2]
+    assert [outcome.error for outcome in found] == [None] * 3
+    with pytest.raises(BrokenError, match="no more"):
+        next(outcomes)
+    assert list(outcomes) == []
+    with pytest.raises(BrokenError, match="no more"):
+        llm.create_completions(breaking(3), max_tokens=2)
+    assert llm.create_completions(["the cat"], max_tokens=2)[0].error is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("stop", 5, "stop=5 must be a text or a list of texts"),
+        ("stop", [5], r"stop=\[5\] must be a text or a list of texts"),
+        ("stop", b"a", "stop=b'a' must be a text"),
+        ("logprobs", 1.5, "logprobs=1.5 must be a whole number: how many alternatives"),
+        ("logprobs", "x", "logprobs='x' must be a whole number"),
+        ("stopping_criteria", 5, "stopping_criteria=5 must be a function, or a list of functions"),
+        ("logits_processor", [5], r"logits_processor=\[5\] must be a function, or a list of functions"),
+    ],
+)
+def test_arguments_of_another_type(make_llama: MakeLlama, name: str, value: Any, why: str) -> None:
+    llm = make_llama()
+    with pytest.raises(TypeError, match=why):
+        llm.create_completion("the", max_tokens=2, **{name: value})
+    if name == "stop":
+        with pytest.raises(TypeError, match=why):
+            llm.create_chat_completion([{"role": "user", "content": "a"}], max_tokens=2, stop=value)
+
+
+@pytest.mark.parametrize("form", [lambda f: f, lambda f: [f], lambda f: (f, f)])
+def test_functions_and_lists_of_them(make_llama: MakeLlama, form: Any) -> None:
+    llm = make_llama()
+    asked: list[int] = []
+
+    def stop(ids: Any, logits: Any) -> bool:
+        return len(ids) > 6
+
+    def note(ids: Any, scores: Any) -> Any:
+        asked.append(len(ids))
+        return scores
+
+    settings: dict[str, Any] = {"max_tokens": 20, "temperature": 0.0}
+    theirs = llama_cpp.StoppingCriteriaList([stop])
+    expected = llm.create_completion("the", stopping_criteria=theirs, **settings)["choices"]
+    assert expected[0]["finish_reason"] == "stop"
+    given = {"stopping_criteria": form(stop), "logits_processor": form(note)}
+    assert llm.create_completion("the", **given, **settings)["choices"] == expected
+    assert asked
+
+
+def answer_of(llm: specllama.Llama, schema: Any) -> Any:
+    form: Any = {"type": "json_object", "schema": schema}
+    return llm.create_chat_completion([{"role": "user", "content": "a"}], max_tokens=4, response_format=form)
+
+
+@pytest.mark.usefixtures("without_llguidance")
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, r"\$ref '#/\$defs/b' leads to nothing"),
+        ({"type": "object", "properties": {"a": True}}, r"a is true: give an object; \{\} allows anything"),
+        (True, "the schema is true: give an object"),
+    ],
+)
+def test_schemas_that_no_grammar_follows(make_llama: MakeLlama, schema: Any, why: str) -> None:
+    with pytest.warns(UserWarning, match=why):
+        answer_of(make_llama(), schema)
+
+
+@pytest.mark.parametrize("keyword", ["enum", "anyOf", "oneOf"])
+def test_schemas_that_no_answer_follows(make_llama: MakeLlama, keyword: str) -> None:
+    with pytest.raises(ValueError, match=rf"response_format has {keyword}: \[\], which no answer can follow: give it"):
+        answer_of(make_llama(), {keyword: []})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("--temp", "nan", "temperature=nan is not a usable value: it must be"),
+        ("--repeat-penalty", "0", "repeat_penalty=0 is not a usable value"),
+        ("--xtc-probability", "-1", "xtc_probability=-1 is not a usable value"),
+        ("--temp", "warm", "invalid float value: 'warm'"),
+    ],
+)
+def test_samplers_that_no_line_could_use(
+    files: Files, capsys: pytest.CaptureFixture[str], option: str, value: str, why: str
+) -> None:
+    files.write({"prompt": "the"})
+    assert main([*files.line, option, value]) == 2
+    assert why in capsys.readouterr().err
+    assert not files.target.exists()
