@@ -185,7 +185,7 @@ def test_a_memory_that_cannot_be_shared(
         ("in", "-", 2, "--output - is no file"),
         (".", "out", 2, "--input . is no file"),
         ("in", "in", 2, "--input and --output are both"),
-        ("missing", "out", 1, "No such file"),
+        ("missing", "out", 1, "does not exist: give the path"),
     ],
 )
 def test_files_that_cannot_be(

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 import faults
 import pytest
@@ -61,6 +62,26 @@ def test_killed_in_the_middle_again_and_again(files: Files, batch_llm: specllama
     for number in range(1, len(MANY) + 1, 11):
         alone = batch_llm.create_completion(**MANY[number - 1], max_tokens=48, temperature=0.8, seed=2)
         assert found[number]["text"] == alone["choices"][0]["text"]
+
+
+def test_a_signal_between_an_answer_and_its_count(
+    files: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the tokens of what is not answered yet are among those that it took the time for."""
+    files.write(*MANY)
+    add = Answers.add
+
+    def interrupted(answers: Answers, answer: dict[str, Any]) -> None:
+        add(answers, answer)
+        if files.num_whole() == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Answers, "add", interrupted)
+    assert cli.main([*files.line, "-n", "64", "--temp", "1"]) == 130
+    said = capsys.readouterr().err
+    assert f"3 of {len(MANY)} answers are in {files.target}: the same command goes on with the others" in said
+    num_tokens = int(said.partition(" tokens in ")[0].split()[-1])
+    assert num_tokens > 3 * 64
 
 
 @has_signals

@@ -51,6 +51,9 @@ class FakeLlama:
         self.stats = FakeStats()
         self.input_ids = [7, 8, 0, 1, 2, 3, 99, 99]
 
+    def n_ctx(self) -> int:
+        return int(self.options["n_ctx"])
+
     def create_completion(self, prompt: str, *, stream: bool, **options: Any) -> Iterator[dict[str, Any]]:
         self.call = {"prompt": prompt, **options}
         for token in range(len(ANSWER)):

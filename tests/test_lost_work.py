@@ -13,7 +13,7 @@ from specllama.cli import main
 
 if TYPE_CHECKING:
     from batches import Files
-    from conftest import MakeLlama
+    from conftest import MakeLlama, TinyFiles
 
 
 class BrokenError(Exception):
@@ -125,3 +125,29 @@ def test_samplers_that_no_line_could_use(
     assert main([*files.line, option, value]) == 2
     assert why in capsys.readouterr().err
     assert not files.target.exists()
+
+
+def test_a_missing_input(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(files.line) == 1
+    assert f"--input {files.source} does not exist: give the path of a file" in capsys.readouterr().err
+    assert not files.target.exists()
+
+
+def test_a_name_that_cannot_be_quantized(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["quantize", "zzz", "Q8_0"]) == 1
+    assert "zzz does not exist: check the path, or see `specllama pull --list`" in capsys.readouterr().err
+
+
+def test_a_context_that_was_rounded_up(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    for size, shown in (("1", True), ("256", False), ("0", False)):
+        assert main(["generate", "-m", str(tiny_files.target), "-t", "1", "-c", size, "-p", "a", "-n", "2"]) == 0
+        assert ("--ctx-size 1 became 256: llama.cpp" in capsys.readouterr().err) == shown
+
+
+def test_lines_that_are_no_chats(files: Files) -> None:
+    files.write({"messages": "hi"}, {"messages": []}, {"messages": ["hi"]})
+    assert main([*files.line, "--quiet"]) == 0
+    problems = [answer["error"]["message"] for _, answer in sorted(files.by_index().items())]
+    assert "messages='hi' must be a list of messages" in problems[0]
+    assert "there are no messages" in problems[1]
+    assert "the message 'hi' must be a dict" in problems[2]

@@ -71,6 +71,11 @@ class Answers:
         with self._stack:
             os.fsync(self._file.fileno())
 
+    def num_whole(self) -> int:
+        """How many answers are in the file, counted there."""
+        with self._path.open("rb") as file:
+            return sum(line.endswith(b"\n") for line in file)
+
     def _read(self) -> tuple[dict[bytes, int], int]:
         """The answers that are there, and where the last one ends. Behind it may be half a line, or a hole."""
         keys: dict[bytes, int] = {}

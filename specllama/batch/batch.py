@@ -78,9 +78,9 @@ class Batch:
 
     @property
     def stats(self) -> Stats:
-        """Statistics of the texts of this run. The time is that of the run."""
+        """Statistics of the texts of this run, those that were interrupted too. The time is that of the run."""
         seconds = time.monotonic() - self._started
-        stats = self._total.stats()
+        stats = sum(self._tallies.values(), self._total).stats()
         speed = stats.num_tokens / seconds if seconds > 0 else 0.0
         return dataclasses.replace(stats, total_seconds=seconds, tokens_per_second=speed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -282,7 +283,13 @@ def load_llama(arguments: argparse.Namespace) -> Llama:
         verify=arguments.verify,
         cache_tokens=getattr(arguments, "cache_tokens", None),
     )
-    return Llama(arguments.model, verbose=False, **options, **context_options(arguments))
+    llm = Llama(arguments.model, verbose=False, **options, **context_options(arguments))
+    if arguments.ctx_size not in (0, llm.n_ctx()):
+        print(
+            f"specllama: --ctx-size {arguments.ctx_size} became {llm.n_ctx()}: llama.cpp takes multiples of 256",
+            file=sys.stderr,
+        )
+    return llm
 
 
 def _given(**options: Any) -> dict[str, Any]:

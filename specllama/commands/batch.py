@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
                 batch.run(min(arguments.parallel, survey.num_lines - survey.num_done), _shown(arguments, survey))
             except (KeyboardInterrupt, SystemExit) as error:
                 interrupted = error
-    _report(arguments, batch, survey)
+    _report(arguments, batch, survey, answers.num_whole())
     if interrupted is not None:
         raise interrupted
     return 0
@@ -94,6 +94,10 @@ def _check_files(source: Path, output: Path) -> None:
     for option, path in (("--input", source), ("--output", output)):
         if str(path) == "-" or (path.exists() and not path.is_file()):
             raise ValueError(f"{option} {path} is no file: a batch reads it again in order to go on where it stopped")
+    if not source.exists():
+        raise FileNotFoundError(
+            f"--input {source} does not exist: give the path of a file with a prompt, a chat or a request on each line"
+        )
     with source.open("rb"):  # before the output is made
         pass
     if output.exists() and source.samefile(output):
@@ -123,10 +127,11 @@ def _shown(arguments: argparse.Namespace, survey: Survey) -> Shown | None:
     return functools.partial(progress_bar, total=survey.num_lines, num_done=survey.num_done)
 
 
-def _report(arguments: argparse.Namespace, batch: Batch, survey: Survey) -> None:
-    num_done = survey.num_done + batch.num_texts
-    if not arguments.quiet and batch.num_texts:
-        print(batch.stats, file=sys.stderr)
+def _report(arguments: argparse.Namespace, batch: Batch, survey: Survey, num_done: int) -> None:
+    """Say what became of it. A signal may have come between an answer and its count, so `num_done` is of the file."""
+    stats = batch.stats
+    if not arguments.quiet and stats.num_tokens:
+        print(stats, file=sys.stderr)
     if batch.num_errors:
         print(f"{batch.num_errors} of {batch.num_texts} texts failed: their answers say why", file=sys.stderr)
     if num_done < survey.num_lines:

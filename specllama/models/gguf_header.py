@@ -42,7 +42,9 @@ def read_header(path: str | os.PathLike[str]) -> GgufHeader:
     """
     path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist")
+        raise FileNotFoundError(
+            f"{path} does not exist: check the path, or see `specllama pull --list` for model names"
+        )
     if not path.is_file():
         raise ValueError(f"{path} is not a file")
     with path.open("rb") as file:
