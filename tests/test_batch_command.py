@@ -124,7 +124,7 @@ def test_bad_lines_have_errors_of_their_own(
         ("{", "ValueError", "not JSON"),
         ({"text": "hello"}, "ValueError", "neither `prompt` nor `messages`"),
         ({"prompt": "x", "messages": []}, "ValueError", "both `prompt` and `messages`"),
-        ({"prompt": "word " * 5000}, "ValueError", "n_ctx"),
+        ({"prompt": "word " * 5000}, "ValueError", "context window"),
         ({"prompt": "x", "temprature": 1}, "TypeError", "temprature"),
         ({"prompt": "x", "temperature": "hot"}, "TypeError", "temperature"),
         ({"prompt": "x", "stream": True}, "ValueError", "no streams"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 import pytest
+from batches import MANY
 
 import specllama
 from specllama.cli import main
@@ -142,6 +145,30 @@ def test_a_context_that_was_rounded_up(tiny_files: TinyFiles, capsys: pytest.Cap
     for size, shown in (("1", True), ("256", False), ("0", False)):
         assert main(["generate", "-m", str(tiny_files.target), "-t", "1", "-c", size, "-p", "a", "-n", "2"]) == 0
         assert ("--ctx-size 1 became 256: llama.cpp" in capsys.readouterr().err) == shown
+
+
+def test_lines_that_are_too_long(files: Files) -> None:
+    """Nothing of them is tokenized, and of the longest nothing is kept. They are known again."""
+    long = "a " * 2_000_000
+    chat = {"messages": [{"role": "user", "content": long}]}
+    files.write({"prompt": long}, chat, {"prompt": "a " * 9_000_000}, MANY[0])
+    start = time.monotonic()
+    assert main([*files.line, "-n", "1", "--quiet"]) == 0
+    assert time.monotonic() - start < 10
+    answers = files.by_index()
+    for index in (1, 2):
+        assert "bytes of text exceed context window of 256 tokens" in answers[index]["error"]["message"]
+    assert answers[3]["error"]["message"] == "line 3: the line has more than 8388608 bytes: shorten it"
+    assert answers[4]["text"]
+    assert main([*files.line, "-n", "1", "--quiet"]) == 0
+    assert files.by_index() == answers
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="a device of Linux")
+def test_a_corpus_without_an_end(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["generate", "-m", str(tiny_files.target), "-md", "lookup", "--lookup-corpus", "/dev/zero", "-p", "a"]
+    assert main(line) == 1
+    assert "a lookup corpus from /dev/zero: it has more than 67108864 bytes; give a part" in capsys.readouterr().err
 
 
 def test_lines_that_are_no_chats(files: Files) -> None:

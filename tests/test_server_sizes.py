@@ -138,6 +138,46 @@ def test_only_some_large_bodies_are_in_memory(served: Served, monkeypatch: pytes
         assert [one.result(60) for one in [*slow, waits]] == [200] * 5
 
 
+def test_who_sends_slowly_keeps_nobody_waiting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They announce 8 MB, send 70 KB, and nothing more, or a byte now and then."""
+    monkeypatch.setattr("specllama.server.request_limits._PATIENCE", 0.5)
+    host, port = served.url.removeprefix("http://").split(":")
+    done = threading.Event()
+    replies: list[bytes] = []
+
+    def send_slowly(again: bool) -> None:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(head.encode() + b"Content-Length: 8000000\r\n\r\n" + b" " * 70_000)
+            connection.settimeout(0.05)
+            while not done.is_set():
+                try:
+                    if again:
+                        connection.sendall(b" ")
+                    replies.append(connection.recv(1 << 16))
+                    break
+                except TimeoutError:
+                    pass
+                except OSError:
+                    break
+
+    slow = [threading.Thread(target=send_slowly, args=(number % 2 == 0,)) for number in range(8)]
+    for thread in slow:
+        thread.start()
+    try:
+        time.sleep(0.3)
+        start = time.monotonic()
+        content = body(prompt="a").ljust(100_000)
+        reply = served.client.post("/v1/completions", content=content, headers=JSON, timeout=60)
+        assert reply.status_code == 200
+        assert time.monotonic() - start < 8
+    finally:
+        done.set()
+        for thread in slow:
+            thread.join()
+    assert any(b" 408 " in reply and b"slower than 32768 bytes a second" in reply for reply in replies)
+
+
 def test_what_is_no_json_is_said(served: Served) -> None:
     for content, why in (
         (b"{", "not JSON: Expecting property name"),

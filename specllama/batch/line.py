@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from specllama.prompts.reading import object_of
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LONGEST = 8 << 20  # bytes of a line, as many as the server takes of a request
 _REQUEST = ("url", "method", "body")
 
 
@@ -50,10 +52,26 @@ def lines_of(path: Path) -> Generator[Line, None, None]:
     """
     named: dict[bytes, int] = {}
     with path.open("rb") as file:
-        for number, raw in enumerate(file, 1):
+        for number in itertools.count(1):
+            raw = file.readline(_LONGEST)
+            if not raw:
+                return
             text = raw.removeprefix(_BYTE_ORDER_MARK).strip() if number == 1 else raw.strip()
-            if text:
+            if len(raw) == _LONGEST and not raw.endswith(b"\n"):
+                yield _too_long(number, raw, file)
+            elif text:
                 yield _line(number, text, named)
+
+
+def _too_long(number: int, beginning: bytes, file: BinaryIO) -> Line:
+    """A line of which only the beginning has been read. The rest is read, and not kept."""
+    digest = hashlib.blake2b(b"%d " % number + beginning, digest_size=16)
+    part = beginning
+    while part and not part.endswith(b"\n"):
+        part = file.readline(_LONGEST)
+        digest.update(part)
+    problem = ValueError(f"the line has more than {_LONGEST} bytes: shorten it")
+    return Line(number, digest.hexdigest(), {"index": number}, {}, problem)
 
 
 def _line(number: int, text: bytes, named: dict[bytes, int]) -> Line:

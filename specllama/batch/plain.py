@@ -7,12 +7,14 @@ from typing import Any
 from llama_cpp.llama_grammar import LlamaGrammar
 
 from specllama.backend.base_class import BaseLlama
+from specllama.engine.text_limits import require_room, size_of
 from specllama.parallel.outcome import Outcome
 from specllama.parallel.outcomes import arguments_of
 
 from .line import Line
 
 NO_STREAMS = 'a batch has no streams: leave "stream" out'
+_TEXTS = ("prompt", "suffix", "messages", "tools", "functions")
 _METHODS = {"prompt": "create_completion", "messages": "create_chat_completion"}
 
 
@@ -36,6 +38,7 @@ def generate(place: BaseLlama, line: Line, defaults: dict[str, Any]) -> dict[str
     if own.get("stream"):
         raise ValueError(NO_STREAMS)
     arguments = arguments_of(own, name, defaults)
+    require_room(size_of([arguments.get(part) for part in _TEXTS]), place.n_ctx())
     if isinstance(arguments.get("grammar"), str):
         arguments["grammar"] = LlamaGrammar.from_string(arguments["grammar"], verbose=False)
     response: dict[str, Any] = getattr(place, _METHODS[name])(**arguments)

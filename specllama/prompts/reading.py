@@ -12,6 +12,7 @@ from typing import Any
 from .prompt import Prompt
 
 _JSON_LINES = (".jsonl", ".json")
+_LONGEST = 64 << 20  # bytes
 _TEXT = "text"  # the category of what has none
 # The instruction under which instruct models are usually given HumanEval; its tasks are the beginnings of functions.
 _HUMANEVAL = "Complete this Python function. Answer with the code only.\n\n```python\n{}\n```"
@@ -78,10 +79,15 @@ def read_text(path: Path, what: str) -> str:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is not UTF-8.
+        ValueError: it is not UTF-8, or too long.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")  # Windows editors write a byte order mark
+        with path.open("rb") as file:
+            read = file.read(_LONGEST + 1)
+        if len(read) > _LONGEST:
+            raise ValueError(f"cannot read {what} from {path}: it has more than {_LONGEST} bytes; give a part of it")
+        text = read.decode("utf-8-sig")  # Windows editors write a byte order mark
+        return text.replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         raise OSError(f"cannot read {what} from {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from specllama import Llama, __version__
+from specllama.engine.text_limits import require_room
 from specllama.engine.watch import Stopped
 from specllama.parallel.places import checked_max_parallel
 
@@ -27,7 +28,7 @@ from .metrics import Metrics, RequestsCounted
 from .page import page_and_policy
 from .replies import EventStream, JsonReply, stopped_when_client_leaves
 from .request_limits import MAX_BODY, Bodies
-from .requests import ChatRequest, CompletionRequest, DetokenizeRequest, require_room
+from .requests import ChatRequest, CompletionRequest, DetokenizeRequest
 from .worker import Worker
 
 

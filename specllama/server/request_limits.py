@@ -7,6 +7,8 @@ import concurrent.futures
 import contextlib
 import json
 import re
+import time
+from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -21,6 +23,8 @@ MAX_BODY = 8 << 20
 _MOST_VALUES = 1 << 17
 _MOST_WITHOUT_IDS = 1 << 14
 _SECONDS_TO_SEND = 60
+_SLOWEST = 1 << 15  # bytes in a second, of a large body: it keeps others waiting
+_PATIENCE = 3.0  # seconds that it may be behind
 _LARGE = 1 << 16  # bytes: of larger bodies only so many are in memory at once
 _MOST_LARGE = 4
 _MOST_PROBLEMS = 5
@@ -76,16 +80,24 @@ class Bodies:
             return await asyncio.get_running_loop().run_in_executor(self._threads, _parse, body, model)
 
     async def _read(self, request: Request, memory: contextlib.AsyncExitStack) -> bytes:
-        """The bytes. A large body takes its place in `memory`, and waits until there is one: nobody reads on then."""
+        """The bytes. A large body takes its place in `memory`, and waits until there is one: nobody reads on then.
+
+        From then on it must come fast enough, because others wait for its place.
+        """
         declared = request.headers.get("content-length", "")
         self._require_fits(int(declared) if declared.isdecimal() else 0)
         body = bytearray()
-        async for part in request.stream():
+        parts = request.stream()
+        last: float | None = None  # when the next part has to be here
+        while (part := await _before(last, anext(parts, None))) is not None:
             was_small = len(body) <= _LARGE
             body += part
             self._require_fits(len(body))
             if was_small and len(body) > _LARGE:
                 await memory.enter_async_context(self._large)
+                last = time.monotonic() + _PATIENCE
+            elif last is not None:
+                last = min(last + len(part) / _SLOWEST, time.monotonic() + _PATIENCE)
         return bytes(body)
 
     def _require_fits(self, num_bytes: int) -> None:
@@ -95,6 +107,16 @@ class Bodies:
                 f"the body has more than {self._most_bytes} bytes: send less, or start the server with a larger "
                 "--max-body (create_app: max_body)",
             )
+
+
+async def _before(last: float | None, part: Awaitable[bytes | None]) -> bytes | None:
+    """The part, if it comes before this moment."""
+    try:
+        return await asyncio.wait_for(part, None if last is None else last - time.monotonic())
+    except asyncio.TimeoutError:
+        raise HTTPException(
+            408, f"the body came slower than {_SLOWEST} bytes a second, and others wait for its place: send it faster"
+        ) from None
 
 
 def _require_plain(request: Request) -> None:

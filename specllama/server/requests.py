@@ -27,6 +27,7 @@ from specllama.completions.llama_cpp_arguments import nearest
 from specllama.completions.prompt_only import prompt_only
 from specllama.engine.number_limits import LARGEST_INT
 from specllama.engine.options import Verify
+from specllama.engine.text_limits import BYTES_OF_TOKEN, require_room, size_of
 from specllama.grammars.schemas import schemas_are_known, why_not_enforced
 from specllama.samplers.fields import SamplerFields
 
@@ -39,7 +40,6 @@ _WITHOUT_EFFECT = {
 }
 _OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}  # what an answer must be
 _THEIRS = {"n", "best_of", "user", "logit_bias_type", "min_tokens"}  # theirs that no method of Llama takes
-_BYTES_OF_TOKEN = 64  # more than texts of many tokens have
 _LEAST_OF_MESSAGE = 4  # tokens: chat templates put about as many around each
 _MOST_LOGPROBS = 20  # OpenAI's limit in chats; that in completions, 5, is too low for some clients of other servers
 _LONGEST_NAME = 60
@@ -89,28 +89,6 @@ Prompt = Annotated[
     str | list[int],
     PlainValidator(_one_prompt, json_schema_input_type=str | list[int] | Annotated[list[str], Field(max_length=1)]),
 ]
-
-
-def require_room(num_bytes: int, n_ctx: int) -> None:
-    """Refuse a text before it is tokenized, which may take minutes.
-
-    Raises:
-        ValueError: it has more bytes than so many tokens have.
-    """
-    if num_bytes > n_ctx * _BYTES_OF_TOKEN:
-        raise ValueError(
-            f"{num_bytes} bytes of text exceed context window of {n_ctx} tokens, for which at most {_BYTES_OF_TOKEN} "
-            "bytes each are taken: shorten the text, or start the server with a larger context (-c)"
-        )
-
-
-def _size_of(value: Any) -> int:
-    """Bytes of all texts in a value."""
-    if isinstance(value, str):
-        return len(value.encode("utf-8", errors="replace"))
-    if isinstance(value, dict):
-        return sum(_size_of(key) + _size_of(part) for key, part in value.items())
-    return sum(map(_size_of, value)) if isinstance(value, list) else 0
 
 
 class Additions(SamplerFields):
@@ -172,8 +150,8 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         Raises:
             ValueError: it is too long.
         """
-        size = _size_of(self.prompt) if isinstance(self.prompt, str) else len(self.prompt) * _BYTES_OF_TOKEN
-        require_room(size + _size_of(self.suffix), n_ctx)
+        size = size_of(self.prompt) if isinstance(self.prompt, str) else len(self.prompt) * BYTES_OF_TOKEN
+        require_room(size + size_of(self.suffix), n_ctx)
 
     def text(self) -> str:
         """What is asked, by which it is seen whether another request continues it."""
@@ -261,7 +239,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         if self._is_strict and (reason := self._not_enforced()):
             raise ValueError(f'{reason}; simplify it, or send "strict": false with it')
         texts = [message.model_dump() for message in self.messages]
-        require_room(_size_of([texts, self.tools, self.functions]), n_ctx)
+        require_room(size_of([texts, self.tools, self.functions]), n_ctx)
 
     def text(self) -> str:
         """What is asked, by which it is seen whether another request continues it."""
