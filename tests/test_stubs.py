@@ -35,7 +35,7 @@ def test_a_struct_is_read_only_and_shows_its_fields() -> None:
     index = _test.SuffixIndex()
     index.append(np.array([1, 2, 3, 1, 2], dtype=np.int32))
     match = index.longest()
-    assert repr(match) == "Match(next=2, length=2, num_same=1, num_other=0)"
+    assert repr(match) == "Match(next=2, length=2, num_other=0)"
     with pytest.raises(AttributeError):
         match.length = 3  # type: ignore[misc]
 

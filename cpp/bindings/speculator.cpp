@@ -43,16 +43,17 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
            bool keeps_logits) {
     std::vector<int32_t> tokens = to_vector(prompt);
     LogitsProcessor processor = python_processor(logits_processor, tokens);
-    Settings settings{sampler,
-                      &rule_by_name(rule),
-                      num_draft_tokens,
-                      paced,
-                      max_tokens,
-                      seed,
-                      std::move(processor),
-                      std::move(constraint),
-                      python_poll(poll),
-                      keeps_logits};
+    Settings settings;
+    settings.sampler = sampler;
+    settings.rule = &rule_by_name(rule);
+    settings.num_draft_tokens = num_draft_tokens;
+    settings.paced = paced;
+    settings.max_tokens = max_tokens;
+    settings.seed = seed;
+    settings.logits_processor = std::move(processor);
+    settings.constraint = std::move(constraint);
+    settings.poll = python_poll(poll);
+    settings.keeps_logits = keeps_logits;
     if (settings.sampler.has_dry()) {
         settings.sampler.dry_prompt = tokens;
     }

@@ -29,8 +29,8 @@ public:
 
     // The paused text that goes on next; null if none waits for that.
     static Seat * oldest_paused(const Seats & seats);
-    // Whether it may: what it held fits beside the others, or no other one is expected. Who has been away since before
-    // `since` is not.
+    // Whether it may go on: what it held fits beside the others, or no other text is expected. A text that has been
+    // away since before `since` is not expected.
     bool may_resume(const Seat & paused, const Seats & seats, double since) const;
     // Pauses the younger ones whose prompts are being decoded: they would take the room that others leave.
     void hold_back(const Seats & seats, const Seat & paused);

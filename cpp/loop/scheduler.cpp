@@ -457,7 +457,7 @@ std::size_t Scheduler::num_tokens(const std::vector<Want *> & group) {
     return count;
 }
 
-// Whether nobody is at work any more, or is waited for.
+// Whether the next batch can be decoded: no text is at work, and no text that is away is waited for.
 bool Scheduler::is_ready(double now) {
     if (wants_.empty() || num_working_ > 0) {
         return false;

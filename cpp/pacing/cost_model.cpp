@@ -55,8 +55,8 @@ void CostModel::observe(std::size_t n, double seconds) {
     }
 }
 
-// A size that was held up when it was first seen looks too dear to be tried again. So now and then one of those that
-// were hardly seen, the one that lies highest above the next smaller and the cheapest larger one, is unlearned.
+// A size that was held up when it was first seen looks too expensive to be tried again. So now and then one of those
+// that were hardly seen, the one that lies highest above the next smaller and the cheapest larger one, is unlearned.
 void CostModel::forget_worst_guess() {
     std::size_t worst = 0;
     double most = doubtful;

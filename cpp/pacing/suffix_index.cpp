@@ -50,10 +50,10 @@ SuffixIndex::Match SuffixIndex::longest_of(const Grams & grams) const {
     for (std::size_t visited = 0; at != 0 && visited < max_visited; ++visited) {
         const std::size_t length = tokens_[at] < 0 ? 0 : common(at - 1);
         if (length > best.length && length >= grams.length) {
-            best = {at, length, 0, 0};
+            best = {at, length, 0};
         }
         if (length == best.length && length > 0) {
-            (tokens_[at] == tokens_[best.next] ? best.num_same : best.num_other) += 1;
+            best.num_other += tokens_[at] == tokens_[best.next] ? 0 : 1;
         }
         at = grams.previous[at - 1];
     }

@@ -21,8 +21,7 @@ public:
     struct Match {
         std::size_t next = 0;       // index of the token that followed then; <= size()
         std::size_t length = 0;     // how many tokens agree, 0 if there is no match
-        std::size_t num_same = 0;   // of the occurrences as long as this one, this one included: those ...
-        std::size_t num_other = 0;  // ... that went on with the same token, and with another
+        std::size_t num_other = 0;  // of the occurrences as long as this one: those that another token followed
     };
 
     std::size_t size() const { return tokens_.size(); }

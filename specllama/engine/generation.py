@@ -69,7 +69,7 @@ class Generation:
         """Whether it has numbers to show."""
         self._rollback = "none"
         self._published = 0  # the n_tokens that this generation set
-        self._evaluated: int | None = None  # what it is by llama_cpp's count, once there is a token
+        self._evaluated: int | None = None  # llama_cpp's n_tokens for this text; None before the first token
         self._finished = False
         self.stopped_by_criteria = False
         self.origin: Origin = "plain"

@@ -190,7 +190,7 @@ class Session:
                 raise_closed()
             raise_busy()
         self._depth += 1
-        llama = self._llama()  # whoever gives up the last name for it in here would close it in here
+        llama = self._llama()  # kept: the block may drop the last other reference, which would close it here
         try:
             yield
         finally:

@@ -23,7 +23,6 @@ void bind_lookup_for_tests(py::module_ & module) {
     ResultStruct<Match>(module, "Match", "An earlier occurrence of the end of a text.")
         .field("next", &Match::next, "Index of the token that followed then.")
         .field("length", &Match::length, "How many tokens agree, 0 if there is no match.")
-        .field("num_same", &Match::num_same, "Occurrences as long as this one that went on with the same token.")
         .field("num_other", &Match::num_other, "Those that went on with another one.");
     py::class_<SuffixIndex>(module, "SuffixIndex", "Finds the longest earlier occurrence of the end of a text.")
         .def(py::init<>())
