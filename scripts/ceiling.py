@@ -5,7 +5,7 @@ use the machine: it measures T(n) first. Then it takes the target's greedy texts
 proposed at each of their places. From these and T(n) alone it computes two speedups over plain decoding:
 
 - The ceiling: no token is drafted that will be rejected, each round has the best length, and what can be looked up
-  costs nothing (dynamic programming over the text). Except by padding, no way of choosing can do better with these
+  costs nothing (dynamic programming over the text). No way of choosing can do better with these
   drafters.
 - The best fixed setting of each category, which is known only afterwards: the model with 1 to 8 tokens, or lookup with
   up to 15.

@@ -80,7 +80,7 @@ class Stats:
     """Tokens that the draft model decoded, prompt included."""
     per_drafter: Mapping[str, DrafterStats] = dataclasses.field(default_factory=dict)
     """The same counters for each way of drafting that was used: ``model``, ``lookup``, ``bigram``, ``function``,
-    ``padding``, and ``grammar`` for tokens that a grammar forces."""
+    and ``grammar`` for tokens that a grammar forces."""
     num_rounds_per_gamma: tuple[int, ...] = ()
     """How many rounds drafted 0, 1, 2, ... tokens."""
     plain_seconds: float = 0.0

@@ -64,7 +64,7 @@ class Driver:
                     missing = 0
                     self.pace.drafted(Expectation.of_model(confidence, self.pace.before()))
                 else:
-                    self.pace.drafted(offered[i] if move == "lookup" else Expectation.of_padding())
+                    self.pace.drafted(offered[i])
                 missing += 1
             self.sources += [move] * count
 

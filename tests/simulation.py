@@ -296,11 +296,9 @@ class Simulation:
                 sources.append("model")
                 continue
             for i in range(count):
-                pace.drafted(found[i] if move == "take" else _test.Expectation.of_padding())
-                right.append(move == "take" and i < self._text.right[at])
-                sources.append("lookup" if move == "take" else move)
-            if move == "pad":
-                break
+                pace.drafted(found[i])
+                right.append(i < self._text.right[at])
+                sources.append("lookup")
         return sources, right, offered
 
     def _looked_up(self, drafted: int) -> list[_test.Expectation]:

@@ -224,33 +224,6 @@ def test_a_lookup_that_was_not_reached_says_nothing_of_the_window() -> None:
     assert first_decision(driver) == 3
 
 
-SIZED = {1: 1.0, 2: 1.3, 3: 1.5, 4: 1.2, 5: 2.0, 6: 2.5, 7: 2.0}
-"""Four tokens cost less than two."""
-
-
-def padded(seen: dict[int, float], found: int, most: int = MOST) -> list[str]:
-    """What a round drafts with a lookup of that length, where the target has decoded batches of the sizes `seen`."""
-    driver = Driver(lambda n: seen.get(int(n), 3.0 + n))
-    for n, seconds in seen.items():
-        for _ in range(3):
-            driver.pace.target.observe(n, seconds)
-    return driver.draw(looked_up(40, count=found), most=most)
-
-
-def test_a_batch_is_padded_to_a_cheaper_size() -> None:
-    assert padded(SIZED, found=1) == ["lookup", "pad", "pad"]
-    assert padded(SIZED, found=2) == ["lookup", "lookup", "pad"]
-    assert padded(SIZED, found=3) == ["lookup"] * 3
-    assert padded(SIZED, found=0) == [], "plain decoding is not padded"
-
-
-def test_padding_needs_room_and_a_size_that_was_seen() -> None:
-    assert padded(SIZED, found=2, most=2) == ["lookup"] * 2
-    assert "pad" not in padded({n: s for n, s in SIZED.items() if n != 4}, found=2)
-    nearly = {**SIZED, 4: 0.99 * SIZED[3]}
-    assert padded(nearly, found=2) == ["lookup"] * 2, "a gain of one percent may be noise"
-
-
 @pytest.mark.parametrize("right", [True, False])
 def test_lookups_that_were_not_used_are_judged(right: bool) -> None:
     """A short, disputed match is not copied at first; it is when others like it would have been right."""

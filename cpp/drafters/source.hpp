@@ -20,11 +20,11 @@
 namespace specllama {
 
 #define SPECLLAMA_NAME(name, origin, needs, summary) name,
-enum class Source {
-    SPECLLAMA_DRAFTERS(SPECLLAMA_NAME) padding  // which nobody drafts: it makes a batch a size that costs less
-};
+enum class Source { SPECLLAMA_DRAFTERS(SPECLLAMA_NAME) };
 #undef SPECLLAMA_NAME
-constexpr std::size_t num_sources = static_cast<std::size_t>(Source::padding) + 1;
+#define SPECLLAMA_ONE(name, origin, needs, summary) +1
+constexpr std::size_t num_sources = 0 SPECLLAMA_DRAFTERS(SPECLLAMA_ONE);
+#undef SPECLLAMA_ONE
 
 struct DrafterAbout {
     const char * name;
@@ -34,9 +34,7 @@ struct DrafterAbout {
 };
 
 #define SPECLLAMA_LINE(name, origin, needs, summary) DrafterAbout{#name, origin, needs, summary},
-constexpr std::array<DrafterAbout, num_sources> drafters{{
-    SPECLLAMA_DRAFTERS(SPECLLAMA_LINE){"padding", "draft", "", "the last token again, to fill up a batch"},
-}};
+constexpr std::array<DrafterAbout, num_sources> drafters{{SPECLLAMA_DRAFTERS(SPECLLAMA_LINE)}};
 #undef SPECLLAMA_LINE
 
 constexpr const DrafterAbout & about(Source source) { return drafters[static_cast<std::size_t>(source)]; }

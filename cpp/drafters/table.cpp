@@ -5,15 +5,9 @@
 
 namespace specllama {
 
-namespace {
-
-constexpr double padding_prior = 0.05;
-
-}  // namespace
-
 std::vector<DrafterPriors> all_priors() {
 #define SPECLLAMA_PRIORS(name, origin, needs, summary) name##_priors(),
-    return {SPECLLAMA_DRAFTERS(SPECLLAMA_PRIORS) DrafterPriors::apart({padding_prior})};
+    return {SPECLLAMA_DRAFTERS(SPECLLAMA_PRIORS)};
 #undef SPECLLAMA_PRIORS
 }
 
@@ -26,9 +20,7 @@ std::unique_ptr<Drafter> make_drafter(const std::string & name, const DrafterPar
 #undef SPECLLAMA_MAKE
     std::string names;
     for (const DrafterAbout & known : drafters) {
-        if (*known.needs != '\0') {
-            names += std::string(names.empty() ? "'" : ", '") + known.name + "'";
-        }
+        names += std::string(names.empty() ? "'" : ", '") + known.name + "'";
     }
     throw std::invalid_argument("unknown drafter '" + name + "': use some of " + names);
 }

@@ -198,12 +198,6 @@ bool Drafting::go_on(const DraftRequest & request, const Pace::Decision & decisi
                 append(offers[decision.offer][i], out);
             }
             return true;
-        case Pace::Move::pad:
-            // The same token once more: it is seldom right, and makes the batch a size that costs less.
-            for (std::size_t i = 0; i < decision.count; ++i) {
-                append({out.tokens.back(), {Source::padding, 0, 0}, {}}, out);
-            }
-            return false;
         case Pace::Move::stop:
             break;
     }

@@ -50,7 +50,7 @@ double Rates::of(std::size_t i) const { return 1.0 / (1.0 + std::exp(-shape_[i] 
 void Rates::observe(std::size_t i, bool success) {
     const double surprise = (success ? 1.0 : 0.0) - of(i);
     shape_[i] += constants_.shape_step * surprise;
-    level_ = std::clamp(level_ + constants_.level_step * surprise, -constants_.largest_level, constants_.largest_level);
+    level_ += constants_.level_step * surprise;
 }
 
 DrafterRates::DrafterRates(const DrafterPriors & priors, const PaceConstants & constants)

@@ -178,12 +178,7 @@ Pace::Decision Pace::decide(const Offers & offers) {
         best_net = drawing;
     }
     const Decision take = best_take(offers, rho, best_net);
-    best = take.move == Move::stop ? best : take;
-    if (best.move != Move::stop) {
-        return best;
-    }
-    const std::size_t pad = best_net > 0.0 ? 0 : padding();
-    return pad > 0 ? Decision{Move::pad, pad, 0} : Decision{};
+    return take.move == Move::stop ? best : take;
 }
 
 // The beginning of an offer whose net gain, in tokens, is above `best_net`, which becomes the best one's; to stop if
@@ -248,23 +243,6 @@ double Pace::drawn_run(double survival, double time_so_far, std::size_t drafted,
         draft_time += k == 1 ? first_draft_seconds(missing) : draft_.seconds(1);
         const double net = gain - rho * (draft_time + target_.seconds(drafted + k + 1) + time_so_far);
         best = std::max(best, net);
-    }
-    return best;
-}
-
-// A batch of a few more tokens can be cheaper: kernels work on several rows at a time.
-std::size_t Pace::padding() const {
-    const std::size_t size = tokens_.size() + 1;
-    std::size_t best = 0;
-    double least = (1.0 - constants_.padding_gain) * target_.seconds(size);
-    if (tokens_.empty() || target_.count(size) == 0) {
-        return 0;
-    }
-    for (std::size_t more = 1; more <= std::min(whole(constants_.most_padding), most_ - tokens_.size()); ++more) {
-        if (target_.count(size + more) > 0 && target_.seconds(size + more) < least) {
-            best = more;
-            least = target_.seconds(size + more);
-        }
     }
     return best;
 }

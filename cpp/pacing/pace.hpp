@@ -68,7 +68,7 @@ struct Yield {
 class Pace {
 public:
     // To draw: the drafter that decodes drafts one token. To take: the first `count` tokens of an offer.
-    enum class Move { stop, draw, take, pad };
+    enum class Move { stop, draw, take };
     struct Decision {
         Move move = Move::stop;
         std::size_t count = 0;
@@ -171,7 +171,6 @@ private:
     double exploring_cost(std::size_t k) const;
     double expected_tokens() const;
     std::pair<std::size_t, double> best_prefix(double rho) const;
-    std::size_t padding() const;
     void adapt_window(std::size_t num_accepted);
 
     PaceConstants constants_;

@@ -75,11 +75,6 @@ struct PaceConstants {
     double continuing_share = 1.0;
     // Tokens drawn in one round. Longer drafts are hardly ever all right. Halved +0.1 | -0.1, doubled -0.1 | -0.1.
     double most_drawn = 16.0;
-    // Tokens, for kernels that work on four rows at a time (llama.cpp's). Halved 0 | 0, doubled 0 | 0.
-    double most_padding = 3.0;
-    // Share by which a larger batch must be cheaper: less may be noise. Halved -0.1 | 0, doubled -0.1 | 0.
-    double padding_gain = 0.03;
-
     // --- Acceptance.
     // Outcomes that the prior of an acceptance rate counts for. Halved -0.7 | -0.8, doubled +0.6 | +0.5.
     double prior_weight = 6.0;
@@ -101,8 +96,6 @@ struct PaceConstants {
     // Log odds, times the surprise: how all classes follow the text at hand, within some tokens. Halved +0.6 | +0.1,
     // doubled -0.3 | -0.1.
     double level_step = 0.12;
-    // Log odds; beyond it nothing is decided otherwise. Halved 0 | 0, doubled 0 | 0.
-    double largest_level = 3.0;
 };
 
 struct PaceConstant {
@@ -134,8 +127,6 @@ constexpr std::array all_pace_constants{
     SPECLLAMA_CONSTANT(first_window),
     SPECLLAMA_CONSTANT(continuing_share),
     SPECLLAMA_CONSTANT(most_drawn),
-    SPECLLAMA_CONSTANT(most_padding),
-    SPECLLAMA_CONSTANT(padding_gain),
     SPECLLAMA_CONSTANT(prior_weight),
     SPECLLAMA_CONSTANT(remembered_outcomes),
     SPECLLAMA_CONSTANT(kept_of_text),
@@ -144,7 +135,6 @@ constexpr std::array all_pace_constants{
     SPECLLAMA_CONSTANT(back_step),
     SPECLLAMA_CONSTANT(shape_step),
     SPECLLAMA_CONSTANT(level_step),
-    SPECLLAMA_CONSTANT(largest_level),
 };
 #undef SPECLLAMA_CONSTANT
 static_assert(sizeof(PaceConstants) == all_pace_constants.size() * sizeof(double), "each constant has a name here");

@@ -24,7 +24,7 @@ namespace specllama {
 namespace {
 
 const char * name_of(Pace::Move move) {
-    constexpr std::array<const char *, 4> names{"stop", "draw", "take", "pad"};
+    constexpr std::array<const char *, 3> names{"stop", "draw", "take"};
     return names[static_cast<std::size_t>(move)];
 }
 
@@ -58,7 +58,7 @@ std::unique_ptr<Pace> make_pace(const std::map<std::string, double> & given) {
 void bind_pace_for_tests(py::module_ & module) {
     ResultStruct<Pace::Decision>(module, "Decision", "What a round does next.")
         .field(
-            "move", [](const Pace::Decision & self) { return name_of(self.move); }, "stop, draw, take or pad.")
+            "move", [](const Pace::Decision & self) { return name_of(self.move); }, "stop, draw or take.")
         .field("count", &Pace::Decision::count, "How many tokens.")
         .field("offer", &Pace::Decision::offer, "The number of the offer that is taken.");
     py::class_<CostModel>(module, "CostModel", "What a batch of n tokens costs.")
@@ -71,8 +71,7 @@ void bind_pace_for_tests(py::module_ & module) {
     py::class_<Expectation>(module, "Expectation", "What is expected of a token that could be drafted.")
         .def_static("of_model", &model_expectation, py::arg("probability"), py::arg("before"))
         .def_static("of_lookup", &lookup_expectation, py::arg("length"), py::arg("disputed"))
-        .def_static("of_grammar", &grammar_expectation, py::arg("alone"))
-        .def_static("of_padding", [] { return Expectation{Source::padding, 0, 0}; });
+        .def_static("of_grammar", &grammar_expectation, py::arg("alone"));
     py::class_<Pace>(module, "Pace", "What decides how much is drafted.")
         .def(py::init(&make_pace), py::arg("constants") = std::map<std::string, double>())
         .def_static("constants", &pace_constants)
