@@ -145,14 +145,13 @@ llama_cpp.llama_adapter_lora_free(adapter)
     assert printed(files, script) == alone(files)
 
 
-def test_what_is_offered_begins_with_ours_and_goes_on_as_before(files: tuple[Path, Path]) -> None:
-    script = """
-from specllama.backend.ggml import CpuBackend
-cpu = CpuBackend(llama_cpp.llama_cpp._lib)
-before = list(cpu.offered_buffer_types())
-ours()
-assert list(cpu.offered_buffer_types()) == ["SPECLLAMA", *before]
+@pytest.mark.parametrize("asked_before", ["offered", "names"])
+def test_what_is_offered_begins_with_ours_and_goes_on_as_before(files: tuple[Path, Path], asked_before: str) -> None:
+    script = f"""
 from specllama.backend.amx import extra_buffer_types
+before = extra_buffer_types().{asked_before}()
+ours()
+assert extra_buffer_types().offered() == ["SPECLLAMA", *before]
 assert extra_buffer_types().names() == [*before, "SPECLLAMA"]
 """
     assert printed(files, script) == alone(files)

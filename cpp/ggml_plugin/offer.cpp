@@ -98,7 +98,9 @@ ggml::BufferType ** offered(void * device) {
     thread_local Types types;
     types.assign(1, first);
     for (ggml::BufferType ** type = offered_before(device); type != nullptr && *type != nullptr; ++type) {
-        types.push_back(*type);
+        if (*type != first) {  // as it is if nobody asked before
+            types.push_back(*type);
+        }
     }
     types.push_back(nullptr);
     return types.data();
