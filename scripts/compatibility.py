@@ -231,6 +231,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", metavar="NAME", help="keep it as docs/data/NAME.json")
     given = parser.parse_args()
+    commit = recorded.commit()  # now: it takes a while
     BUILD.mkdir(parents=True, exist_ok=True)
     for old in BUILD.glob("*.whl"):
         old.unlink()
@@ -238,6 +239,7 @@ def main() -> None:
     for library in all_libraries:
         built(library)
     found = {
+        "commit": commit,
         "machine": answer(all_libraries[0], MACHINE),
         "libraries": [examined(library) for library in all_libraries],
         "states": exchanged(all_libraries),
