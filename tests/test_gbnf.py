@@ -24,6 +24,7 @@ NESTED = "nests more than 1000 parentheses"
 REPEATED = "has more than 5000000 elements"
 RECURSIVE = r"may begin with itself and go on behind it \(left recursion\)"
 MANY_WAYS = "may begin or go on in more than 100000 ways"
+EMPTY = "repeats what may be empty, in more than 420 ways"
 DEEP = "and so on more than 3000 times"
 
 
@@ -50,7 +51,10 @@ REFUSED = {
     "branches to the same": (chain(40, "{next} | {next}"), MANY_WAYS),
     "branches": (chain(40, '{next} "x" | {next} "y"'), MANY_WAYS),
     "branches by what may be empty": (chain(40, "({next} {next})?"), MANY_WAYS),
-    "repetitions of what may be empty": ('root ::= (("a"? "b"?){0,500} "c"?){0,500}', MANY_WAYS),
+    "repetitions of what may be empty": ('root ::= (("a"? "b"?){0,500} "c"?){0,500}', f"{MANY_WAYS}|{EMPTY}"),
+    "a repetition of what may be empty": ('root ::= ("a"?){500}', EMPTY),
+    "a repetition of a rule that may be empty": ('root ::= x{300}\nx ::= "a" | "b"?', EMPTY),
+    "repetitions in a repetition of what may be empty": ('root ::= (("a"?){20}){20}', EMPTY),
     "what follows may be empty": ('root ::= "x" ' + "e " * 200_000 + '\ne ::= "a"?', f"{MANY_WAYS}|{DEEP}"),
     "what follows may begin in many ways": (
         'root ::= "x" ' + "e " * 300 + "\ne ::= (" + " | ".join(f'"{i}"' for i in range(1000)) + ")?",
@@ -84,6 +88,8 @@ ALLOWED = {
     "quotes and brackets in each other": r'root ::= "\"[\\" ["\]\\(] "]"',
     "a repetition": 'root ::= "a"{0,2000} [a-z]{3} [a-z]{2,}',
     "what may be empty, repeated a few times": 'root ::= ("a"* "b"?){0,20}',
+    "what may be empty, a hundred times": 'root ::= ("a"?){100}',
+    "up to some": 'root ::= "a"{0,500}',
     "a chain of rules": chain(2900),
     "recursion": 'root ::= "(" root ")" | list\nlist ::= "a" | "[" list ("," list)* "]"',
     "many words": "root ::= " + " | ".join(f'"{i}"' for i in range(1000)),

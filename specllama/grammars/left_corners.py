@@ -8,6 +8,7 @@ from collections.abc import Iterator
 TERMINAL = -1
 _MOST_DEEP = 3000  # rules that begin with one another: llama.cpp calls itself for each
 _MOST_WAYS = 100_000  # of beginning: llama.cpp compares each with all others, which takes a minute
+_MOST_WAYS_REPEATED = 420  # where what may be empty is repeated: a token takes 0.1 s then, and 16 times that at 840
 _MOST_STEPS = 100_000_000  # of llama.cpp's search for left recursion, which forgets where it has been
 
 _Corner = tuple[int, bool, int]
@@ -65,6 +66,11 @@ def check_left_corners(rules: list[Rule], loops: bool = True) -> None:
             raise ValueError(
                 f"the grammar's rule {name!r:.100} may begin or go on in more than {_MOST_WAYS} ways, and llama.cpp "
                 "follows all at once: write a beginning that alternatives share only once, before them"
+            )
+        if times > 1 and num_ways > _MOST_WAYS_REPEATED:
+            raise ValueError(
+                f"the grammar's rule {name!r:.100} repeats what may be empty, in more than {_MOST_WAYS_REPEATED} ways, "
+                'which llama.cpp would take minutes to follow: write "a"{0,500} in place of ("a"?){500}'
             )
         if depth > _MOST_DEEP:
             raise ValueError(
