@@ -430,7 +430,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
             self.session.is_closing = True
             self.places.close()
             with self.tokenizing.freeing():
+                close_for_good(self)  # first: nobody begins to read what is about to be freed
                 super().close()
-                close_for_good(self)
             if self.session.draft is not None:
                 self.session.draft.close()

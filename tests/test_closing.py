@@ -14,7 +14,7 @@ from fresh import text_of
 import specllama
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from conftest import MakeBase, MakeLlama, TinyFiles
 
@@ -97,6 +97,37 @@ def test_it_waits_for_who_reads_the_vocabulary(make_llama: MakeLlama, name: str)
     assert found == [expected]
     with pytest.raises(specllama.ClosedError):
         getattr(llm, name)(argument)
+
+
+def test_readers_that_never_pause(make_llama: MakeLlama) -> None:
+    """Closing comes to its turn, and nobody reads what has been freed."""
+    asked: list[Callable[[specllama.Llama], object]] = [
+        lambda llm: llm.tokenize(b"hello word"),
+        lambda llm: llm.detokenize([5, 6, 7]),
+        lambda llm: llm.tokenizer().encode("hello"),
+        lambda llm: llm.n_vocab(),
+        lambda llm: llm.token_eos(),
+    ]
+    for _ in range(20):
+        llm = make_llama(n_ctx=64)
+        errors: list[type[BaseException]] = []
+
+        def read(llm: specllama.Llama, ask: Callable[[specllama.Llama], object], errors: list[Any] = errors) -> None:
+            try:
+                while True:
+                    ask(llm)
+            except BaseException as error:
+                errors.append(type(error))
+
+        threads = [threading.Thread(target=read, args=(llm, ask), daemon=True) for ask in asked]
+        for thread in threads:
+            thread.start()
+        start = time.monotonic()
+        llm.close()
+        assert time.monotonic() - start < 5
+        for thread in threads:
+            thread.join(10)
+        assert errors == [specllama.ClosedError] * len(asked)
 
 
 def test_who_reads_the_vocabulary_cannot_close_it(make_llama: MakeLlama) -> None:

@@ -16,17 +16,20 @@ class Readers:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._threads: list[int] = []
+        self._is_freeing = False
         told_of_forks(self)
 
     def leave_parent(self) -> None:
         """In a forked child nobody else reads."""
-        self._changed = threading.Condition()
+        self._changed, self._is_freeing = threading.Condition(), False
         self._threads = [number for number in self._threads if number == threading.get_ident()]
 
     def __enter__(self) -> None:
         """Read."""
-        with self._changed:
-            self._threads.append(threading.get_ident())
+        own = threading.get_ident()
+        with self._changed:  # who reads already may ask for more
+            self._changed.wait_for(lambda: not self._is_freeing or own in self._threads)
+            self._threads.append(own)
 
     def __exit__(self, *exception: object) -> None:
         """No longer."""
@@ -46,12 +49,17 @@ class Readers:
 
     @contextlib.contextmanager
     def freeing(self) -> Iterator[None]:
-        """Wait until nobody reads. Nobody begins to within the block.
+        """Wait until nobody reads. Nobody begins to meanwhile, and within the block.
 
         Raises:
             BusyError: the calling thread reads.
         """
         with self._changed:
             self.require_outside()
-            self._changed.wait_for(lambda: not self._threads)
-            yield
+            self._is_freeing = True
+            try:
+                self._changed.wait_for(lambda: not self._threads)
+                yield
+            finally:
+                self._is_freeing = False
+                self._changed.notify_all()
