@@ -244,14 +244,14 @@ def test_a_wrong_curve_is_recovered_from(make_llama: MakeLlama, name: str) -> No
     llm = make_llama()
     cost_cache.write(cost_key(llm, "target"), WRONG[name])
     engine = Rounds()
-    memory = CostMemory(engine, llm, "lookup")  # type: ignore[arg-type]
+    memory = CostMemory(engine, llm, {})  # type: ignore[arg-type]
     assert engine.costs.target == pytest.approx(WRONG[name])
     for _ in range(60):
         for n in (1, 2, 4):
             engine.target.observe(n, CURVE[n])
     memory.keep()
     other = Rounds()
-    CostMemory(other, llm, "lookup")  # type: ignore[arg-type]
+    CostMemory(other, llm, {})  # type: ignore[arg-type]
     for curve in (engine.costs.target, other.costs.target):
         assert {n: curve[n] for n in (1, 2, 4)} == pytest.approx({n: CURVE[n] for n in (1, 2, 4)}, rel=0.1)
 
@@ -262,7 +262,7 @@ def test_what_one_process_unlearns_is_not_told_to_the_next(make_llama: MakeLlama
     key = cost_key(llm, "target")
     cost_cache.write(key, {**CURVE, 5: 4 * CURVE[5]})
     engine = Rounds()
-    memory = CostMemory(engine, llm, "lookup")  # type: ignore[arg-type]
+    memory = CostMemory(engine, llm, {})  # type: ignore[arg-type]
     for _ in range(300):
         engine.target.observe(1, CURVE[1])
     assert 5 not in engine.target.known()

@@ -22,7 +22,8 @@ def describe_machine(llm: BaseLlama) -> dict[str, Any]:
         llm: an open Llama; its draft is described if it has one.
     """
     system_info = llama_cpp.llama_print_system_info().decode("utf-8", errors="replace").strip(" |\n")
-    draft = getattr(llm, "draft_model", None)
+    session = getattr(llm, "session", None)  # which llama_cpp's own Llama has not
+    draft = None if session is None else session.models.get("draft")
     return {
         "specllama": metadata.version("specllama"),
         "llama_cpp_python": llama_cpp.__version__,
@@ -35,7 +36,7 @@ def describe_machine(llm: BaseLlama) -> dict[str, Any]:
         "system_info": system_info,
         "backend_notes": list(prepare_backend().notes),
         "target": _describe_model(llm),
-        "draft": _describe_model(draft) if isinstance(draft, BaseLlama) else None,
+        "draft": None if draft is None else _describe_model(draft),
     }
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from specllama.answer import Answer, answer
-from specllama.backend.base_class import BaseLlama
 from specllama.engine.rules import is_independent_of_draft
 from specllama.prompts import Prompt, as_prompts
 
@@ -169,10 +167,7 @@ class Bench:
     def _measure_curves(self, say: OnNote) -> None:
         from specllama.cost_curve import measure_cost_curve
 
-        models: dict[str, BaseLlama] = {"target": self._llm}
-        if isinstance(self._llm.draft_model, BaseLlama):  # others decode nothing
-            models["draft"] = self._llm.draft_model
-        for name, model in models.items():
+        for name, model in self._llm.session.models.items():
             say(f"measuring what a batch costs the {name}")
             try:
                 self._curves[name] = measure_cost_curve(model, name)
@@ -239,20 +234,13 @@ class Bench:
             "temperature": plan.temperature,
             "seed": plan.seed,
             "sampling": plan.sampling,
-            "drafter": _drafter(self._llm.draft_model),
+            "drafter": None if self._llm.session.draft is None else self._llm.session.draft.label,
             "num_draft_tokens": self._llm.num_draft_tokens,
             "verify": self._llm.verify,
             "prompts": dict(collections.Counter(prompt.category for prompt, _ in self._prompts)),
             "num_runs": self.num_runs,
             "notes": notes,
         }
-
-
-def _drafter(draft: Any) -> str | None:
-    """The file of a model, ``lookup``, or the name of a function's type."""
-    if isinstance(draft, BaseLlama):
-        return os.path.basename(draft.model_path)
-    return draft if draft is None or isinstance(draft, str) else type(draft).__name__
 
 
 def _end_to_end(found: Answer) -> float:

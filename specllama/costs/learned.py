@@ -27,11 +27,11 @@ class CostMemory:
     It disturbs no generation: what cannot be read is not known, and what cannot be written is not kept.
     """
 
-    def __init__(self, engine: _core.Speculator | _core.Scheduler, target: BaseLlama, draft: Any) -> None:
+    def __init__(
+        self, engine: _core.Speculator | _core.Scheduler, target: BaseLlama, drafts: Mapping[str, BaseLlama]
+    ) -> None:
         self._engine = engine
-        self._keys = {"target": cost_key(target, "target")}
-        if isinstance(draft, BaseLlama):  # others decode nothing
-            self._keys["draft"] = cost_key(draft, "draft")
+        self._keys = {role: cost_key(llama, role) for role, llama in {"target": target, **drafts}.items()}
         self._kept: dict[str, dict[int, float]] = {}
         self._rest_until = 0.0
         self.restore()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import abc
+import contextlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from specllama import _core
+from specllama.backend.base_class import BaseLlama
 
 LOOKUP = "lookup"
 GRAMMAR = "grammar"
@@ -27,6 +31,21 @@ class Draft(abc.ABC):
 
     sequence: _core.Sequence | None = None
     """Of a draft that decodes: its own."""
+    models: Mapping[str, BaseLlama] = MappingProxyType({})
+    """What it decodes with, by the names that messages, costs and reports have for them."""
+
+    @property
+    def label(self) -> str:
+        """What reports call it."""
+        return str(self.given)
+
+    def kept(self) -> contextlib.AbstractContextManager[None]:
+        """Within the block the weights of its models stay, even if their owner closes them.
+
+        Raises:
+            ClosedError: they are closed.
+        """
+        return contextlib.nullcontext()
 
     @abc.abstractmethod
     def engine(

@@ -33,6 +33,11 @@ class FunctionDraft(Draft):
         """Whether this is a function; a Llama is one too, and is not meant."""
         return callable(draft) and not isinstance(draft, (BaseLlama, type))
 
+    @property
+    def label(self) -> str:
+        """The name of its type."""
+        return type(self._function).__name__
+
     def engine(
         self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
     ) -> _core.Speculator:

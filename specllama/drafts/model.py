@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -48,6 +49,7 @@ class ModelDraft(Draft):
         require_same_vocabulary(target._model, llama._model)
         self.sequence: _core.Sequence = sequence_of(llama, "draft")  # refuses a model that cannot generate
         self.llama = llama
+        self.models = {"draft": llama}
         self.owned = owned
         self.weights = weights_of(llama)
         self._corpus = corpus
@@ -105,6 +107,15 @@ class ModelDraft(Draft):
             llama = BaseLlama(path, **arguments)
         remember(llama, use)
         return cls(target, llama, True, corpus)
+
+    @property
+    def label(self) -> str:
+        """The name of its file."""
+        return os.path.basename(self.llama.model_path)
+
+    def kept(self) -> contextlib.AbstractContextManager[None]:
+        """See the base class."""
+        return self.weights.kept()
 
     def engine(
         self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None

@@ -120,7 +120,7 @@ class Session:
             else:
                 self._engine = self._draft.engine(self.target, scheduler=self._scheduler)
                 if not self._is_place:  # else whoever has all places does
-                    self._costs = CostMemory(self._engine, self.llama, self._draft.given)
+                    self._costs = CostMemory(self._engine, self.llama, self._draft.models)
         return self._engine
 
     def restore_costs(self) -> None:
@@ -146,6 +146,11 @@ class Session:
     def draft(self) -> Draft | None:
         """What drafts, usable or not."""
         return self._draft
+
+    @property
+    def models(self) -> dict[str, BaseLlama]:
+        """What decodes: the target, and what its draft decodes with, by their names in reports."""
+        return {"target": self.llama, **({} if self._draft is None else self._draft.models)}
 
     def exchange_draft(self, draft: Draft | None) -> None:
         """Have another draft from here on. The one before is freed, if it was loaded for this target.

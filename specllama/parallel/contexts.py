@@ -16,7 +16,6 @@ from specllama.backend.base_class import BaseLlama
 from specllama.backend.kernel_use import use_of
 from specllama.backend.libllama import API
 from specllama.drafts.draft import Draft
-from specllama.drafts.model import ModelDraft
 from specllama.models.loading import one_at_a_time
 
 
@@ -64,11 +63,12 @@ class Contexts:
         self._stack.close()
 
     def _draft_decoder(self, draft: Draft | None, count: int, cache_tokens: int | None) -> _core.Decoder | None:
-        if not isinstance(draft, ModelDraft) or draft.unusable is not None:
+        if draft is None or not draft.models or draft.unusable is not None:
             return None
+        (llama,) = draft.models.values()
         try:
-            self._stack.enter_context(draft.weights.kept())
-            return self._decoder(draft.llama, "draft", count, cache_tokens)
+            self._stack.enter_context(draft.kept())
+            return self._decoder(llama, "draft", count, cache_tokens)
         except _core.ClosedError:  # meanwhile, by its owner
             draft.notice_closing()
             return None

@@ -250,7 +250,7 @@ class Places:
         self._contexts, self._count = contexts, count
         self._draft = draft, _is_usable(draft)
         if draft is not None:
-            self._costs = CostMemory(contexts.scheduler, llama, draft.given)
+            self._costs = CostMemory(contexts.scheduler, llama, draft.models)
 
     def _close(self) -> None:
         if self._contexts is not None:

@@ -45,13 +45,10 @@ def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgr
             range.
         ClosedError, BusyError: the Llama is closed, or generates in another thread.
     """
-    models: dict[str, BaseLlama] = {"target": llm}
-    if isinstance(llm.draft_model, BaseLlama):
-        models["draft"] = llm.draft_model
     curves: dict[str, CostCurve] = {}
     notes: list[str | None] = []
     with llm.session.exclusive():
-        for role, model in models.items():
+        for role, model in llm.session.models.items():
             curves[role] = _measured(
                 model, role, llm.session.options.max_draft_tokens + 1, repeats, n_past, on_progress
             )
