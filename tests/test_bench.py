@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ class FakeLlama:
     num_draft_tokens = 5
     verify = "auto"
     draft_model = object()
+    session = types.SimpleNamespace(draft=types.SimpleNamespace(label="a draft"), models={"target": None})
 
     def __init__(self, before: Callable[[int], None] = lambda count: None) -> None:
         self.calls: list[dict[str, Any]] = []
