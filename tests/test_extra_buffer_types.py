@@ -55,7 +55,8 @@ def test_names_are_read_in_order(names: list[str]) -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(NAMES)))
 def test_each_can_be_removed(order: tuple[str, ...]) -> None:
-    types, left = FakeGgml(NAMES).types(), list(NAMES)
+    ggml, left = FakeGgml(NAMES), list(NAMES)  # whose functions live as long as it does
+    types = ggml.types()
     for name in order:
         assert types.remove(name)
         left.remove(name)
@@ -65,20 +66,23 @@ def test_each_can_be_removed(order: tuple[str, ...]) -> None:
 
 
 def test_another_name_changes_nothing() -> None:
-    types = FakeGgml(NAMES).types()
+    ggml = FakeGgml(NAMES)
+    types = ggml.types()
     for name in ("", "AM", "AMX2", "amx"):
         assert not types.remove(name)
     assert types.offered() == NAMES
 
 
 def test_a_name_twice_is_removed_twice() -> None:
-    types = FakeGgml(["AMX", "OTHER", "AMX"]).types()
+    ggml = FakeGgml(["AMX", "OTHER", "AMX"])
+    types = ggml.types()
     assert types.remove("AMX")
     assert types.offered() == ["OTHER"]
 
 
 def test_nothing_may_be_offered() -> None:
-    types = FakeGgml(None).types()
+    ggml = FakeGgml(None)
+    types = ggml.types()
     assert types.offered() == []
     assert not types.remove("AMX")
 
