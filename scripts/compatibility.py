@@ -128,7 +128,7 @@ def libraries() -> list[Library]:
 
 def run(*command: str, **environment: str) -> None:
     """A step of a build, whose output is seen."""
-    print("+", shlex.join(command), flush=True)
+    print("+", shlex.join(command), file=sys.stderr, flush=True)
     subprocess.run(command, check=True, env={**os.environ, **environment}, stdout=sys.stderr)
 
 
