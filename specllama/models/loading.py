@@ -126,14 +126,13 @@ _errors = _Errors()
 def _collect(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
     """Hand every message on to llama_cpp's own callback.
 
-    It is set as long as Python runs: a thread of llama.cpp's may be about to call it, whenever another one is set.
+    It lives as long as Python does: a thread of llama.cpp's may be about to call it, whenever another one is set.
     """
     if level == _ERROR_LEVEL and _errors.collected is not None:
         _errors.collected.append(text.decode("utf-8", errors="replace").strip())
     _logger.llama_log_callback(level, text, user_data)
 
 
-llama_cpp.llama_log_set(_collect, ctypes.c_void_p(0))
 atexit.register(llama_cpp.llama_log_set, _logger.llama_log_callback, ctypes.c_void_p(0))  # for models freed at exit
 
 
@@ -141,6 +140,7 @@ atexit.register(llama_cpp.llama_log_set, _logger.llama_log_callback, ctypes.c_vo
 def captured_errors() -> Iterator[list[str]]:
     """Within the block llama.cpp's error messages of this thread are collected."""
     before, _errors.collected = _errors.collected, []
+    llama_cpp.llama_log_set(_collect, ctypes.c_void_p(0))  # again, where somebody has set another one
     try:
         with _signals_heeded():
             yield _errors.collected
