@@ -51,7 +51,8 @@ PackedBuffers::PackedBuffers(const ggml::Api & api, const ggml::Insides & inside
 
 bool PackedBuffers::hold(const ggml::Tensor * weights) const {
     return weights != nullptr && weights->buffer != nullptr &&
-           reinterpret_cast<void **>(weights->buffer)[insides_.num_buffer_functions] == words_.data();
+           reinterpret_cast<void **>(weights->buffer)[insides_.num_buffer_functions] ==
+               static_cast<const void *>(words_.data());
 }
 
 std::size_t PackedBuffers::bytes_loaded() { return loaded; }
