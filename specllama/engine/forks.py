@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import weakref
@@ -43,13 +44,18 @@ def raise_forked() -> NoReturn:
     )
 
 
+@functools.lru_cache(maxsize=1)
+def _has_openmp() -> bool:
+    return b"OPENMP = 1" in llama_cpp.llama_print_system_info()
+
+
 def require_threads(llama: BaseLlama) -> None:
     """Called before anything is decoded.
 
     Raises:
         RuntimeError: it would wait for the parent's threads.
     """
-    if max(llama.n_threads, llama.n_threads_batch) > 1 and b"OPENMP = 1" in llama_cpp.llama_print_system_info():
+    if max(llama.n_threads, llama.n_threads_batch) > 1 and _has_openmp():
         if _team.lost:
             raise_forked()
         _team.begun = True
