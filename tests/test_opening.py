@@ -47,14 +47,14 @@ def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
     def write(name: str, change: Change | None = None, vocabulary: tiny.Vocabulary = words) -> Path:
         finish = tiny._finish
 
-        def changed(writer: gguf.GGUFWriter, tensors: Any) -> None:
+        def changed(writer: gguf.GGUFWriter, *tensors: Any) -> None:
             if change is not None:
                 (data,) = writer.kv_data
                 before = dict(data)
                 data.clear()
                 change(writer)
                 data.update({key: value for key, value in before.items() if key not in data})
-            finish(writer, tensors)
+            finish(writer, *tensors)
 
         with monkeypatch.context() as patch:
             patch.setattr(tiny, "_finish", changed)
