@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ._core import BusyError, ClosedError, ContextFullError, DecodeError
     from .conversation import Conversation
     from .engine.options import FallbackWarning
+    from .engine.saved_state import StateError
     from .llama import Llama
     from .models.loading import ModelNotFoundError
     from .stats import Stats
