@@ -15,6 +15,8 @@ import pytest
 from exact import EXACT_CACHE
 
 import specllama
+from specllama import _core
+from specllama.backend import libllama
 from specllama.parallel.outcomes import Outcomes
 from specllama.parallel.places import checked_max_parallel
 
@@ -264,6 +266,22 @@ def test_other_memories(make_llama: MakeLlama, tiny_files: TinyFiles, name: str)
     assert llm.places.counters is None
     for prompt, outcome in zip(PROMPTS, outcomes, strict=True):
         assert outcome.text == text_of(llm.create_completion(prompt, max_tokens=9, temperature=0.0))
+
+
+def test_a_hybrid_of_a_release_that_cannot_tell(
+    make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.3.16 has no function that says whether a model is one."""
+    known = {found.name for found in _core.required_functions()}
+    addresses = {name: address for name, address in libllama._addresses(llama_cpp).items() if name in known}
+    monkeypatch.setattr(libllama, "API", _core.LlamaApi(addresses))
+    llm = make_llama(tiny_files.hybrid, n_ctx=256)
+    outcomes = llm.create_completions(PROMPTS, max_tokens=9, temperature=0.0)
+    assert llm.places.counters is None
+    for prompt, outcome in zip(PROMPTS, outcomes, strict=True):
+        assert outcome.text == text_of(
+            make_llama(tiny_files.hybrid).create_completion(prompt, max_tokens=9, temperature=0.0)
+        )
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,9 @@ class Places:
         rollbacks = [session.target.decoder.rollback]
         if draft is not None and draft.sequence is not None:
             rollbacks.append(draft.sequence.decoder.rollback)
-        return all(rollback == "seq_rm" for rollback in rollbacks)
+        return all(rollback == "seq_rm" for rollback in rollbacks) and not any(
+            map(_has_recurrent_layers, session.models.values())
+        )
 
     def _open(self, draft: Draft | None, count: int) -> None:
         llama = self._session.llama
@@ -288,3 +290,8 @@ def _num_continued(before: str, text: str) -> int:
         else:
             most = middle - 1
     return least if 2 * least >= len(before) else 0
+
+
+def _has_recurrent_layers(llama: BaseLlama) -> bool:
+    """By the file's own words: llama-cpp-python 0.3.16 cannot say whether a model is a hybrid."""
+    return any(name.endswith((".ssm.conv_kernel", ".shortconv.l_cache")) for name in llama.metadata)
