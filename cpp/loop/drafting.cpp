@@ -35,6 +35,13 @@ void drop_forbidden(const DraftRequest & request, const Proposal & proposal, std
     }
 }
 
+std::vector<Expectation> expected_of(const std::vector<DraftToken> & offer) {
+    std::vector<Expectation> expected(offer.size());
+    std::transform(offer.begin(), offer.end(), expected.begin(),
+                   [](const DraftToken & token) { return token.expected; });
+    return expected;
+}
+
 }  // namespace
 
 Drafting::Drafting(std::vector<std::unique_ptr<Drafter>> drafters)
@@ -169,13 +176,8 @@ std::vector<Drafting::Offer> Drafting::find(const DraftRequest & request, const 
 Pace::Decision Drafting::decide(const std::vector<Offer> & offers) {
     using Move = Pace::Move;
     if (paced_) {
-        std::vector<std::vector<Expectation>> expected;
-        for (const Offer & offer : offers) {
-            expected.emplace_back();
-            for (const DraftToken & token : offer) {
-                expected.back().push_back(token.expected);
-            }
-        }
+        std::vector<std::vector<Expectation>> expected(offers.size());
+        std::transform(offers.begin(), offers.end(), expected.begin(), expected_of);
         return pace_.decide(expected);
     }
     if (drawer_ == nullptr) {
@@ -238,14 +240,10 @@ void Drafting::learn(const Outcome & outcome) {
 void Drafting::judge_unused(const Offer & offer, const std::vector<int32_t> & emitted) {
     const std::size_t judged = std::min(offer.size(), emitted.size());
     std::size_t right = 0;
-    std::vector<Expectation> expected;
-    for (const DraftToken & token : offer) {
-        expected.push_back(token.expected);
-    }
     while (right < judged && offer[right].token == emitted[right]) {
         ++right;
     }
-    pace_.judge_unused(expected, right, judged);
+    pace_.judge_unused(expected_of(offer), right, judged);
 }
 
 }  // namespace specllama
