@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
@@ -11,13 +10,12 @@ from typing import Any
 
 import pytest
 import tiny_models as tiny
+from interrupts import SOON, seconds_until_interrupted
 
 import specllama
 from specllama.engine.watch import Stopped, Watch, watching
 
 PROMPT = [1, *(270 + i % 40 for i in range(1500))]
-SOON = 0.2
-"""Seconds into the batch, which takes several times as long."""
 LATEST = 0.5
 """Seconds after which it must have ended: the promise is 0.2, and the machine of a test may be busy."""
 
@@ -56,19 +54,7 @@ def first_tokens(llm: specllama.Llama, prompt: list[int]) -> list[int]:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no timers that send signals")
 def test_a_signal_ends_a_batch(slow: specllama.Llama) -> None:
-    def handle(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, handle)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, SOON)
-        start = time.perf_counter()
-        with pytest.raises(KeyboardInterrupt):
-            first_tokens(slow, PROMPT)
-        took = time.perf_counter() - start
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+    took = SOON + seconds_until_interrupted(lambda: first_tokens(slow, PROMPT))
     assert_ended_early(slow, took)
 
 

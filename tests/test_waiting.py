@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from interrupts import seconds_until_interrupted
 
 import specllama
 
 if TYPE_CHECKING:
     from conftest import MakeLlama
 
-SOON = 0.2
 LATEST = 1.5
 """Seconds. The promise is one, and the machine of a test may be busy."""
 needs_timers = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no timers that send signals")
@@ -56,24 +54,6 @@ def test_numbers_of_places_that_differ(make_llama: MakeLlama) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-
-
-def seconds_until_interrupted(call: Callable[[], object]) -> float:
-    """From a Ctrl-C in the middle of a call to its end."""
-
-    def handle(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, handle)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, SOON)
-        start = time.perf_counter()
-        with pytest.raises(KeyboardInterrupt):
-            call()
-        return time.perf_counter() - start - SOON
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @needs_timers
