@@ -16,9 +16,9 @@ import recorded
 
 import specllama
 from specllama.backend.cpu import default_threads
-from specllama.bench.machine import describe_machine
 from specllama.engine.memory import sequence_of
-from specllama.verify.scorer import scorer_of
+from specllama.evidence.machine import describe_machine
+from specllama.evidence.scorer import scorer_of
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 PROMPTS = (128, 512)

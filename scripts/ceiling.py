@@ -28,9 +28,9 @@ import recorded
 
 import specllama
 from specllama._core import _test
-from specllama.answer import answer
 from specllama.backend.cpu import default_threads
-from specllama.bench.machine import describe_machine
+from specllama.evidence.answer import answer
+from specllama.evidence.machine import describe_machine
 from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
 

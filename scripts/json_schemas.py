@@ -16,7 +16,7 @@ import recorded
 
 import specllama
 from specllama.backend.cpu import default_threads
-from specllama.bench.machine import describe_machine
+from specllama.evidence.machine import describe_machine
 
 MODES = (0, "auto", 4)  # 0 is plain decoding
 TEXT: dict[str, Any] = {"type": "string"}

@@ -25,7 +25,7 @@ import recorded
 import specllama
 from specllama.backend.cpu import default_threads
 from specllama.backend.prepare import prepare_backend
-from specllama.bench.machine import describe_machine
+from specllama.evidence.machine import describe_machine
 from specllama.models.catalog import resolve
 
 WAYS = {"llama.cpp": "off", "ours": "auto"}

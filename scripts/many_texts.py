@@ -18,7 +18,7 @@ import recorded
 from pair import add_pair, opened
 
 import specllama
-from specllama.bench.machine import describe_machine
+from specllama.evidence.machine import describe_machine
 from specllama.prompts import builtin_prompts, read_prompts
 
 N_CTX = 512

@@ -20,7 +20,7 @@ from typing import Any
 import recorded
 
 import specllama
-from specllama.bench.machine import describe_machine
+from specllama.evidence.machine import describe_machine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import tiny_models as tiny

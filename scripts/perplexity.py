@@ -16,8 +16,8 @@ import numpy as np
 import recorded
 
 import specllama
-from specllama.bench.machine import describe_machine
-from specllama.verify.scorer import Scorer, scorer_of
+from specllama.evidence.machine import describe_machine
+from specllama.evidence.scorer import Scorer, scorer_of
 
 WINDOW = 500  # tokens that are decoded together; the first one of each is not judged
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 import specllama
 from specllama._core import _test
-from specllama.answer import answer
+from specllama.evidence.answer import answer
 from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
 

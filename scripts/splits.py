@@ -15,8 +15,8 @@ import recorded
 from pair import add_pair, opened
 
 import specllama
-from specllama.answer import answer, first_difference
-from specllama.bench.machine import describe_machine
+from specllama.evidence.answer import answer, first_difference
+from specllama.evidence.machine import describe_machine
 from specllama.prompts import Prompt, builtin_prompts
 
 PROMPTS = 20

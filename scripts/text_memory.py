@@ -20,7 +20,7 @@ from many_texts import N_CTX, chosen
 from pair import add_pair, opened
 
 import specllama
-from specllama.bench.machine import describe_machine
+from specllama.evidence.machine import describe_machine
 
 FEWEST = 2  # one text alone takes another way
 

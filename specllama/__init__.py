@@ -35,7 +35,7 @@ _WHERE = {
     "Token": ".token",
 }
 
-_EVIDENCE = ("bench", "compare", "eval", "tune", "verify")  # modules: `specllama.bench.run(llm, prompts)`
+_EVIDENCE = ("bench", "compare", "eval", "tune", "verify")  # parts of one room: `specllama.bench.run(llm, prompts)`
 
 __all__ = [
     "BusyError",
@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name in _EVIDENCE:
-        return import_module(f".{name}", __name__)
+        return import_module(f".evidence.{name}", __name__)
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_WHERE[name], __name__), name)

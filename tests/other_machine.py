@@ -18,8 +18,8 @@ os.environ["SPECLLAMA_KERNELS"] = "off"  # they come before AMX, and would get t
 import specllama
 from specllama.backend import amx
 from specllama.backend import prepare as backend
-from specllama.bench.machine import describe_machine
-from specllama.bench.output import machine_text
+from specllama.evidence.machine import describe_machine
+from specllama.evidence.tables import machine_text
 
 PROMPT = "the cat sat on the dog and the fox sat on the cat and the dog"
 

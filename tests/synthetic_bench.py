@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from specllama.bench.result import BenchResult, Run
-from specllama.bench.summary import summarise
 from specllama.cost_curve import CostCurve
+from specllama.evidence.bench.result import BenchResult, Run
+from specllama.evidence.bench.summary import summarise
 from specllama.stats import Stats
 
 CATEGORIES = (

@@ -17,10 +17,10 @@ from quantized import quantized_model
 import specllama
 from specllama import _core
 from specllama.backend.prepare import prepare_backend
-from specllama.bench.machine import describe_machine
-from specllama.bench.output import machine_text
 from specllama.engine.memory import sequence_of
-from specllama.verify import batches
+from specllama.evidence.machine import describe_machine
+from specllama.evidence.tables import machine_text
+from specllama.evidence.verify import batches
 
 if TYPE_CHECKING:
     from conftest import TinyFiles

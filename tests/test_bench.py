@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specllama.bench import Bench, BenchResult, Mode, Plan, Run, run, runner
 from specllama.completions.chat_template import RenderedPrompt
+from specllama.evidence.bench import Bench, BenchResult, Mode, Plan, Run, run, runner
 from specllama.prompts import Prompt
 from specllama.stats import Stats
 

@@ -16,8 +16,8 @@ import pytest
 from needed import imported
 
 from specllama import cli
-from specllama.bench import runner
 from specllama.commands.bench import _quoted
+from specllama.evidence.bench import runner
 
 if TYPE_CHECKING:
     from conftest import TinyFiles

@@ -16,9 +16,10 @@ import pytest
 import synthetic_bench
 
 from specllama.backend import cpu
-from specllama.bench import BenchResult, Row
-from specllama.bench import machine as machines
-from specllama.bench.output import FORMATS, curves_table, table, to_csv, to_json, to_jsonl, to_markdown
+from specllama.evidence import machine as machines
+from specllama.evidence.bench import BenchResult, Row
+from specllama.evidence.bench.output import FORMATS, to_csv, to_json, to_jsonl, to_markdown
+from specllama.evidence.tables import curves_table, table
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from needed import imported
 
-from specllama.bench import Row, Run
-from specllama.bench.summary import interval, summarise
+from specllama.evidence.bench import Row, Run
+from specllama.evidence.bench.summary import interval, summarise
 from specllama.stats import Stats
 
 
@@ -167,5 +167,5 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
 def test_many_prompts_are_resampled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(8).normal(1.0, 0.1, 50)
     whole = interval(values)
-    monkeypatch.setattr("specllama.bench.summary._BATCH", 50 * 700)
+    monkeypatch.setattr("specllama.evidence.bench.summary._BATCH", 50 * 700)
     assert interval(values) == pytest.approx(whole, abs=1e-12)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specllama.answer import answer, first_difference
 from specllama.completions.chat_template import render_chat, render_text
+from specllama.evidence.answer import answer, first_difference
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

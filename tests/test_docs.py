@@ -154,7 +154,7 @@ def test_the_reference_has_everything_public() -> None:
     imported("fastapi")
     text = (pages.ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     public = {f"specllama.{name}" for name in specllama.__all__} - {"specllama.__version__"}
-    for module in ("bench", "compare", "eval", "prompts", "server", "tune", "verify"):
+    for module in (*(f"evidence.{name}" for name in specllama._EVIDENCE), "prompts", "server"):
         names = getattr(importlib.import_module(f"specllama.{module}"), "__all__", ["run"])
         public |= {f"specllama.{module}.{name}" for name in names}
     public |= {"specllama.samplers.Samplers"}  # which Llama's documentation points to

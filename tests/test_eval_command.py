@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specllama import _core, cli
-from specllama.answer import answer
+from specllama.evidence.answer import answer
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -48,7 +48,7 @@ def stop_at(number: int, error: BaseException, monkeypatch: pytest.MonkeyPatch) 
             raise error
         return answer(*args, **options)
 
-    monkeypatch.setattr("specllama.eval.evaluation.answer", stopped)
+    monkeypatch.setattr("specllama.evidence.eval.evaluation.answer", stopped)
 
 
 def test_multiply(models: list[str], capsys: pytest.CaptureFixture[str]) -> None:

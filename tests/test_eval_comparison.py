@@ -8,8 +8,8 @@ import math
 import pytest
 from scipy import stats
 
-from specllama.eval import Accuracy, compare_accuracy
-from specllama.eval.accuracy import detectable_difference, mcnemar, paired_interval
+from specllama.evidence.eval import Accuracy, compare_accuracy
+from specllama.evidence.eval.accuracy import detectable_difference, mcnemar, paired_interval
 
 
 @pytest.mark.parametrize(("correct", "total"), [(0, 1), (1, 1), (0, 20), (20, 20), (7, 20), (61, 100), (1, 5000)])

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specllama.answer import Answer, answer
-from specllama.eval import Evaluation, Record, multiply
-from specllama.eval.evaluation import seed_of
-from specllama.eval.multiplication import grade, parse, questions
+from specllama.evidence.answer import Answer, answer
+from specllama.evidence.eval import Evaluation, Record, multiply
+from specllama.evidence.eval.evaluation import seed_of
+from specllama.evidence.eval.multiplication import grade, parse, questions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +140,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, int], 
             number = sum((call["num_draft_tokens"] == 0) == (way == "plain") for call in calls) - 2  # after the warm-up
             return dataclasses.replace(found, text=script(way, number)) if number >= 0 else found
 
-        monkeypatch.setattr("specllama.eval.evaluation.answer", scripted_answer)
+        monkeypatch.setattr("specllama.evidence.eval.evaluation.answer", scripted_answer)
         return calls
 
     return install

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.eval import Limits, sandbox
+from specllama.evidence.eval import Limits, sandbox
 
 if not hasattr(os, "fork"):
     pytest.skip("limits of POSIX", allow_module_level=True)

@@ -16,7 +16,7 @@ from fresh import text_of
 from needed import imported
 
 from specllama import cli
-from specllama.bench.machine import describe_machine
+from specllama.evidence.machine import describe_machine
 from specllama.models import catalog, loading
 
 if TYPE_CHECKING:

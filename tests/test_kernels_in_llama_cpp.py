@@ -25,9 +25,9 @@ import specllama
 from specllama import _core, cli
 from specllama.backend import kernel_use, kernels
 from specllama.backend.prepare import Backend, prepare_backend
-from specllama.bench.machine import describe_machine
-from specllama.bench.output import machine_text
 from specllama.costs.key import cost_key
+from specllama.evidence.machine import describe_machine
+from specllama.evidence.tables import machine_text
 
 if TYPE_CHECKING:
     from conftest import TinyFiles

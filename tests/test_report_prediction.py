@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import synthetic_bench as synthetic
 
-from specllama.bench.prediction import Prediction, predicted_speedup
-from specllama.bench.rounds import PARTS, Rounds
 from specllama.cost_curve import CostCurve
+from specllama.evidence.bench.prediction import Prediction, predicted_speedup
+from specllama.evidence.bench.rounds import PARTS, Rounds
 from specllama.stats import Stats
 
 if TYPE_CHECKING:

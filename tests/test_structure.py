@@ -105,6 +105,15 @@ def test_there_is_no_circle_of_files() -> None:
     assert circles(graph) == []
 
 
+def test_only_the_command_line_knows_of_the_evidence() -> None:
+    room = re.compile(r"specllama\.evidence\b")
+    knowing = {module for module, others in graph_of(ROOT / "specllama").items() if any(map(room.match, others))}
+    assert {
+        module for module in knowing if not module.startswith(("specllama.evidence", "specllama.commands."))
+    } == set()
+    assert "specllama.commands.bench" in knowing
+
+
 def test_the_top_level_can_be_looked_over() -> None:
     modules = sorted(path.name for path in (ROOT / "specllama").glob("*.py"))
     assert len(modules) <= MOST_MODULES, modules

@@ -14,8 +14,8 @@ from specllama import cli, tune
 from specllama.cost_curve import CostCurve
 from specllama.costs import files as cost_cache
 from specllama.costs.key import cost_key
-from specllama.tune import runner
-from specllama.tune.report import to_text
+from specllama.evidence.tune import runner
+from specllama.evidence.tune.report import to_text
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

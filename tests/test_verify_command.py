@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specllama import cli
-from specllama.verify import sampling, texts, tokens
+from specllama.evidence.verify import sampling, texts, tokens
 
 if TYPE_CHECKING:
     from conftest import TinyFiles

@@ -17,10 +17,10 @@ from specllama import _core, verify
 from specllama._core import _test
 from specllama.engine.generation import Generation
 from specllama.engine.memory import sequence_of
+from specllama.evidence.scorer import Scorer
+from specllama.evidence.verify.report import to_text
+from specllama.evidence.verify.rounding import SAFETY
 from specllama.prompts import Prompt
-from specllama.verify.report import to_text
-from specllama.verify.rounding import SAFETY
-from specllama.verify.scorer import Scorer
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles

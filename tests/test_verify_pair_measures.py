@@ -17,11 +17,11 @@ import scipy.stats
 from specllama import _core
 from specllama._core import _test
 from specllama.engine.request import Request
-from specllama.verify.exact import PairScorer
-from specllama.verify.loop import has_penalties, request_for
-from specllama.verify.multinomial import Cells, Pair, goodness_of_fit
-from specllama.verify.rounding import NUM_LEADING, Position, rounding, rows_by_shape
-from specllama.verify.scorer import scorer_of
+from specllama.evidence.scorer import scorer_of
+from specllama.evidence.verify.exact import PairScorer
+from specllama.evidence.verify.loop import has_penalties, request_for
+from specllama.evidence.verify.multinomial import Cells, Pair, goodness_of_fit
+from specllama.evidence.verify.rounding import NUM_LEADING, Position, rounding, rows_by_shape
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from specllama.commands import arguments as common
 
 if TYPE_CHECKING:
-    from specllama.bench import BenchResult, Run
-    from specllama.bench.runner import OnRun
     from specllama.commands import Subparsers
     from specllama.commands.steps import Steps
+    from specllama.evidence.bench import BenchResult, Run
+    from specllama.evidence.bench.runner import OnRun
     from specllama.prompts import Prompt
 
 _SHOWN_PROBLEMS = 10
@@ -82,8 +82,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure; whatever ends it, print what is there."""
-    from specllama.bench import Bench, Plan
     from specllama.commands.steps import steps
+    from specllama.evidence.bench import Bench, Plan
 
     with common.usage_checked():
         plan = Plan.checked(
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     prompts, problems = _read(arguments)
     if arguments.report is not None:
-        from specllama.bench.report import require_folder, require_plotting
+        from specllama.evidence.bench.report import require_folder, require_plotting
 
         require_plotting()
         require_folder(arguments.report)
@@ -152,7 +152,7 @@ def _read(arguments: argparse.Namespace) -> tuple[list[Prompt], list[str]]:
 
 def _signed(result: BenchResult, arguments: argparse.Namespace, problems: list[str]) -> BenchResult:
     """The result with the command that made it. It is made to be published: no names of home folders."""
-    from specllama.bench.machine import without_home
+    from specllama.evidence.machine import without_home
 
     words: Sequence[str] = arguments.command_line
     command = " ".join(["specllama", *(_quoted(without_home(word)) for word in words)])
@@ -166,7 +166,8 @@ def _quoted(word: str) -> str:
 
 
 def _write(result: BenchResult, arguments: argparse.Namespace) -> None:
-    from specllama.bench.output import FORMATS, curves_table
+    from specllama.evidence.bench.output import FORMATS
+    from specllama.evidence.tables import curves_table
 
     print(FORMATS[arguments.output](result), flush=True)
     if arguments.output in ("csv", "jsonl"):  # which have no place for these
@@ -175,6 +176,6 @@ def _write(result: BenchResult, arguments: argparse.Namespace) -> None:
         for note in result.settings["notes"]:
             print(f"note: {note}", file=sys.stderr)
     if arguments.report is not None and result.summary:
-        from specllama.bench.report import write_report
+        from specllama.evidence.bench.report import write_report
 
         print(f"report: {write_report(result, arguments.report)}", file=sys.stderr)

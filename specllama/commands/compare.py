@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from specllama import Llama
     from specllama.commands import Subparsers
-    from specllama.compare import Comparison, Side
     from specllama.completions.chat_template import RenderedPrompt
+    from specllama.evidence.compare import Comparison, Side
     from specllama.token import Token
 
 _NARROW = 80  # columns of a terminal below which two texts, with their numbers, do not fit beside each other
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         rendered = (render_chat if arguments.chat else render_text)(llm, prompt)
         options = {"max_tokens": arguments.max_tokens, **common.sampling_options(arguments)}
         if arguments.json:
-            from specllama import compare
+            from specllama.evidence import compare
 
             print(json.dumps(compare.run(llm, rendered, **options).to_dict()))
         else:
@@ -72,8 +72,8 @@ def show(out: Console, llm: Llama, prompt: RenderedPrompt, **options: Any) -> Co
 
 
 def _in_panes(out: Console, llm: Llama, prompt: RenderedPrompt, **options: Any) -> Comparison:
-    from specllama import compare
     from specllama.commands.panes import Panes
+    from specllama.evidence import compare
 
     with Panes(out, compare.WAYS) as panes:
 
@@ -90,8 +90,8 @@ def _in_panes(out: Console, llm: Llama, prompt: RenderedPrompt, **options: Any) 
 
 
 def _in_turn(out: Console, llm: Llama, prompt: RenderedPrompt, **options: Any) -> Comparison:
-    from specllama import compare
     from specllama.commands.terminal import print_piece
+    from specllama.evidence import compare
 
     shown = ""
 

@@ -16,8 +16,8 @@ from specllama.commands import arguments as common
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.commands.steps import Steps
-    from specllama.eval import EvalResult, Record
-    from specllama.eval.evaluation import Grader
+    from specllama.evidence.eval import EvalResult, Record
+    from specllama.evidence.eval.evaluation import Grader
     from specllama.prompts import Prompt
 
 _REFUSAL = """\
@@ -102,7 +102,7 @@ def _shapes(text: str) -> list[tuple[int, int]]:
 
 
 def _multiply(arguments: argparse.Namespace) -> int:
-    from specllama.eval import multiplication
+    from specllama.evidence.eval import multiplication
 
     with common.usage_checked():
         prompts = multiplication.questions(arguments.count, arguments.digits, arguments.seed)
@@ -113,7 +113,7 @@ def _humaneval(arguments: argparse.Namespace) -> int:
     if not arguments.allow_code_execution:
         print(_REFUSAL, file=sys.stderr)
         return 2
-    from specllama.eval import Limits, human_eval
+    from specllama.evidence.eval import Limits, human_eval
     from specllama.prompts import limited, read_prompts
 
     grade = human_eval.grader(Limits(seconds=arguments.time_limit, memory=arguments.memory_limit << 20))
@@ -128,7 +128,7 @@ def _humaneval(arguments: argparse.Namespace) -> int:
 def _evaluate(arguments: argparse.Namespace, name: str, prompts: Sequence[Prompt], grade: Grader) -> int:
     """Load the pair and ask; whatever ends it, print what is there."""
     from specllama.commands.steps import steps
-    from specllama.eval import Evaluation
+    from specllama.evidence.eval import Evaluation
 
     options = {"max_tokens": arguments.max_tokens, "verify": arguments.verify, **common.sampling_options(arguments)}
     with contextlib.closing(common.load_pair(arguments)) as llm:
@@ -160,6 +160,6 @@ def _write(result: EvalResult, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result.to_dict(), allow_nan=False), flush=True)
         return
-    from specllama.eval.report import to_text
+    from specllama.evidence.eval.report import to_text
 
     print(to_text(result), flush=True)

@@ -14,7 +14,7 @@ from specllama.commands import arguments as common
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.commands.steps import Steps
-    from specllama.tune.result import TuneResult
+    from specllama.evidence.tune.result import TuneResult
 
 _REPEATS = 3  # for comparison only: nothing is planned with it
 _THEIRS = "target, kernels off"
@@ -40,10 +40,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and print what was found."""
-    from specllama import tune
     from specllama.backend.kernel_use import use_of
     from specllama.commands.steps import steps
-    from specllama.tune.report import to_text
+    from specllama.evidence import tune
+    from specllama.evidence.tune.report import to_text
 
     with steps() as progress:
         progress.note("loading")

@@ -13,8 +13,8 @@ from specllama.commands import arguments as common
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.commands.steps import Steps
+    from specllama.evidence.verify import VerifyResult
     from specllama.prompts import Prompt
-    from specllama.verify import VerifyResult
 
 _NOT_TOLD = 2  # of an exit code; 1 says that something does not hold
 
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Verify; whatever ends it, print what was found."""
     from specllama.commands.steps import shown_in_tenths, steps
     from specllama.engine.rules import DEPENDENT_ON_DRAFT
-    from specllama.verify import Verification
+    from specllama.evidence.verify import Verification
 
     rules = DEPENDENT_ON_DRAFT if arguments.verify in (None, "auto") else (arguments.verify,)
     sampling = common.sampling_options(arguments)
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(result: VerifyResult, *, as_json: bool) -> None:
-    from specllama.verify.report import to_text
+    from specllama.evidence.verify.report import to_text
 
     print(json.dumps(result.to_dict(), allow_nan=False) if as_json else to_text(result), flush=True)
 

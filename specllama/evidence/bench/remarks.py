@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from specllama.answer import first_difference
+from specllama.evidence.answer import first_difference
 
 from .result import Run
 
 if TYPE_CHECKING:
-    from specllama.answer import Answer
+    from specllama.evidence.answer import Answer
 
 _STEADY = 1.5  # on an idle machine, prompts of up to a few thousand tokens stay well within
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from specllama.completions.chat_template import RenderedPrompt
 from specllama.engine.request import Request
+from specllama.evidence.scorer import Probabilities, probabilities, scorer_of
 
 from .exact import ExactPairs, PairScorer
 from .loop import request_for, take
 from .multinomial import LEAST_EXPECTED, Cells, Pair, goodness_of_fit
 from .result import Drafting, SamplingTest
-from .scorer import Probabilities, probabilities, scorer_of
 
 if TYPE_CHECKING:
     from specllama.llama import Llama

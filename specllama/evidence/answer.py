@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .completions.chat_template import RenderedPrompt
-    from .llama import Llama
-    from .stats import Stats
+    from specllama.completions.chat_template import RenderedPrompt
+    from specllama.llama import Llama
+    from specllama.stats import Stats
 
 
 @dataclasses.dataclass(frozen=True)

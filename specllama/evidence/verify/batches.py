@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .scorer import Row, Scorer, scorer_of
+from specllama.evidence.scorer import Row, Scorer, scorer_of
 
 if TYPE_CHECKING:
     from specllama.llama import Llama

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specllama.bench.output import table
+from specllama.evidence.tables import table
 
 from . import human_eval
 from .accuracy import Accuracy

@@ -7,12 +7,12 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from specllama.answer import Answer, answer
 from specllama.engine.rules import is_independent_of_draft
+from specllama.evidence.answer import Answer, answer
+from specllama.evidence.machine import describe_machine
 from specllama.prompts import Prompt, as_prompts
 
 from . import remarks
-from .machine import describe_machine
 from .mode import Mode
 from .plan import Plan
 from .result import ALL, BenchResult, Run

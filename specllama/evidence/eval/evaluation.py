@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specllama.answer import answer
-from specllama.bench.machine import describe_machine
 from specllama.engine.options import NumDraftTokens, checked_num_draft_tokens, checked_verify
+from specllama.evidence.answer import answer
+from specllama.evidence.machine import describe_machine
 
 from .result import WAYS, EvalResult, Grade, GradedAnswer, Record
 

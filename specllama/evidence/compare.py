@@ -6,15 +6,16 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from specllama.completions.chat_template import RenderedPrompt
+from specllama.engine.rules import is_independent_of_draft
+from specllama.prompts import Prompt
+
 from .answer import first_difference
-from .completions.chat_template import RenderedPrompt
-from .engine.rules import is_independent_of_draft
-from .prompts import Prompt
 
 if TYPE_CHECKING:
-    from .llama import Llama
-    from .stats import Stats
-    from .token import Token
+    from specllama.llama import Llama
+    from specllama.stats import Stats
+    from specllama.token import Token
 
 
 @dataclasses.dataclass(frozen=True)

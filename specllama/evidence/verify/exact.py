@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from specllama import _core
+from specllama.evidence.scorer import Probabilities, Row, Scorer, probabilities
 
 from .multinomial import LEAST_EXPECTED, Pair
-from .scorer import Probabilities, Row, Scorer, probabilities
 
 _MOST_SUSPECTS = 16  # pairs that are looked at again: a loop that is badly broken gives hundreds
 

@@ -147,7 +147,7 @@ def _page(result: BenchResult, pictures: Sequence[_Picture], problems: Sequence[
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(number=_number, percent=_percent, milliseconds=_milliseconds)
-    template = resources.files("specllama.bench").joinpath("report.html.j2").read_text(encoding="utf-8")
+    template = resources.files("specllama.evidence.bench").joinpath("report.html.j2").read_text(encoding="utf-8")
     settings = dict(result.settings)
     command, notes = settings.pop("command", None), settings.pop("notes", [])
     categories = dict.fromkeys(row.category for row in result.summary if row.category != ALL)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specllama.bench.machine import describe_machine
 from specllama.completions.chat_template import RenderedPrompt
 from specllama.engine.rules import DEPENDENT_ON_DRAFT
+from specllama.evidence.machine import describe_machine
 from specllama.prompts import Prompt, as_prompts, builtin_prompts, limited
 
 from .batches import NUM_ROWS, BatchTest, compare_batches, lengths_for

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from specllama.answer import Answer, answer, first_difference
 from specllama.completions.chat_template import RenderedPrompt
 from specllama.engine.request import Request
+from specllama.evidence.answer import Answer, answer, first_difference
+from specllama.evidence.scorer import scorer_of
 
 from .loop import has_penalties, request_for, take
 from .result import Difference, Drafting, TextComparison
 from .rounding import SAFETY, Position, rounding, rows_by_shape
-from .scorer import scorer_of
 
 if TYPE_CHECKING:
     from specllama.engine.options import NumDraftTokens

@@ -10,8 +10,7 @@ import numpy as np
 
 from specllama import _core
 from specllama.engine.request import Request
-
-from .scorer import Row, Scorer
+from specllama.evidence.scorer import Row, Scorer
 
 SAFETY = 2.0
 """A gap of up to this many times the measured rounding is a near-tie. Batches in other steps than the measure's changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specllama.bench.output import curves_table, machine_text, table
+from specllama.evidence.tables import curves_table, machine_text, table
 
 from .plan import Choice, Plan
 from .result import TuneResult

@@ -13,10 +13,11 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
+from specllama.evidence.scorer import Probabilities, Row, Scorer, probabilities, scorer_of
+
 from .loop import request_for, take
 from .multinomial import goodness_of_fit
 from .result import Drafting, TokenTest
-from .scorer import Probabilities, Row, Scorer, probabilities, scorer_of
 
 if TYPE_CHECKING:
     from specllama.completions.chat_template import RenderedPrompt

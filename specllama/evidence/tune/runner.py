@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from specllama.backend.base_class import BaseLlama
-from specllama.bench.machine import describe_machine, without_home
 from specllama.cost_curve import CostCurve, measure_cost_curve
 from specllama.costs import files as cost_files
 from specllama.costs.key import cost_key
+from specllama.evidence.machine import describe_machine, without_home
 
 from .plan import Plan
 from .result import TuneResult

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specllama.bench.prediction import round_cost
 from specllama.cost_curve import CostCurve
+from specllama.evidence.bench.prediction import round_cost
 
 ACCEPTANCE_RATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _PRECISION = 1e-4  # of the break-even rate

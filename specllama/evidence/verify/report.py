@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specllama.bench.output import table
+from specllama.evidence.tables import table
 
 from .batches import NUM_ROWS
 from .result import Difference, Drafting, SamplingTest, TextComparison, VerifyResult
