@@ -207,3 +207,20 @@ assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_without_scipy_two_commands_say_what_to_install_before_they_load_anything() -> None:
+    script = """
+import sys
+sys.modules["scipy"] = None
+import specllama
+from specllama.cli import main
+assert specllama.bench.run and specllama.compare.run and specllama.tune.run
+models = ["-m", "absent.gguf", "-md", "absent.gguf"]
+assert main(["eval", "multiply", *models]) == 1
+assert main(["verify", *models]) == 2
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    message = 'specllama: error: verify and eval need scipy: pip install "specllama[evidence]"\n'
+    assert done.stderr == message * 2

@@ -1,22 +1,12 @@
-"""Whether two ways of answering the same questions are equally often right: intervals, a test, and its power."""
+"""Whether two ways of answering the same questions are equally often right."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
-LEVEL = 0.05
-"""Of the test; the intervals have 1 - LEVEL."""
-POWER = 0.8
-"""How often a difference of the size called detectable would be found."""
-
-_Z = statistics.NormalDist().inv_cdf(1 - LEVEL / 2)
-_Z_POWER = statistics.NormalDist().inv_cdf(POWER)
-# Fewer questions that only one way got right, all of them the same one, and the test cannot reach LEVEL: 2 / 2**6 can.
-_FEWEST = 6
+from specllama.evidence.statistics import LEVEL, detectable_difference, interval, mcnemar, paired_interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,19 +21,8 @@ class Accuracy:
 
     @classmethod
     def of(cls, correct: int, total: int) -> Accuracy:
-        """The share and its interval.
-
-        Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927): the shares
-        that a score test does not reject, (p + z^2/2n ± z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n).
-        """
-        rate = correct / total
-        centre = rate + _Z**2 / (2 * total)
-        half = _Z * math.sqrt(rate * (1 - rate) / total + _Z**2 / (4 * total**2))
-        scale = 1 + _Z**2 / total
-        # At 0 and 1 one end is the rate itself, which rounding would miss.
-        low = 0.0 if correct == 0 else (centre - half) / scale
-        high = 1.0 if correct == total else (centre + half) / scale
-        return cls(correct, total, rate, low, high)
+        """The share and its interval."""
+        return cls(correct, total, correct / total, *interval(correct, total))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,69 +104,3 @@ def compare_accuracy(plain: Sequence[bool], speculative: Sequence[bool]) -> Comp
         p_value=mcnemar(only_plain, only_speculative),
         detectable_difference=detectable_difference(total, (only_plain + only_speculative) / total),
     )
-
-
-def paired_interval(both: int, only_first: int, only_second: int, neither: int) -> tuple[float, float]:
-    """95% interval of the difference of two paired shares, the first minus the second.
-
-    Newcombe, "Improved confidence intervals for the difference between binomial proportions based on paired data",
-    Statistics in Medicine 17 (1998), method 10: the distances from each share to the ends of its Wilson interval,
-    joined as sides of a triangle whose angle is the correlation phi of the pairs.
-    """
-    a, b, c, d = both, only_first, only_second, neither
-    total = a + b + c + d
-    first, second = Accuracy.of(a + b, total), Accuracy.of(a + c, total)
-    product = (a + b) * (c + d) * (a + c) * (b + d)
-    covariance: float = a * d - b * c
-    if covariance > 0:
-        covariance = max(covariance - total / 2, 0.0)
-    phi = covariance / math.sqrt(product) if product else 0.0
-
-    def joined(x: float, y: float) -> float:
-        return math.sqrt(max(x * x - 2 * phi * x * y + y * y, 0.0))
-
-    difference = (b - c) / total
-    low = difference - joined(first.rate - first.low, second.high - second.rate)
-    high = difference + joined(second.rate - second.low, first.high - first.rate)
-    return low, high
-
-
-def mcnemar(only_first: int, only_second: int) -> float:
-    """Two-sided p-value of McNemar's exact test.
-
-    McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
-    Psychometrika 12 (1947). If both ways are equally good, each question that only one of them got right is that
-    one's with probability 1/2: twice the smaller tail of Binomial(b + c, 1/2), 1 at most.
-    """
-    total = only_first + only_second
-    tail = sum(math.comb(total, k) for k in range(min(only_first, only_second) + 1))
-    return min(1.0, 2 * tail / (1 << total))
-
-
-def detectable_difference(total: int, discordant: float) -> float | None:
-    """The smallest true difference that McNemar's test finds at the 5% level with 80% power.
-
-    Connor, "Sample size for testing differences in proportions for the paired-sample design", Biometrics 43 (1987):
-    n = (z_alpha sqrt(psi) + z_beta sqrt(psi - d^2))^2 / d^2, solved for d. It is an approximation; the exact test
-    needs a little more.
-
-    Args:
-        total: questions.
-        discordant: psi, the share of them that only one way got right; a difference d needs d at least.
-
-    Returns:
-        None where even questions that all come out differently would not be enough.
-    """
-
-    def needed(difference: float) -> float:
-        psi = max(discordant, difference)
-        root = _Z * math.sqrt(psi) + _Z_POWER * math.sqrt(psi - difference * difference)
-        return (root / difference) ** 2
-
-    if total < _FEWEST:
-        return None
-    low, high = 0.0, 1.0  # needed() falls from infinity to _Z**2, which is less than _FEWEST
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (low, middle) if needed(middle) <= total else (middle, high)
-    return high

@@ -10,7 +10,7 @@ import numpy as np
 from specllama import _core
 from specllama.evidence.scorer import Probabilities, Row, Scorer, probabilities
 
-from .multinomial import LEAST_EXPECTED, Pair
+from .cells import LEAST_EXPECTED, Pair
 
 _MOST_SUSPECTS = 16  # pairs that are looked at again: a loop that is badly broken gives hundreds
 

@@ -13,10 +13,11 @@ import numpy as np
 from specllama.completions.chat_template import RenderedPrompt
 from specllama.engine.request import Request
 from specllama.evidence.scorer import Probabilities, probabilities, scorer_of
+from specllama.evidence.statistics import goodness_of_fit
 
+from .cells import LEAST_EXPECTED, Cells, Pair
 from .exact import ExactPairs, PairScorer
 from .loop import request_for, take
-from .multinomial import LEAST_EXPECTED, Cells, Pair, goodness_of_fit
 from .result import Drafting, SamplingTest
 
 if TYPE_CHECKING:

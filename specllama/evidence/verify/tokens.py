@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.evidence.scorer import Probabilities, Row, Scorer, probabilities, scorer_of
+from specllama.evidence.statistics import goodness_of_fit
 
 from .loop import request_for, take
-from .multinomial import goodness_of_fit
 from .result import Drafting, TokenTest
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Whether counts can have come from given probabilities: cells, total variation, chi-square. Knows no models."""
+"""Outcomes of pairs of tokens that are counted together, so that each is expected often enough. Knows no models."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-import numpy.typing as npt
+
+from specllama.evidence.statistics import Counts, Floats
 
 Pair = tuple[int, int]
 """Two tokens, one after the other."""
-Floats = npt.NDArray[np.float64]
 
 LEAST_EXPECTED = 5.0
 """A cell of its own is expected to be hit at least this often; chi-square's usual rule."""
-_CHUNK = 20_000
 _Key = tuple[int | None, int | None]
 _REST: _Key = (None, None)
 
@@ -62,7 +61,7 @@ class Cells:
             probs[index[_REST]] += rest
         return cls(probs / probs.sum(), index)
 
-    def counts(self, pairs: Iterable[Pair]) -> npt.NDArray[np.int64]:
+    def counts(self, pairs: Iterable[Pair]) -> Counts:
         """How many of the pairs fall into each cell."""
         counts = np.zeros(len(self.probs), dtype=np.int64)
         for pair in pairs:
@@ -72,49 +71,3 @@ class Cells:
     def _cell(self, t1: int, t2: int) -> int:
         keys: tuple[_Key, ...] = ((t1, t2), (t1, None), _REST)
         return next(self.index[key] for key in keys if key in self.index)
-
-
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    """Counts against probabilities. What chance gives is simulated, so that small counts need no approximation."""
-
-    total_variation: float
-    chance_mean: float
-    chance_95: float
-    chi_square: float
-    p_value: float
-
-
-def goodness_of_fit(counts: npt.NDArray[np.int64], probs: Floats, level: float) -> Fit:
-    """Compare counts with what their probabilities let expect.
-
-    Args:
-        counts: [n]
-        probs: [n], sums to 1.
-        level: the p-value that the caller looks out for: it is resolved to a fifth of itself.
-    """
-    num_samples = int(counts.sum())
-    num_simulated = int(np.ceil(25 / level))
-    rng = np.random.default_rng(0)  # a rerun gives the same verdict
-    observed_tv, observed_chi = (float(value[0]) for value in _distances(counts[None, :], probs))
-    variations, at_least = [], 0
-    for start in range(0, num_simulated, _CHUNK):
-        drawn = rng.multinomial(num_samples, probs, size=min(_CHUNK, num_simulated - start))
-        tv, chi = _distances(drawn, probs)
-        variations.append(tv)
-        at_least += int(np.count_nonzero(chi >= observed_chi * (1 - 1e-9)))
-    chance = np.concatenate(variations)
-    return Fit(
-        total_variation=observed_tv,
-        chance_mean=float(chance.mean()),
-        chance_95=float(np.quantile(chance, 0.95)),
-        chi_square=observed_chi,
-        p_value=(1 + at_least) / (1 + num_simulated),
-    )
-
-
-def _distances(counts: npt.NDArray[np.int64], probs: Floats) -> tuple[Floats, Floats]:
-    """Total variation and chi-square of every row of counts [m, n]."""
-    expected = counts[0].sum() * probs
-    excess = counts - expected
-    return np.abs(excess).sum(axis=1) / (2 * counts[0].sum()), (excess**2 / expected).sum(axis=1)
