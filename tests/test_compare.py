@@ -12,15 +12,14 @@ import pytest
 from rich.console import Console
 
 from specllama import Stats, Token, cli, compare
-from specllama.commands import compare as command
-from specllama.commands.panes import STYLES, Panes
-from specllama.commands.terminal import harmless
-from specllama.completions.chat_template import render_text
+from specllama.commands.side_by_side import Panes, report, show
+from specllama.commands.terminal import STYLES, harmless
+from specllama.prompts import Prompt
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
-PROMPT = "the cat sat on the dog and"
+PROMPT = Prompt("prompt", "text", "the cat sat on the dog and", chat=False)
 
 
 def side(seconds: float, ids: list[int], **stats: object) -> compare.Side:
@@ -30,7 +29,7 @@ def side(seconds: float, ids: list[int], **stats: object) -> compare.Side:
 
 def reported(comparison: compare.Comparison) -> str:
     out = io.StringIO()
-    command.report(Console(file=out, width=200), comparison)
+    report(Console(file=out, width=200), comparison)
     return out.getvalue()
 
 
@@ -63,7 +62,7 @@ def test_both_ways_write_one_text(tiny_files: TinyFiles, make_llama: MakeLlama, 
     seen: list[tuple[str, Token]] = []
     comparison = compare.run(
         llm,
-        render_text(llm, PROMPT),
+        PROMPT,
         max_tokens=40,
         temperature=temperature,
         seed=3,
@@ -86,12 +85,12 @@ def test_both_ways_write_one_text(tiny_files: TinyFiles, make_llama: MakeLlama, 
 
 def test_samples_may_differ(tiny_files: TinyFiles, make_llama: MakeLlama) -> None:
     llm = make_llama(tiny_files.target, tiny_files.good)
-    comparison = compare.run(llm, render_text(llm, PROMPT), max_tokens=40, temperature=1.0, verify="block")
+    comparison = compare.run(llm, PROMPT, max_tokens=40, temperature=1.0, verify="block")
     assert not comparison.same_text_expected
 
 
 def pair_arguments(tiny_files: TinyFiles) -> list[str]:
-    return ["-m", str(tiny_files.target), "-md", str(tiny_files.good), "-t", "1", "-c", "256", "-p", PROMPT]
+    return ["-m", str(tiny_files.target), "-md", str(tiny_files.good), "-t", "1", "-c", "256", "-p", PROMPT.text]
 
 
 def test_without_a_terminal_one_comes_after_the_other(
@@ -109,7 +108,7 @@ def test_in_a_terminal_tokens_are_coloured_by_origin(tiny_files: TinyFiles, make
     llm = make_llama(tiny_files.target, tiny_files.bad)
     file = io.StringIO()
     out = Console(file=file, force_terminal=True, width=100, height=20, color_system="standard")
-    comparison = command.show(out, llm, render_text(llm, PROMPT), max_tokens=60, temperature=1.0, seed=1)
+    comparison = show(out, llm, PROMPT, max_tokens=60, temperature=1.0, seed=1)
     drawn = file.getvalue()
     assert {token.origin for token in comparison.speculative.tokens} >= {"draft", "correction"}
     assert "\x1b[32m" in drawn  # green
@@ -122,7 +121,7 @@ def test_a_narrow_terminal_is_no_place_for_two_columns(tiny_files: TinyFiles, ma
     llm = make_llama(tiny_files.target, tiny_files.good)
     file = io.StringIO()
     out = Console(file=file, force_terminal=True, width=40, color_system=None)
-    command.show(out, llm, render_text(llm, PROMPT), max_tokens=10, temperature=0.0)
+    show(out, llm, PROMPT, max_tokens=10, temperature=0.0)
     assert "speculative decoding" in file.getvalue()
 
 
@@ -131,14 +130,14 @@ def test_numbers_are_whole_in_a_narrow_window(tiny_files: TinyFiles, make_llama:
     llm = make_llama(tiny_files.target, tiny_files.good)
     file = io.StringIO()
     out = Console(file=file, force_terminal=True, width=width, height=30, color_system=None)
-    comparison = command.show(out, llm, render_text(llm, PROMPT), max_tokens=200, temperature=0.0)
+    comparison = show(out, llm, PROMPT, max_tokens=200, temperature=0.0)
     start = len(file.getvalue())
-    command.report(out, comparison)
-    drawn, report = file.getvalue()[:start], file.getvalue()[start:]
+    report(out, comparison)
+    drawn, reported = file.getvalue()[:start], file.getvalue()[start:]
     speculative = comparison.speculative
     for number in (f"{speculative.tokens_per_second:.2f}", f"{speculative.seconds:.2f}", f"{comparison.speedup:.2f}x"):
-        assert number in report
-    assert "accepted" in report and "…" not in report
+        assert number in reported
+    assert "accepted" in reported and "…" not in reported
     assert (f"{speculative.tokens_per_second:.2f} t/s, {comparison.speedup:.2f}x" in drawn) == (width == 80)
     assert "tokens, …" not in drawn and "t/s…" not in drawn
 
@@ -154,7 +153,7 @@ def test_escape_sequences_do_not_reach_a_narrow_terminal(monkeypatch: pytest.Mon
     monkeypatch.setattr(compare, "run", run)
     file = io.StringIO()
     out = Console(file=file, force_terminal=terminal, width=40, color_system=None)
-    command.show(out, None, None)  # type: ignore[arg-type]
+    show(out, None, None)  # type: ignore[arg-type]
     assert (harmless(said) if terminal else said) in file.getvalue()
     assert ("\x1b[2J" in file.getvalue()) is not terminal
 
@@ -162,12 +161,12 @@ def test_escape_sequences_do_not_reach_a_narrow_terminal(monkeypatch: pytest.Mon
 def test_long_texts_show_their_end_while_they_grow_and_are_whole_afterwards() -> None:
     file = io.StringIO()
     out = Console(file=file, force_terminal=True, width=80, height=12, color_system=None)
-    with Panes(out, compare.WAYS) as panes:
+    with Panes(out) as panes:
         for i in range(300):
             panes.add("plain", Token(i, f" word{i}", "plain"))
         panes.add("speculative", Token(0, "\x1b[2J[bold]", "draft"))
         start = len(file.getvalue())
-        panes.redraw()
+        panes.draw({})
         frame = file.getvalue()[start:]
         whole_from = len(file.getvalue())
     whole = file.getvalue()[whole_from:]

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from specllama._core import ContextFullError
 from specllama.commands.arguments import checked_text
-from specllama.commands.panes import STYLES, legend
-from specllama.commands.terminal import print_piece
+from specllama.commands.terminal import STYLES, legend, print_piece
 
 if TYPE_CHECKING:
     from specllama.conversation import Conversation

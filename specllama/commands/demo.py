@@ -1,18 +1,25 @@
-"""`specllama demo`: plain and speculative decoding of one prompt, side by side."""
+"""`specllama demo`: the default pair, in the form that suits this machine, decodes one prompt both ways."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specllama.commands.arguments import add_max_tokens, add_num_draft_tokens, add_threads, utf8_text
 from specllama.commands.pull import fetch
-from specllama.models.catalog import Model, catalog
+from specllama.models.catalog import FILE_TYPES, Model, catalog
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from specllama.commands import Subparsers
+
+_PROMPT = (
+    "Write a Python function `merge_intervals(intervals)` that merges overlapping intervals, "
+    "with type hints, a docstring and three assertions that test it."
+)
+# Context, compute buffers and Python, beside the weights of both models.
+_MEMORY_ROOM = int(1.2e9)
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -36,52 +43,88 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Fetch, decode twice, compare."""
     import llama_cpp
+    import psutil
     from rich.console import Console
 
+    from specllama import Llama
     from specllama.backend.cpu import default_threads
-    from specllama.commands import demo_pair
-    from specllama.commands.compare import report, show
     from specllama.commands.generate import read_prompt
-    from specllama.completions.chat_template import render_chat
+    from specllama.commands.side_by_side import report, show
 
-    out, err = Console(highlight=False), Console(stderr=True, highlight=False)
-    target = catalog().find(catalog().default_target)
-    draft = catalog().find(catalog().default_draft)
+    target, draft = (catalog().find(name) for name in (catalog().default_target, catalog().default_draft))
     for model in (target, draft):
         fetch(model)
     gpu = bool(llama_cpp.llama_supports_gpu_offload())
-    pair = demo_pair.choose_pair(target, draft, gpu=gpu, memory=demo_pair.available_memory())
-    say(err, pair.reason)
-    target_path = variant(target, pair.target_type, err)
-    draft_path = variant(draft, pair.draft_type, err)
+    pair = choose_pair(target, draft, gpu=gpu, memory=psutil.virtual_memory().available)
+    _say(pair.reason)
+    paths = [_in_type(target, pair.target_type), _in_type(draft, pair.draft_type)]
     threads = arguments.threads or default_threads()
-    prompt = demo_pair.PROMPT if arguments.prompt is None else read_prompt(arguments.prompt)
-    say(err, f"loading {target.title} and its draft {draft.title}, {threads} threads each for prompts and generation")
-
-    with demo_pair.loaded_pair(target_path, draft_path, pair, threads) as llm:
-        rendered = render_chat(llm, prompt)
-        options = {"max_tokens": arguments.max_tokens, "temperature": arguments.temp}
-        if arguments.num_draft_tokens is not None:
-            options["num_draft_tokens"] = arguments.num_draft_tokens
-        comparison = show(out, llm, rendered, seed=1, **options)  # with a seed both write the same text
-    forms = f"{target.title} {pair.target_type or target.type}, draft {draft.title} {pair.draft_type or draft.type}"
-    report(out, comparison, forms)
+    prompt = _PROMPT if arguments.prompt is None else read_prompt(arguments.prompt)
+    options = {"max_tokens": arguments.max_tokens, "temperature": arguments.temp, "seed": 1}  # both write the same text
+    if arguments.num_draft_tokens is not None:
+        options["num_draft_tokens"] = arguments.num_draft_tokens
+    _say(f"loading {target.title} and its draft {draft.title}, {threads} threads each for prompts and generation")
+    settings: dict[str, Any] = {
+        "n_ctx": 2048,
+        "n_threads": threads,
+        "n_threads_batch": threads,
+        "n_gpu_layers": -1 if gpu else 0,
+    }
+    out = Console(highlight=False)
+    with contextlib.closing(Llama(paths[0], draft_model=paths[1], verbose=False, **settings)) as llm:
+        comparison = show(out, llm, prompt, **options)
+    report(out, comparison, f"{target.title} {pair.target_type}, draft {draft.title} {pair.draft_type}")
     return 0
 
 
-def variant(model: Model, file_type: str | None, err: Console) -> str:
-    """Return the path of a model in the wanted type, made on the first run."""
-    if file_type is None or file_type == model.type:
+class Pair(NamedTuple):
+    """Which types of target and draft to run, and why."""
+
+    target_type: str
+    draft_type: str
+    reason: str
+
+
+def choose_pair(target: Model, draft: Model, *, gpu: bool, memory: int) -> Pair:
+    """Choose the types with which speculation shows what it does on this machine.
+
+    It pays where reading the weights is what takes the time. A GPU is there with 4-bit weights; a CPU computes
+    too long on them, and shows it with a larger type of the same model, which stands for the larger models that
+    people use drafts for.
+
+    Args:
+        target: the catalog's target.
+        draft: its draft.
+        gpu: whether llama.cpp can use one.
+        memory: bytes that are available without swapping.
+    """
+    if gpu:
+        reason = f"llama.cpp can use a GPU here: {target.type} weights, all layers on the GPU"
+        return Pair(target.type, draft.type, reason)
+    wanted = []
+    for file_type in ("F16", "Q8_0"):
+        size = int(target.size * FILE_TYPES[file_type] / FILE_TYPES[target.type])
+        needed = size + draft.size + _MEMORY_ROOM
+        wanted.append(f"{file_type} needs {needed / 1e9:.1f} GB")
+        if memory >= needed:
+            reason = f"{file_type} weights: on a CPU, a draft pays where reading the weights takes the time"
+            return Pair(file_type, "Q4_0", reason)
+    reason = f"{target.type} weights, on which a CPU gains little: {', '.join(wanted)} of free memory"
+    return Pair(target.type, "Q4_0", reason)
+
+
+def _in_type(model: Model, file_type: str) -> str:
+    """The path of a model in a type, which is made on the first run."""
+    if file_type == model.type:
         return str(model.path)
     path = model.variant_path(file_type)
     if not path.is_file():
         from specllama.commands.quantize import make
 
-        say(err, f"making {model.name}:{file_type} from {model.file} (once; it is kept in {path.parent})")
+        _say(f"making {model.name}:{file_type} from {model.file} (once; it is kept in {path.parent})")
         make(model.name, file_type)
     return str(path)
 
 
-def say(console: Console, text: str) -> None:
-    """Print a line as it is, without wrapping or markup."""
-    console.print(text, markup=False, soft_wrap=True)
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,10 +1,11 @@
-"""Progress and notes on stderr, so that stdout holds nothing but results."""
+"""How a model's text is printed, and progress and notes on stderr, so that stdout holds nothing but results."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 
+from rich.columns import Columns
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -22,6 +23,22 @@ from rich.text import Text
 # What a terminal obeys instead of showing it, but for tab and newline: C0 as Unicode's pictures of them, DEL, C1.
 _CONTROLS = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
 _CONTROLS |= dict.fromkeys(range(0x7F, 0xA0), "\ufffd")
+
+
+STYLES = {"draft": "green", "lookup": "yellow", "correction": "bold red", "bonus": "bold cyan", "plain": ""}
+"""How tokens are shown, by where they came from."""
+_MEANINGS = {
+    "draft": "drafted, accepted",
+    "lookup": "looked up in the text, accepted",
+    "correction": "the target's, after a rejection",
+    "bonus": "the target's, after a draft accepted whole",
+    "plain": "nothing was drafted",
+}
+
+
+def legend() -> Columns:
+    """What the colours mean."""
+    return Columns([Text(f"{origin}: {_MEANINGS[origin]}", STYLES[origin]) for origin in STYLES], padding=(0, 3))
 
 
 def harmless(text: str) -> str:

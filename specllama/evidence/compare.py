@@ -6,21 +6,25 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from specllama.completions.chat_template import RenderedPrompt
 from specllama.engine.rules import is_independent_of_draft
 from specllama.prompts import Prompt
 
 from .answer import first_difference
+from .result import Data
 
 if TYPE_CHECKING:
     from specllama.llama import Llama
     from specllama.stats import Stats
     from specllama.token import Token
 
+WAYS = ("plain", "speculative")
+
 
 @dataclasses.dataclass(frozen=True)
-class Side:
+class Side(Data):
     """One way of decoding the prompt, and what it gave."""
+
+    computed = ("text", "seconds", "tokens_per_second")
 
     tokens: list[Token]
     stats: Stats
@@ -41,20 +45,12 @@ class Side:
         """Generated tokens by these seconds."""
         return self.stats.num_tokens / self.seconds if self.seconds > 0 else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        return {
-            "text": self.text,
-            "tokens": [dataclasses.asdict(token) for token in self.tokens],
-            "loop_seconds": self.seconds,
-            "loop_tokens_per_second": self.tokens_per_second,
-            "stats": self.stats.to_dict(),
-        }
-
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class Comparison(Data):
     """One prompt decoded both ways. Speeds are those of the native loop, without the prompt."""
+
+    computed = ("speedup", "first_difference")
 
     plain: Side
     speculative: Side
@@ -72,32 +68,15 @@ class Comparison:
         """The index of the first token in which the texts differ, None if they are equal."""
         return first_difference(*([token.id for token in side.tokens] for side in (self.plain, self.speculative)))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        return {
-            "speedup": self.speedup,
-            "first_difference": self.first_difference,
-            "same_text_expected": self.same_text_expected,
-            "plain": self.plain.to_dict(),
-            "speculative": self.speculative.to_dict(),
-        }
-
-
-WAYS = ("plain", "speculative")
-
 
 def run(
-    llm: Llama,
-    prompt: str | Prompt | RenderedPrompt,
-    *,
-    on_token: Callable[[str, Token], None] | None = None,
-    **options: Any,
+    llm: Llama, prompt: str | Prompt, *, on_token: Callable[[str, Token], None] | None = None, **options: Any
 ) -> Comparison:
     """Decode a prompt plainly, then speculatively, each from empty caches.
 
     Args:
         llm: a target with its draft.
-        prompt: what to complete: a user's message, for which the chat template is used, or a rendered prompt.
+        prompt: what to complete: a user's message, for which the chat template is used, or a ``Prompt``.
         on_token: is called with "plain" or "speculative" and each token as it comes. Its time is not counted.
         options: those of ``create_completion``, such as ``max_tokens``, ``temperature``, ``seed``; ``num_draft_tokens``
             and ``verify`` are for the speculative side. With a seed (or at temperature 0) both texts are the same.
@@ -106,18 +85,17 @@ def run(
         ValueError: an option out of range, or a prompt that does not fit.
         TypeError: no prompt.
     """
-    if not isinstance(prompt, RenderedPrompt):
-        prompt = Prompt.of(prompt, 1).rendered(llm)
+    rendered = Prompt.of(prompt, 1).rendered(llm)
     stop = options.pop("stop", None) or []
-    options["stop"] = [*([stop] if isinstance(stop, str) else stop), *prompt.stop]
+    options["stop"] = [*([stop] if isinstance(stop, str) else stop), *rendered.stop]
     options_of = {"plain": {**options, "num_draft_tokens": 0}, "speculative": options}
     for own in options_of.values():  # brings both models' weights into memory
-        list(llm.generate_tokens(prompt.tokens, **{**own, "max_tokens": 2}))
+        list(llm.generate_tokens(rendered.tokens, **{**own, "max_tokens": 2}))
     sides = {}
     for way, own in options_of.items():
         llm.reset()
         tokens = []
-        for token in llm.generate_tokens(prompt.tokens, **own):
+        for token in llm.generate_tokens(rendered.tokens, **own):
             tokens.append(token)
             if on_token is not None:
                 on_token(way, token)
