@@ -17,7 +17,7 @@ SHOWN_BY = ("warn", "_warn", "warn_once", "warning", "error", "fail")
 REASONS = (
     *("fallback_reason", "why_no_rollback", "_reason", "_keep", "without_home"),
     *("on_threads", "on_noise", "on_fallbacks", "on_differences"),
-    *("problems", "notes", "_notes"),
+    *("problems", "notes", "_notes", "that_fit"),
 )
 """Functions whose texts end up in a warning, an error or a remark behind a result."""
 

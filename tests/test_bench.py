@@ -200,12 +200,12 @@ def test_prompts_that_do_not_fit_are_named(llm: Any) -> None:
     assert [one.prompt_id for one in result.runs] == ["p", "p"]
     assert any("long (257)" in note and "n_ctx=256" in note for note in result.settings["notes"])
     assert run(llm, [dataclasses.replace(long, text="x" * 128)]).runs
-    with pytest.raises(ValueError, match=r"no prompt to measure: left out, because .*long \(257\)"):
+    with pytest.raises(ValueError, match=r"no prompt to measure: with answers of .*long \(257\)"):
         run(llm, [long])
 
 
 def test_what_cannot_be_measured_is_refused(llm: Any) -> None:
-    with pytest.raises(ValueError, match="no prompt to measure: the list is empty"):
+    with pytest.raises(ValueError, match="there are no prompts"):
         run(llm, [])
     with pytest.raises(ValueError, match="the category 'all' means every prompt"):
         run(llm, prompts("p", category="all"))
@@ -281,7 +281,7 @@ def test_runs_survive_an_interrupt(machine: dict[str, Any]) -> None:
 
     bench = Bench(FakeLlama(interrupt), prompts("p", "q", "r"), Plan.checked())  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
-        bench.measure()
+        bench.run()
     result = bench.result()
     assert result.interrupted
     assert [(one.prompt_id, one.mode, one.speedup) for one in result.runs] == [
@@ -301,7 +301,7 @@ def test_runs_survive_an_interrupt_of_the_curves(llm: Any, monkeypatch: pytest.M
     monkeypatch.setattr("specllama.cost_curve.measure_cost_curve", interrupt)
     bench = Bench(llm, prompts("p"), Plan.checked(curve=True))
     with pytest.raises(KeyboardInterrupt):
-        bench.measure()
+        bench.run()
     result = bench.result()
     assert (result.interrupted, len(result.runs), len(result.summary)) == (True, 2, 2)
     assert result.settings["notes"] == ["interrupted: the costs of batches are missing (2 of 2 runs are done)"]

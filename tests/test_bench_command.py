@@ -120,7 +120,7 @@ def test_many_bad_lines_are_counted(line: list[str], tmp_path: Path, capsys: pyt
         (["--modes", "quick"], 2, "unknown mode 'quick'"),
         (["--modes", "auto,auto"], 2, "'auto' is given 2 times"),
         (["--prompts", "absent.jsonl"], 1, "cannot read prompts from absent.jsonl"),
-        (["-n", "1000"], 1, "there is no prompt to measure: left out, because with an answer of 1000 tokens"),
+        (["-n", "1000"], 1, "there is no prompt to measure: with answers of 1000 tokens"),
     ],
 )
 def test_errors(

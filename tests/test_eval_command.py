@@ -48,7 +48,7 @@ def stop_at(number: int, error: BaseException, monkeypatch: pytest.MonkeyPatch) 
             raise error
         return answer(*args, **options)
 
-    monkeypatch.setattr("specllama.evidence.eval.evaluation.answer", stopped)
+    monkeypatch.setattr("specllama.evidence.eval.runner.answer", stopped)
 
 
 def test_multiply(models: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +71,7 @@ def test_multiply_json(models: list[str], capsys: pytest.CaptureFixture[str]) ->
     line = ["eval", "multiply", *models, "--count", "4", "-n", "6", "--json", "--digits", "3x1", "--seed", "9"]
     assert cli.main([*line, "--verify", "rejection", "--temp", "0.7", "--num-draft-tokens", "2"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"name", "comparison", "speed", "outcomes", "notes", "machine", "settings", "questions"}
+    assert set(found) == {"name", "comparison", "speed", "outcomes", "notes", "machine", "settings", "records"}
     assert found["settings"] == {
         "num_questions": 4,
         "seed": 9,
@@ -81,14 +81,14 @@ def test_multiply_json(models: list[str], capsys: pytest.CaptureFixture[str]) ->
         "verify": "rejection",
         "interrupted": False,
     }
-    assert [question["category"] for question in found["questions"]] == ["3x1"] * 4
-    first = found["questions"][0]
+    assert [question["category"] for question in found["records"]] == ["3x1"] * 4
+    first = found["records"][0]
     a, b = map(int, first["id"].split("*"))
     assert first["expected"] == a * b
     assert first["question"] == f"What is {a} * {b}? Answer with the number only."
     assert first["speculative"]["stats"]["verify"] == "rejection"
     assert first["plain"]["stats"]["num_drafts"] == 0
-    assert {"text", "finish_reason", "seed", "correct", "outcome", "detail", "stats"} == set(first["plain"])
+    assert {"text", "finish_reason", "seed", "grade", "stats"} == set(first["plain"])
     assert found["comparison"]["num_questions"] == 4
     assert found["machine"]["target"]["n_threads"] == found["machine"]["target"]["n_threads_batch"] == 1
 
@@ -137,7 +137,7 @@ def test_ctrl_c_prints_what_is_there(
     if as_json:
         found = json.loads(out)
         assert found["settings"]["interrupted"] is True
-        assert len(found["questions"]) == 2
+        assert len(found["records"]) == 2
     else:
         assert out.startswith("multiply: 2 questions")
         assert "Interrupted: 2 of 9 questions are done." in out

@@ -106,7 +106,7 @@ def test_both_ways_are_run(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         way = "plain" if options["num_draft_tokens"] == 0 else "speculative"
         return found if len(asked) <= 2 else dataclasses.replace(found, text=texts[way].pop(0))
 
-    monkeypatch.setattr("specllama.evidence.eval.evaluation.answer", scripted)
+    monkeypatch.setattr("specllama.evidence.eval.runner.answer", scripted)
     tasks = [dataclasses.replace(PROMPT, id=f"Test/{n}") for n in range(3)]
     result = humaneval(pair, tasks, allow_code_execution=True, limits=Limits(seconds=3.0), max_tokens=5)
     assert [record.plain.grade.outcome for record in result.records] == ["passed", "failed", "timeout"]
@@ -114,9 +114,9 @@ def test_both_ways_are_run(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "NameError" in result.records[2].speculative.grade.detail
     assert result.comparison is not None
     assert (result.comparison.plain.correct, result.comparison.speculative.correct) == (1, 2)
-    assert result.outcomes("speculative") == {"passed": 2, "error": 1}
+    assert result.outcomes["speculative"] == {"passed": 2, "error": 1}
     assert all(options["temperature"] == 0.2 for options in asked)
-    assert result.to_dict()["questions"][1]["plain"]["outcome"] == "failed"
+    assert result.to_dict()["records"][1]["plain"]["grade"]["outcome"] == "failed"
 
 
 def test_nothing_runs_unless_it_is_allowed(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:

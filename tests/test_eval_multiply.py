@@ -9,8 +9,8 @@ import pytest
 
 from specllama.evidence.answer import Answer, answer
 from specllama.evidence.eval import Evaluation, Record, multiply
-from specllama.evidence.eval.evaluation import seed_of
 from specllama.evidence.eval.multiplication import grade, parse, questions
+from specllama.evidence.eval.runner import seed_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +140,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, int], 
             number = sum((call["num_draft_tokens"] == 0) == (way == "plain") for call in calls) - 2  # after the warm-up
             return dataclasses.replace(found, text=script(way, number)) if number >= 0 else found
 
-        monkeypatch.setattr("specllama.evidence.eval.evaluation.answer", scripted_answer)
+        monkeypatch.setattr("specllama.evidence.eval.runner.answer", scripted_answer)
         return calls
 
     return install
@@ -155,7 +155,7 @@ def test_both_ways_are_graded(pair: specllama.Llama, scripted: Any) -> None:
     comparison = result.comparison
     assert comparison is not None
     assert (comparison.both, comparison.only_plain, comparison.only_speculative, comparison.neither) == (4, 2, 2, 0)
-    assert result.outcomes("plain") == {"right": 6, "wrong": 2}
+    assert result.outcomes["plain"] == {"right": 6, "wrong": 2}
     assert [record.speculative.grade.correct for record in result.records] == [False] * 2 + [True] * 6
     assert [record.expected for record in result.records] == products
     assert [(done, total) for _, done, total in told] == [(n, 8) for n in range(1, 9)]
@@ -176,15 +176,15 @@ def test_results_are_what_the_models_did(pair: specllama.Llama) -> None:
     texts = [(record.plain.text, record.speculative.text) for record in result.records]
     assert texts == [(record.plain.text, record.speculative.text) for record in again.records]
     assert sum(plain != speculative for plain, speculative in texts) >= 5  # independent samples
-    speed = result.speed("speculative")
+    speed = result.speed["speculative"]
     drafted = [record.speculative.stats for record in result.records]
     assert speed.num_tokens == sum(stats.num_tokens for stats in drafted) > 0
     accepted, proposed = (sum(getattr(s, f"num_{name}_tokens") for s in drafted) for name in ("accepted", "draft"))
     assert speed.acceptance_rate == accepted / proposed > 0
     assert {stats.verify for stats in drafted} == {"block"}
     assert all(record.plain.stats.num_drafts == 0 for record in result.records)
-    assert result.speed("plain").acceptance_rate == 0.0
-    assert result.speed("plain").tokens_per_second > 0
+    assert result.speed["plain"].acceptance_rate == 0.0
+    assert result.speed["plain"].tokens_per_second > 0
     assert result.settings["num_draft_tokens"] == 4
     assert result.machine["draft"]["file"] == "good.gguf"
 
@@ -199,8 +199,8 @@ def test_coupled_answers_are_independent_too(pair: specllama.Llama) -> None:
 def test_greedy_answers_are_equal_and_the_result_says_so(pair: specllama.Llama) -> None:
     result = multiply(pair, 3, max_tokens=8, temperature=0.0)
     assert all(record.plain.text == record.speculative.text for record in result.records)
-    assert any("temperature 0 both ways give the same text" in note for note in result.notes())
-    assert any("Cut off after 8 tokens: 3 plain and 3 speculative" in note for note in result.notes())
+    assert any("temperature 0 both ways give the same text" in note for note in result.notes)
+    assert any("Cut off after 8 tokens: 3 plain and 3 speculative" in note for note in result.notes)
 
 
 def test_seeds() -> None:
@@ -236,8 +236,8 @@ def test_bad_input(make_llama: MakeLlama, pair: specllama.Llama) -> None:
         multiply(pair, 2, max_tokens=0)
     with pytest.raises(ValueError, match="unknown verify='never'"):
         multiply(pair, 2, verify="never")
-    with pytest.raises(ValueError, match="no questions"):
+    with pytest.raises(ValueError, match="there are no prompts"):
         Evaluation(pair, "multiply", [], grade, seed=0, max_tokens=4, verify="block")
     long = dataclasses.replace(questions(1)[0], text="the cat " * 400)
-    with pytest.raises(ValueError, match=r"question \S+ has \d+ tokens and n_ctx is 512"):
+    with pytest.raises(ValueError, match=r"some prompts do not fit into n_ctx=512: \S+ \(\d+\)"):
         Evaluation(pair, "multiply", [long], grade, seed=0, max_tokens=4, verify="block")

@@ -18,8 +18,8 @@ import synthetic_bench as synthetic
 from PIL import Image
 
 from specllama.evidence.bench import plots
+from specllama.evidence.bench.page import require_folder, require_plotting, write_report
 from specllama.evidence.bench.plot_style import GREY, ModeStyle, mode_styles, report_style
-from specllama.evidence.bench.report import require_folder, require_plotting, write_report
 from specllama.evidence.bench.result import ALL, BenchResult
 from specllama.evidence.bench.rounds import PARTS, Rounds
 
@@ -365,7 +365,7 @@ def test_matplotlib_is_loaded_for_a_report_only_and_never_pyplot(tmp_path: Path)
 import sys
 from pathlib import Path
 import synthetic_bench as synthetic
-from specllama.evidence.bench.report import write_report
+from specllama.evidence.bench.page import write_report
 assert "matplotlib" not in sys.modules
 runs = synthetic.bench_runs(("plain", "block:4"), ("code",), prompts=1)
 print(write_report(synthetic.bench_result(runs), Path(sys.argv[1])).name)

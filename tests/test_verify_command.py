@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specllama import cli
-from specllama.evidence.verify import sampling, texts, tokens
+from specllama.evidence.verify import runner, texts
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -107,7 +107,7 @@ def test_a_failure_is_named_and_exits_with_1(
         (["--temp", "0"], "temperature=0 leaves nothing to sample"),
         (["--num-draft-tokens", "0"], "--num-draft-tokens 0 is plain decoding"),
         (["--seed", "-1"], "seed=-1 means a random one"),
-        (["-n", "500"], "prompt cat needs a context of"),
+        (["-n", "500"], "some prompts do not fit into n_ctx=512: cat ("),
         (["--prompts", "no such file.txt"], "cannot read prompts from no such file.txt"),
     ],
 )
@@ -140,7 +140,7 @@ def test_ctrl_c_before_anything_is_found(
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(texts.TextCheck, "compare", interrupt)
+    monkeypatch.setattr(runner, "compare", interrupt)
     assert verify() == 130
     out, err = capsys.readouterr()
     assert out == ""
@@ -150,28 +150,28 @@ def test_ctrl_c_before_anything_is_found(
 @pytest.mark.parametrize(
     ("place", "found"),
     [
-        ((texts.TextCheck, "compare", 4), (4, 0, 0)),
-        ((sampling.SamplingCheck, "test", 2), (6, 1, 0)),
-        ((tokens.TokenCheck, "test", 2), (6, 2, 1)),
+        (("compare", 5), (4, 0, 0)),
+        (("check_pairs", 2), (6, 1, 0)),
+        (("check_tokens", 2), (6, 2, 1)),
     ],
 )
 def test_ctrl_c_prints_what_holds_so_far(
     verify: Verify,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    place: tuple[type, str, int],
+    place: tuple[str, int],
     found: tuple[int, int, int],
 ) -> None:
-    owner, name, number = place
-    method, calls = getattr(owner, name), []
+    name, number = place
+    function, calls = getattr(runner, name), []
 
     def interrupt(*arguments: Any) -> Any:
         calls.append(arguments)
-        if len(calls) > number - (name == "test"):
+        if len(calls) == number:
             raise KeyboardInterrupt
-        return method(*arguments)
+        return function(*arguments)
 
-    monkeypatch.setattr(owner, name, interrupt)
+    monkeypatch.setattr(runner, name, interrupt)
     assert verify("--json") == 130
     result = json.loads(capsys.readouterr().out)
     assert tuple(len(result[part]) for part in ("texts", "sampling", "tokens")) == found

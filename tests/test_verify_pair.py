@@ -50,9 +50,6 @@ def test_a_sound_loop_passes(make_llama: MakeLlama, tiny_files: TinyFiles, draft
         assert 0.0005 <= test.p_value <= 1.0
         assert test.chance_mean < test.chance_95
         assert test.drafting.num_drafts >= 150
-        # The first pair decodes the context; all others find all of it but the last token, which is always decoded.
-        length = test.num_prompt_tokens // 150
-        assert test.num_prompt_tokens_reused == 149 * (length - 1)
     if draft == "identical":
         assert result.texts[0].drafting.num_accepted_tokens > 20
     totals = {total for _, total in steps}
@@ -123,7 +120,7 @@ def test_the_llama_is_as_usable_as_before(make_llama: MakeLlama, tiny_files: Tin
         ({"seeds": [-1]}, ValueError, "seed=-1"),
         ({"rules": []}, ValueError, "rejection, block, coupled"),
         ({"rules": ["auto"]}, ValueError, "rejection, block, coupled"),
-        ({"prompts": []}, ValueError, "of 0 prompts"),
+        ({"prompts": []}, ValueError, "there are no prompts"),
         ({"num_contexts": 0}, ValueError, "num_contexts=0"),
     ],
 )

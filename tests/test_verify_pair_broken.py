@@ -107,7 +107,7 @@ def test_a_drafter_that_lies_about_q_fails_the_sampling_tests(
         assert test.p_value < test.level
         assert test.total_variation > test.chance_95
     assert "FAILED" in to_text(result).splitlines()[-1]
-    assert "this is not the target's distribution" in problems_of(result)
+    assert "this is not how the target's distribution looks" in problems_of(result)
 
 
 # --- Loops that go wrong behind the first two tokens ------------------------------------------------------------------

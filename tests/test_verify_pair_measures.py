@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -21,7 +22,7 @@ from specllama.evidence.scorer import scorer_of
 from specllama.evidence.statistics import goodness_of_fit
 from specllama.evidence.verify.cells import Cells, Pair
 from specllama.evidence.verify.exact import PairScorer
-from specllama.evidence.verify.loop import has_penalties, request_for
+from specllama.evidence.verify.loop import Loop
 from specllama.evidence.verify.rounding import NUM_LEADING, Position, rounding, rows_by_shape
 
 if TYPE_CHECKING:
@@ -93,8 +94,13 @@ LOGITS = np.array([2.0, 1.5, 1.0, -1.0, -3.0], dtype=np.float32)
 OPEN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
+def request_for(tokens: Sequence[int], sampling: dict[str, Any], seed: int) -> Request:
+    llm: Any = SimpleNamespace(last_n_tokens_size=64)
+    return Loop(llm, sampling, 4).request(tokens, "coupled", seed)
+
+
 def position(sampling: dict[str, Any], seed: int = 0, generated: Sequence[int] = ()) -> Position:
-    return Position(request_for([1], sampling, rule="coupled", num_draft_tokens=4, seed=seed), list(generated), 64)
+    return Position(request_for([1], sampling, seed), list(generated), 64)
 
 
 @pytest.mark.parametrize(
@@ -135,16 +141,6 @@ def test_where_a_cut_decides_the_gap_is_the_way_to_it(logit: float) -> None:
     chosen = int(logit == 0.7)
     assert at.choice(logits) == chosen
     assert at.gap(logits, 1 - chosen) == pytest.approx(abs(2.0 - logit - math.log(4)), rel=2e-3)
-
-
-def test_penalties_are_noticed() -> None:
-    def request(**sampling: float) -> Request:
-        return request_for([1], sampling, rule="block", num_draft_tokens=1, seed=1)
-
-    assert not has_penalties(request(temperature=0.3, top_k=5))
-    assert has_penalties(request(repeat_penalty=1.1))
-    assert has_penalties(request(frequency_penalty=0.1))
-    assert has_penalties(request(presence_penalty=-0.1))
 
 
 # --- Rounding --------------------------------------------------------------------------------------------------------
@@ -191,7 +187,7 @@ class RecordingScorer:
 @pytest.mark.parametrize("gamma", [1, 4])
 def test_shapes_of_batches(num_prompt: int, num_generated: int, gamma: int) -> None:
     history = list(range(100, 100 + num_prompt + num_generated))
-    request = request_for(history[:num_prompt], {}, rule="block", num_draft_tokens=gamma, seed=0)
+    request = request_for(history[:num_prompt], {}, seed=0)
     scorer = RecordingScorer()
     rows = rows_by_shape(scorer, Position(request, history[num_prompt:], 64), gamma)  # type: ignore[arg-type]
     assert len(rows) == 4

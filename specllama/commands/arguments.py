@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,10 @@ from specllama.engine.rules import VERIFY
 
 if TYPE_CHECKING:
     from specllama import Llama
+    from specllama.prompts import Prompt
 
 _MOST_PARALLEL = 256  # llama.cpp's own limit may be lower: it is looked at when the model is loaded
+_SHOWN_PROBLEMS = 10
 _SEED = "the same seed gives the same text, with any draft or none"
 
 
@@ -260,6 +262,22 @@ def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
         repeat_penalty=arguments.repeat_penalty,
         seed=arguments.seed,
     )
+
+
+def read_prompts(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
+    """The prompts of all files, and what to say of lines that are none."""
+    from specllama import prompts
+
+    found: list[Prompt] = []
+    problems: list[str] = []
+    for path in paths:
+        of_file, skipped = prompts.read_prompts(path)
+        found += of_file
+        problems += skipped
+    notes = [f"skipped {problem}" for problem in problems[:_SHOWN_PROBLEMS]]
+    if len(problems) > _SHOWN_PROBLEMS:
+        notes.append(f"skipped {len(problems) - _SHOWN_PROBLEMS} more lines ({len(problems)} in all)")
+    return found, notes
 
 
 def load_pair(arguments: argparse.Namespace) -> Llama:

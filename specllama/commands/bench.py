@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from specllama.commands.steps import Steps
     from specllama.evidence.bench import BenchResult, Run
     from specllama.evidence.bench.runner import OnRun
-    from specllama.prompts import Prompt
-
-_SHOWN_PROBLEMS = 10
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -84,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure; whatever ends it, print what is there."""
     from specllama.commands.steps import steps
     from specllama.evidence.bench import Bench, Plan
+    from specllama.prompts import builtin_prompts, limited
 
     with common.usage_checked():
         plan = Plan.checked(
@@ -93,9 +91,13 @@ def run(arguments: argparse.Namespace) -> int:
             curve=arguments.curve or arguments.report is not None,
             **common.sampling_options(arguments),
         )
-    prompts, problems = _read(arguments)
+    prompts, problems = common.read_prompts(arguments.prompts or ())
+    if not arguments.prompts:
+        prompts = builtin_prompts()
+    if arguments.limit is not None:
+        prompts = limited(prompts, arguments.limit)
     if arguments.report is not None:
-        from specllama.evidence.bench.report import require_folder, require_plotting
+        from specllama.evidence.bench.page import require_folder, require_plotting
 
         require_plotting()
         require_folder(arguments.report)
@@ -107,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         with contextlib.closing(llm):
             bench = Bench(llm, prompts, plan)
             try:
-                bench.measure(_shown_in(progress, len(plan.modes)), progress.note)
+                bench.run(_shown_in(progress, len(plan.modes)), progress.note)
             finally:
                 progress.stop()
                 if bench.runs:
@@ -130,26 +132,6 @@ def _shown_in(progress: Steps, num_modes: int) -> OnRun:
     return on_run
 
 
-def _read(arguments: argparse.Namespace) -> tuple[list[Prompt], list[str]]:
-    """The prompts, and what to say of lines that are none."""
-    from specllama.prompts import builtin_prompts, limited, read_prompts
-
-    prompts: list[Prompt] = []
-    problems: list[str] = []
-    for path in arguments.prompts or ():
-        found, skipped = read_prompts(path)
-        prompts += found
-        problems += skipped
-    if not arguments.prompts:
-        prompts = builtin_prompts()
-    if arguments.limit is not None:
-        prompts = limited(prompts, arguments.limit)
-    notes = [f"skipped {problem}" for problem in problems[:_SHOWN_PROBLEMS]]
-    if len(problems) > _SHOWN_PROBLEMS:
-        notes.append(f"skipped {len(problems) - _SHOWN_PROBLEMS} more lines ({len(problems)} in all)")
-    return prompts, notes
-
-
 def _signed(result: BenchResult, arguments: argparse.Namespace, problems: list[str]) -> BenchResult:
     """The result with the command that made it. It is made to be published: no names of home folders."""
     from specllama.evidence.machine import without_home
@@ -166,7 +148,7 @@ def _quoted(word: str) -> str:
 
 
 def _write(result: BenchResult, arguments: argparse.Namespace) -> None:
-    from specllama.evidence.bench.output import FORMATS
+    from specllama.evidence.bench.report import FORMATS
     from specllama.evidence.tables import curves_table
 
     print(FORMATS[arguments.output](result), flush=True)
@@ -176,6 +158,6 @@ def _write(result: BenchResult, arguments: argparse.Namespace) -> None:
         for note in result.settings["notes"]:
             print(f"note: {note}", file=sys.stderr)
     if arguments.report is not None and result.summary:
-        from specllama.evidence.bench.report import write_report
+        from specllama.evidence.bench import write_report
 
         print(f"report: {write_report(result, arguments.report)}", file=sys.stderr)

@@ -16,8 +16,8 @@ from specllama.commands import arguments as common
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.commands.steps import Steps
-    from specllama.evidence.eval import EvalResult, Record
-    from specllama.evidence.eval.evaluation import Grader
+    from specllama.evidence.eval import Record
+    from specllama.evidence.eval.runner import Grader
     from specllama.prompts import Prompt
 
 _REFUSAL = """\
@@ -114,12 +114,12 @@ def _humaneval(arguments: argparse.Namespace) -> int:
         print(_REFUSAL, file=sys.stderr)
         return 2
     from specllama.evidence.eval import Limits, human_eval
-    from specllama.prompts import limited, read_prompts
+    from specllama.prompts import limited
 
     grade = human_eval.grader(Limits(seconds=arguments.time_limit, memory=arguments.memory_limit << 20))
-    prompts, problems = read_prompts(arguments.prompts)
+    prompts, problems = common.read_prompts([arguments.prompts])
     for problem in problems:
-        print(f"skipped {problem}", file=sys.stderr)
+        print(problem, file=sys.stderr)
     if arguments.limit is not None:
         prompts = limited(prompts, arguments.limit)
     return _evaluate(arguments, human_eval.NAME, human_eval.checked_tasks(prompts), grade)
@@ -129,6 +129,7 @@ def _evaluate(arguments: argparse.Namespace, name: str, prompts: Sequence[Prompt
     """Load the pair and ask; whatever ends it, print what is there."""
     from specllama.commands.steps import steps
     from specllama.evidence.eval import Evaluation
+    from specllama.evidence.eval.report import to_text
 
     options = {"max_tokens": arguments.max_tokens, "verify": arguments.verify, **common.sampling_options(arguments)}
     with contextlib.closing(common.load_pair(arguments)) as llm:
@@ -138,7 +139,9 @@ def _evaluate(arguments: argparse.Namespace, name: str, prompts: Sequence[Prompt
                 evaluation.run(_shown_in(progress))
         finally:
             if evaluation.records:
-                _write(evaluation.result(), as_json=arguments.json)
+                result = evaluation.result()
+                found = json.dumps(result.to_dict(), allow_nan=False) if arguments.json else to_text(result)
+                print(found, flush=True)
     return 0
 
 
@@ -154,12 +157,3 @@ def _shown_in(progress: Steps) -> Callable[[Record, int, int], None]:
         progress.done(text, done, total, text if is_tenth else None)
 
     return on_answer
-
-
-def _write(result: EvalResult, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(result.to_dict(), allow_nan=False), flush=True)
-        return
-    from specllama.evidence.eval.report import to_text
-
-    print(to_text(result), flush=True)

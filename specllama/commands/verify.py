@@ -12,9 +12,6 @@ from specllama.commands import arguments as common
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
-    from specllama.commands.steps import Steps
-    from specllama.evidence.verify import VerifyResult
-    from specllama.prompts import Prompt
 
 _NOT_TOLD = 2  # of an exit code; 1 says that something does not hold
 
@@ -68,16 +65,19 @@ def run(arguments: argparse.Namespace) -> int:
     from specllama.commands.steps import shown_in_tenths, steps
     from specllama.engine.rules import DEPENDENT_ON_DRAFT
     from specllama.evidence.verify import Verification
+    from specllama.evidence.verify.report import to_text
 
     rules = DEPENDENT_ON_DRAFT if arguments.verify in (None, "auto") else (arguments.verify,)
     sampling = common.sampling_options(arguments)
     seed = sampling.pop("seed")
     with steps() as progress:
-        prompts = _prompts(arguments, progress)
+        prompts, problems = common.read_prompts(arguments.prompts or ())
+        for problem in problems:
+            progress.note(problem)
         with contextlib.closing(common.load_pair(arguments)) as llm:
             verification = Verification(
                 llm,
-                prompts,
+                [*(arguments.prompt or ()), *prompts] or None,
                 num_prompts=arguments.num_prompts,
                 seeds=(seed, seed + 1),
                 max_tokens=arguments.max_tokens,
@@ -92,24 +92,6 @@ def run(arguments: argparse.Namespace) -> int:
                 progress.stop()
                 result = verification.result()
                 if result.texts:
-                    _write(result, as_json=arguments.json)
+                    found = json.dumps(result.to_dict(), allow_nan=False) if arguments.json else to_text(result)
+                    print(found, flush=True)
     return 0 if result.passed else 1
-
-
-def _write(result: VerifyResult, *, as_json: bool) -> None:
-    from specllama.evidence.verify.report import to_text
-
-    print(json.dumps(result.to_dict(), allow_nan=False) if as_json else to_text(result), flush=True)
-
-
-def _prompts(arguments: argparse.Namespace, progress: Steps) -> list[Prompt | str] | None:
-    """Those given and those of all files; None if there are none."""
-    from specllama.prompts import read_prompts
-
-    prompts: list[Prompt | str] = list(arguments.prompt or ())
-    for path in arguments.prompts or ():
-        found, problems = read_prompts(path)
-        prompts += found
-        for problem in problems:
-            progress.note(f"skipped {problem}")
-    return prompts or None

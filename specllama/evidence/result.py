@@ -53,7 +53,7 @@ class Result(Data):
 class Drafting(Data):
     """How much some generations drafted, all together."""
 
-    computed = ("acceptance_rate", "mean_acceptance_length")
+    computed: ClassVar[tuple[str, ...]] = ("acceptance_rate", "mean_acceptance_length")
 
     num_tokens: int
     """Tokens generated."""

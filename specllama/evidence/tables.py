@@ -1,4 +1,4 @@
-"""Tables that reports share: any table, what the machine was, and what batches cost."""
+"""What reports share: tables, remarks, what the machine was, and what batches cost."""
 
 from __future__ import annotations
 
@@ -44,6 +44,20 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[s
 
     rule = ["-" * width if is_left else "-" * (width - 1) + ":" for width, is_left in zip(widths, to_left, strict=True)]
     return "\n".join([line(titles), line(rule), *map(line, rows)])
+
+
+def notes_text(notes: Sequence[str]) -> str:
+    """Remarks, one on a line."""
+    return "\n".join(f"- {note}" for note in notes)
+
+
+def models_text(machine: Mapping[str, Any]) -> str:
+    """Files and threads of target and draft, on a line."""
+    return ", ".join(
+        f"{role} {machine[role]['file']} ({machine[role]['n_threads']}/{machine[role]['n_threads_batch']} threads)"
+        for role in ("target", "draft")
+        if machine[role]
+    )
 
 
 def _cell(text: str) -> str:

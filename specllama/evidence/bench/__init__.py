@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from .mode import Mode
-from .plan import Plan
-from .report import write_report
+from .page import write_report
+from .plan import Mode, Plan
 from .result import BenchResult, Row, Run
 from .runner import Bench, run
 

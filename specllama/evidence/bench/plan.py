@@ -3,13 +3,57 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from specllama.engine.options import checked_seed
+from specllama.engine.options import NumDraftTokens, checked_num_draft_tokens, checked_seed
+from specllama.engine.rules import VERIFY
+from specllama.evidence.plan import require_at_least
 
-from .mode import Mode
+_FORMS = f"plain, auto, RULE or RULE:GAMMA, as in block:4, where RULE is one of {', '.join(VERIFY)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """One way of decoding: what it overrides in the Llama's own settings."""
+
+    name: str
+    """As the user wrote it."""
+    num_draft_tokens: NumDraftTokens | None = None
+    """Gamma; 0 is plain decoding, None the Llama's own."""
+    verify: str | None = None
+    """The acceptance rule; None is the Llama's own."""
+
+    @classmethod
+    def parse(cls, text: str) -> Mode:
+        """Read ``plain``, ``auto`` (what the Llama itself is set to), ``RULE`` or ``RULE:GAMMA``.
+
+        Raises:
+            ValueError: no such mode, or a gamma out of range.
+        """
+        name = text.strip()
+        rule, separator, gamma = name.partition(":")
+        if name == "plain":
+            return cls(name, num_draft_tokens=0)
+        if name == "auto":
+            return cls(name)
+        if rule not in VERIFY or (separator and not (gamma.isascii() and gamma.isdecimal())):
+            raise ValueError(f"unknown mode {text!r}: use {_FORMS}")
+        if not separator:
+            return cls(name, verify=rule)
+        if int(gamma) == 0:
+            raise ValueError(f"mode {text!r} drafts nothing: give at least 1 token, or the mode `plain`")
+        return cls(name, checked_num_draft_tokens(int(gamma)), rule)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it decodes without a draft."""
+        return self.num_draft_tokens == 0
+
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of ``create_completion``: only what the mode overrides."""
+        chosen = {"num_draft_tokens": self.num_draft_tokens, "verify": self.verify}
+        return {name: value for name, value in chosen.items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +103,8 @@ class Plan:
                 raise ValueError(f"mode {name!r} is given {names.count(name)} times: once is enough, see repeat")
         if "plain" not in names:
             parsed.insert(0, Mode.parse("plain"))
-        return cls(
-            modes=tuple(parsed),
-            repeat=_count("repeat", repeat, "answers of each mode to each prompt"),
-            max_tokens=_count("max_tokens", max_tokens, "tokens of an answer"),
-            curve=curve,
-            seed=checked_seed(seed),
-            temperature=temperature,
-            sampling=sampling,
-        )
+        require_at_least(1, repeat=repeat, max_tokens=max_tokens)
+        return cls(tuple(parsed), repeat, max_tokens, curve, checked_seed(seed), temperature, sampling)
 
     def turns(self, num_prompts: int) -> Iterator[tuple[int, int, tuple[Mode, ...]]]:
         """Yield (repeat, index of a prompt, the modes in their order): A B C, then C B A.
@@ -84,10 +121,3 @@ class Plan:
         seed = None if self.seed is None else self.seed + repeat
         lengths = {"max_tokens": self.max_tokens, "temperature": self.temperature, "seed": seed}
         return {**self.sampling, **lengths, **mode.options()}
-
-
-def _count(name: str, value: Any, what: str) -> int:
-    number = operator.index(value)
-    if number < 1:
-        raise ValueError(f"{name}={number}: give the number of {what}, at least 1")
-    return number

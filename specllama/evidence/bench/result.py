@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from specllama.evidence.result import Data, Result
+
 if TYPE_CHECKING:
     from specllama.cost_curve import CostCurve
 
@@ -13,7 +15,7 @@ ALL = "all"
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class Run(Data):
     """One answer: one mode on one prompt."""
 
     prompt_id: str
@@ -40,7 +42,7 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class Row(Data):
     """One mode on the prompts of one category. A prompt's speedup is the mean of its repeats."""
 
     mode: str
@@ -77,29 +79,13 @@ class Row:
     """Answers that should have them."""
 
 
-@dataclasses.dataclass(frozen=True)
-class BenchResult:
-    """Everything a benchmark found."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchResult(Result):
+    """Everything a benchmark found. ``notes`` among the settings are what a reader of the figures must know."""
 
     runs: list[Run]
     """All answers, in the order in which they were made."""
     summary: list[Row]
     """A row for each mode and category, and one for each mode over all prompts."""
-    machine: dict[str, Any]
-    """Models, threads, processor, backends and versions."""
-    settings: dict[str, Any]
-    """What was asked for, and under ``notes`` what a reader of the figures must know."""
     curves: dict[str, CostCurve] = dataclasses.field(default_factory=dict)
     """What a batch of n tokens costs, by model: ``target``, ``draft``."""
-    interrupted: bool = False
-    """Whether it ended before all runs were done."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {
-            "runs": [dataclasses.asdict(run) for run in self.runs],
-            "summary": [dataclasses.asdict(row) for row in self.summary],
-            "machine": self.machine,
-            "settings": {**self.settings, "interrupted": self.interrupted},
-            "curves": {name: curve.to_dict() for name, curve in self.curves.items()},
-        }

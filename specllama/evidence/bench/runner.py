@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from specllama.engine.rules import is_independent_of_draft
 from specllama.evidence.answer import Answer, answer
 from specllama.evidence.machine import describe_machine
+from specllama.evidence.plan import require_draft, that_fit
 from specllama.prompts import Prompt, as_prompts
 
 from . import remarks
-from .mode import Mode
-from .plan import Plan
+from .plan import Mode, Plan
 from .result import ALL, BenchResult, Run
 from .summary import summarise
 
@@ -67,9 +67,7 @@ def run(
     plan = Plan.checked(
         modes, repeat=repeat, max_tokens=max_tokens, curve=curve, seed=seed, temperature=temperature, **sampling
     )
-    bench = Bench(llm, prompts, plan)
-    bench.measure(on_run, on_note)
-    return bench.result()
+    return Bench(llm, prompts, plan).run(on_run, on_note)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,20 +79,25 @@ class _Measured:
 
 
 class Bench:
-    """One benchmark. What it has measured stays when ``measure`` is interrupted."""
+    """One benchmark. What it has measured stays when ``run`` is interrupted."""
 
     def __init__(self, llm: Llama, prompts: Iterable[Prompt | str], plan: Plan) -> None:
         self._llm = llm
         self._plan = plan
-        self._skipped: list[str] = []
-        self._prompts: list[tuple[Prompt, RenderedPrompt]] = []
         self._measured: list[_Measured] = []
         self._plain: dict[tuple[str, int], Answer] = {}
         self._curves: dict[str, CostCurve] = {}
         self._finished = False
-        if llm.draft_model is None and not all(mode.is_plain for mode in plan.modes):
-            raise ValueError("the Llama has no draft_model: there is nothing to compare with plain decoding")
-        self._render(_distinct(as_prompts(prompts)))
+        if not all(mode.is_plain for mode in plan.modes):
+            require_draft(llm)
+        given = _distinct(as_prompts(prompts))
+        for prompt in given:
+            if prompt.category == ALL:
+                raise ValueError(f"prompt {prompt.id}: the category {ALL!r} means every prompt: give it another name")
+        self._prompts, too_long = that_fit(llm, given, plan.max_tokens)
+        if not self._prompts:
+            raise ValueError(f"there is no prompt to measure: {too_long}")
+        self._skipped = [f"left out: {too_long}"] if too_long else []
 
     @property
     def num_runs(self) -> int:
@@ -106,7 +109,7 @@ class Bench:
         """Those there are."""
         return [self._as_run(one) for one in self._measured]
 
-    def measure(self, on_run: OnRun | None = None, on_note: OnNote | None = None) -> None:
+    def run(self, on_run: OnRun | None = None, on_note: OnNote | None = None) -> BenchResult:
         """Warm up, and do all runs; then measure the curves if they are wanted."""
         say = on_note or (lambda text: None)
         say("warming up")
@@ -125,6 +128,7 @@ class Bench:
         if self._plan.curve:
             self._measure_curves(say)
         self._finished = True
+        return self.result()
 
     def result(self) -> BenchResult:
         """Everything so far. The Llama must still be open."""
@@ -138,27 +142,6 @@ class Bench:
             curves=dict(self._curves),
             interrupted=not self._finished,
         )
-
-    def _render(self, prompts: list[Prompt]) -> None:
-        """Templates and tokenizes outside of what is measured."""
-        room = self._llm.n_ctx()
-        too_long: list[str] = []
-        for prompt in prompts:
-            if prompt.category == ALL:
-                raise ValueError(f"prompt {prompt.id}: the category {ALL!r} means every prompt: give it another name")
-            rendered = prompt.rendered(self._llm)
-            needed = len(rendered.tokens) + self._plan.max_tokens
-            if needed <= room:
-                self._prompts.append((prompt, rendered))
-            else:
-                too_long.append(f"{prompt.id} ({needed})")
-        if too_long:
-            self._skipped.append(
-                f"left out, because with an answer of {self._plan.max_tokens} tokens they do not fit into "
-                f"n_ctx={room}: {', '.join(too_long)}"
-            )
-        if not self._prompts:
-            raise ValueError(f"there is no prompt to measure: {self._skipped[0] if too_long else 'the list is empty'}")
 
     def _answer(self, rendered: RenderedPrompt, mode: Mode, repeat: int, **changes: Any) -> Answer:
         self._llm.reset()  # each run decodes its own prompt

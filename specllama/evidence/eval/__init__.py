@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from .accuracy import Accuracy, Comparison, compare_accuracy
-from .evaluation import Evaluation
 from .human_eval import humaneval
 from .multiplication import multiply
-from .result import EvalResult, Grade, GradedAnswer, Record, Speed
+from .result import Accuracy, Comparison, EvalResult, Grade, GradedAnswer, Record, Speed, compare_accuracy
+from .runner import Evaluation
 from .sandbox import Limits
 
 __all__ = [
@@ -23,6 +22,3 @@ __all__ = [
     "humaneval",
     "multiply",
 ]
-
-compare = compare_accuracy
-"""Its name before: `specllama.compare` compares something else."""

@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .evaluation import Evaluation, Grader, OnRecord
 from .result import EvalResult, Grade
+from .runner import Evaluation, Grader, OnRecord
 from .sandbox import Limits, require_sandbox, run_tests
 
 if TYPE_CHECKING:
@@ -31,12 +31,10 @@ def humaneval(
     *,
     allow_code_execution: bool,
     limits: Limits | None = None,
-    seed: int = 0,
     temperature: float = 0.2,
     max_tokens: int = 512,
-    verify: str = "block",
     on_record: OnRecord | None = None,
-    **sampling: Any,
+    **options: Any,
 ) -> EvalResult:
     """Have each task solved once by both ways, run the tests, and compare pass@1.
 
@@ -48,12 +46,10 @@ def humaneval(
         allow_code_execution: must be True: code that the model writes runs on this machine, with limits on time and
             memory, but with your rights, your files and your network.
         limits: of each program.
-        seed: of all answers.
         temperature: 0.2 as in the paper, for pass@1; 0 is greedy.
         max_tokens: of an answer.
-        verify: the acceptance rule of the speculative answers.
         on_record: is told each task with its answers, how many are done, and how many there are.
-        sampling: other options of ``create_completion``, for both ways.
+        options: all others of ``Evaluation``.
 
     Raises:
         ValueError: not allowed, no draft, not a HumanEval task, or an option out of range.
@@ -64,7 +60,7 @@ def humaneval(
             f"allow_code_execution={allow_code_execution!r}: HumanEval executes code that a model wrote, with your "
             "rights; pass True if that is what you want"
         )
-    options = {"seed": seed, "temperature": temperature, "max_tokens": max_tokens, "verify": verify, **sampling}
+    options = {"temperature": temperature, "max_tokens": max_tokens, **options}
     return Evaluation(llm, NAME, checked_tasks(prompts), grader(limits), **options).run(on_record)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from specllama.prompts import Prompt
 
-from .evaluation import Evaluation, OnRecord
 from .result import EvalResult, Grade
+from .runner import Evaluation, OnRecord
 
 if TYPE_CHECKING:
     from specllama import Llama
@@ -39,9 +39,8 @@ def multiply(
     seed: int = 0,
     temperature: float = 1.0,
     max_tokens: int = 32,
-    verify: str = "block",
     on_record: OnRecord | None = None,
-    **sampling: Any,
+    **options: Any,
 ) -> EvalResult:
     """Ask small multiplications both ways, in chat form, and compare how many answers are right.
 
@@ -55,16 +54,14 @@ def multiply(
         seed: of the questions and of all answers.
         temperature: 0 is greedy.
         max_tokens: of an answer.
-        verify: the acceptance rule of the speculative answers.
         on_record: is told each question with its answers, how many are done, and how many there are.
-        sampling: other options of ``create_completion``, for both ways.
+        options: all others of ``Evaluation``.
 
     Raises:
         ValueError: no draft, an option out of range, or more questions than there are.
     """
-    prompts = questions(count, shapes, seed)
-    options = {"seed": seed, "temperature": temperature, "max_tokens": max_tokens, "verify": verify, **sampling}
-    return Evaluation(llm, NAME, prompts, grade, **options).run(on_record)
+    options = {"seed": seed, "temperature": temperature, "max_tokens": max_tokens, **options}
+    return Evaluation(llm, NAME, questions(count, shapes, seed), grade, **options).run(on_record)
 
 
 def questions(count: int, shapes: Sequence[Shape] = SHAPES, seed: int = 0) -> list[Prompt]:

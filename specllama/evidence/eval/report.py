@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from specllama.evidence.tables import table
+from specllama.evidence.compare import WAYS
+from specllama.evidence.tables import models_text, notes_text, table
 
 from . import human_eval
-from .accuracy import Accuracy
-from .result import WAYS, EvalResult
+from .result import Accuracy, EvalResult
 
 _EXPLANATION = (
     "t/s: generated tokens per second, prompts left out; `specllama bench` measures speed better, on longer "
@@ -28,35 +26,29 @@ def to_text(result: EvalResult) -> str:
             f"Speculative minus plain: {points[0]:+.1f} points, 95% interval [{points[1]:+.1f}, {points[2]:+.1f}].\n"
             f"{comparison.sentence}"
         )
-    notes = result.notes()
+    notes = result.notes
     if result.interrupted:
         notes.append(f"Interrupted: {len(result.records)} of {result.settings['num_questions']} questions are done.")
-    return "\n\n".join(parts + (["\n".join(f"- {note}" for note in notes)] if notes else []))
+    return "\n\n".join([*parts, *([notes_text(notes)] if notes else [])])
 
 
 def _heading(result: EvalResult) -> str:
     settings = result.settings
-    models = [_model(result.machine, role) for role in ("target", "draft")]
     sampling = {name: value for name, value in settings.items() if name not in _SHOWN_SETTINGS}
     chain = ", ".join(f"{name} {value}" for name, value in sampling.items())
     return (
         f"{result.name}: {len(result.records)} questions, {chain}, seed {settings['seed']}, up to "
         f"{settings['max_tokens']} tokens; {settings['num_draft_tokens']} drafted a round, rule {settings['verify']}\n"
-        f"{models[0]}, draft {models[1]}"
+        f"{models_text(result.machine)}"
     )
-
-
-def _model(machine: dict[str, Any], role: str) -> str:
-    model = machine[role]
-    return f"{model['file']} ({model['n_threads']}/{model['n_threads_batch']} threads)"
 
 
 def _table(result: EvalResult) -> str:
     comparison = result.comparison
     rows = []
     for way in WAYS:
-        speed = result.speed(way)
-        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes(way).items())
+        speed = result.speed[way]
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes[way].items())
         accuracy = "-" if comparison is None else _accuracy(getattr(comparison, way))
         drafted = way == "speculative"
         rows.append(

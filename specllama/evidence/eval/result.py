@@ -4,20 +4,113 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from specllama.evidence.compare import WAYS
+from specllama.evidence.result import Data, Drafting, Result
+from specllama.evidence.statistics import LEVEL, detectable_difference, interval, mcnemar, paired_interval
 from specllama.prompts import Prompt
 from specllama.stats import Stats
 
-from .accuracy import Comparison, compare_accuracy
 
-WAYS = ("plain", "speculative")
-"""The two ways of answering."""
+@dataclasses.dataclass(frozen=True)
+class Accuracy(Data):
+    """A share of right answers, with its 95% Wilson interval."""
+
+    correct: int
+    total: int
+    rate: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, correct: int, total: int) -> Accuracy:
+        """The share and its interval."""
+        return cls(correct, total, correct / total, *interval(correct, total))
 
 
 @dataclasses.dataclass(frozen=True)
-class Grade:
+class Comparison(Data):
+    """Two ways of answering the same questions. Rates and differences are shares, from 0 to 1."""
+
+    computed = ("differ", "sentence")
+
+    num_questions: int
+    plain: Accuracy
+    speculative: Accuracy
+    both: int
+    """Questions that both ways got right."""
+    only_plain: int
+    only_speculative: int
+    neither: int
+    difference: float
+    """Speculative minus plain."""
+    difference_low: float
+    difference_high: float
+    p_value: float
+    """McNemar's exact test, two-sided."""
+    detectable_difference: float | None
+    """The smallest true difference that so many questions find four times in five; None if they cannot find any."""
+
+    @property
+    def differ(self) -> bool:
+        """Whether the accuracies differ at the 5% level."""
+        return self.p_value < LEVEL
+
+    @property
+    def sentence(self) -> str:
+        """What this says, in words."""
+        verdict = "differ" if self.differ else "do not differ"
+        lone = f"{self.only_plain} came out right only without the draft, {self.only_speculative} only with it"
+        if self.detectable_difference is None:
+            power = f"{self.num_questions} are too few to show any difference."
+        else:
+            points = 100 * self.detectable_difference
+            power = f"{self.num_questions} show a true difference of {points:.1f} points about four times in five."
+        return (
+            f"The accuracies {verdict} at the {LEVEL:.0%} level: of {self.num_questions} questions, {lone} "
+            f"(McNemar's exact test, p = {self.p_value:.2g}). {power}"
+        )
+
+
+def compare_accuracy(plain: Sequence[bool], speculative: Sequence[bool]) -> Comparison:
+    """Compare two ways of answering.
+
+    Args:
+        plain: for each question, whether plain decoding got it right.
+        speculative: the same of speculative decoding, in the same order.
+
+    Raises:
+        ValueError: no questions, or sequences of different lengths.
+    """
+    if len(plain) != len(speculative):
+        raise ValueError(f"{len(plain)} plain and {len(speculative)} speculative answers: each question needs both")
+    if not plain:
+        raise ValueError("no questions to compare: give at least one")
+    pairs = list(zip(map(bool, plain), map(bool, speculative), strict=True))
+    both, only_plain = pairs.count((True, True)), pairs.count((True, False))
+    only_speculative, neither = pairs.count((False, True)), pairs.count((False, False))
+    total = len(pairs)
+    low, high = paired_interval(both, only_speculative, only_plain, neither)
+    return Comparison(
+        num_questions=total,
+        plain=Accuracy.of(both + only_plain, total),
+        speculative=Accuracy.of(both + only_speculative, total),
+        both=both,
+        only_plain=only_plain,
+        only_speculative=only_speculative,
+        neither=neither,
+        difference=(only_speculative - only_plain) / total,
+        difference_low=low,
+        difference_high=high,
+        p_value=mcnemar(only_plain, only_speculative),
+        detectable_difference=detectable_difference(total, (only_plain + only_speculative) / total),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Grade(Data):
     """What an answer is worth."""
 
     correct: bool
@@ -28,7 +121,7 @@ class Grade:
 
 
 @dataclasses.dataclass(frozen=True)
-class GradedAnswer:
+class GradedAnswer(Data):
     """One answer and its grade."""
 
     text: str
@@ -38,19 +131,9 @@ class GradedAnswer:
     grade: Grade
     stats: Stats
 
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {
-            "text": self.text,
-            "finish_reason": self.finish_reason,
-            "seed": self.seed,
-            **dataclasses.asdict(self.grade),
-            "stats": self.stats.to_dict(),
-        }
-
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class Record(Data):
     """One question and both its answers."""
 
     prompt: Prompt
@@ -63,81 +146,66 @@ class Record:
         return self.prompt.task.get("expected")
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {
-            "id": self.prompt.id,
-            "category": self.prompt.category,
-            "question": self.prompt.text,
-            "expected": self.expected,
-            "plain": self.plain.to_dict(),
-            "speculative": self.speculative.to_dict(),
-        }
+        """Ready for JSON, without the prompt's line in its file."""
+        prompt = {"id": self.prompt.id, "category": self.prompt.category, "question": self.prompt.text}
+        answers = {way: getattr(self, way).to_dict() for way in WAYS}
+        return {**prompt, "expected": self.expected, **answers}
 
 
 @dataclasses.dataclass(frozen=True)
-class Speed:
+class Speed(Drafting):
     """All answers of one way together. Prompts are left out; what was still in the cache of a prompt was reused."""
 
-    num_tokens: int
-    """Tokens generated."""
+    computed = ("tokens_per_second", *Drafting.computed)
+
     seconds: float
-    """In which they were, prompts left out."""
-    tokens_per_second: float
-    acceptance_rate: float
-    """Accepted / drafted."""
-    mean_acceptance_length: float
-    """Tokens per round that drafted."""
+    """In which the tokens were generated, prompts left out."""
 
     @classmethod
-    def of(cls, answers: Iterable[Stats]) -> Speed:
-        """Sums, and their ratios; 0.0 (a mean length of 1.0) where there is nothing to divide by."""
-        found = list(answers)
-        tokens = sum(stats.num_tokens for stats in found)
-        seconds = sum(stats.total_seconds - stats.prompt_seconds for stats in found)
-        accepted = sum(stats.num_accepted_tokens for stats in found)
-        drafted = sum(stats.num_draft_tokens for stats in found)
-        rounds = sum(stats.num_drafts for stats in found)
-        return cls(
-            num_tokens=tokens,
-            seconds=seconds,
-            tokens_per_second=tokens / seconds if seconds > 0 else 0.0,
-            acceptance_rate=accepted / drafted if drafted else 0.0,
-            mean_acceptance_length=1.0 + (accepted / rounds if rounds else 0.0),
-        )
+    def of(cls, generations: Iterable[Stats]) -> Speed:
+        """Sum over generations."""
+        runs = list(generations)
+        return cls(**vars(Drafting.of(runs)), seconds=sum(run.total_seconds - run.prompt_seconds for run in runs))
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all of them; 0.0 if they took no time."""
+        return self.num_tokens / self.seconds if self.seconds > 0 else 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class EvalResult:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalResult(Result):
     """Questions answered plainly and speculatively, and graded."""
+
+    computed = ("comparison", "speed", "outcomes", "notes")
 
     name: str
     """``multiply`` or ``humaneval``."""
     records: list[Record]
-    settings: dict[str, Any]
-    machine: dict[str, Any]
-    interrupted: bool = False
-    """Whether it ended before all questions were answered both ways."""
 
     @property
     def comparison(self) -> Comparison | None:
         """Both accuracies and whether they differ; None without a single question."""
         if not self.records:
             return None
-        plain = [record.plain.grade.correct for record in self.records]
-        return compare_accuracy(plain, [record.speculative.grade.correct for record in self.records])
+        return compare_accuracy(*([answer.grade.correct for answer in self.answers(way)] for way in WAYS))
 
     def answers(self, way: str) -> list[GradedAnswer]:
         """The answers of one way, ``plain`` or ``speculative``, in the order of the questions."""
         return [getattr(record, way) for record in self.records]
 
-    def speed(self, way: str) -> Speed:
-        """How fast one way was."""
-        return Speed.of(answer.stats for answer in self.answers(way))
+    @property
+    def speed(self) -> dict[str, Speed]:
+        """How fast each way was."""
+        return {way: Speed.of(answer.stats for answer in self.answers(way)) for way in WAYS}
 
-    def outcomes(self, way: str) -> dict[str, int]:
-        """How many answers of one way had which outcome, the most frequent first."""
-        return dict(collections.Counter(answer.grade.outcome for answer in self.answers(way)).most_common())
+    @property
+    def outcomes(self) -> dict[str, dict[str, int]]:
+        """How many answers of each way had which outcome, the most frequent first."""
+        counts = {way: collections.Counter(answer.grade.outcome for answer in self.answers(way)) for way in WAYS}
+        return {way: dict(count.most_common()) for way, count in counts.items()}
 
+    @property
     def notes(self) -> list[str]:
         """What a reader of the figures must know."""
         found = []
@@ -148,22 +216,10 @@ class EvalResult:
             )
         cut = [sum(answer.finish_reason == "length" for answer in self.answers(way)) for way in WAYS]
         if any(cut):
-            limit = self.settings.get("max_tokens")
+            limit = self.settings["max_tokens"]
             found.append(f"Cut off after {limit} tokens: {cut[0]} plain and {cut[1]} speculative answers.")
         reasons = {answer.stats.fallback_reason for answer in self.answers("speculative")} - {None}
-        found += [f"Speculative answers were decoded plainly: {reason}." for reason in sorted(map(str, reasons))]
-        return found
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        comparison = self.comparison
-        return {
-            "name": self.name,
-            "comparison": None if comparison is None else comparison.to_dict(),
-            "speed": {way: dataclasses.asdict(self.speed(way)) for way in WAYS},
-            "outcomes": {way: self.outcomes(way) for way in WAYS},
-            "notes": self.notes(),
-            "machine": self.machine,
-            "settings": {**self.settings, "interrupted": self.interrupted},
-            "questions": [record.to_dict() for record in self.records],
-        }
+        return [
+            *found,
+            *(f"Speculative answers were decoded plainly: {reason}." for reason in sorted(map(str, reasons))),
+        ]

@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from .plan import Choice, Plan
-from .result import TuneResult
+from .result import Choice, Plan, TuneResult
 from .runner import run
 
 __all__ = ["Choice", "Plan", "TuneResult", "run"]

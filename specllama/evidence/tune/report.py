@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specllama.evidence.tables import curves_table, machine_text, table
+from specllama.evidence.tables import curves_table, machine_text, notes_text, table
 
-from .plan import Choice, Plan
-from .result import TuneResult
+from .result import Choice, Plan, TuneResult
 
 _EXPLANATION = (
     "The fastest fixed number of drafted tokens, and its predicted speedup over plain decoding, if a drafted token is\n"
@@ -21,7 +20,7 @@ def to_text(result: TuneResult) -> str:
     """Machine, costs of batches, plans, and notes."""
     parts = [machine_text(result.machine), curves_table(result.curves), _plans(result.plans)]
     if result.notes:
-        parts.append("\n".join(["Notes:", *(f"- {note}" for note in result.notes)]))
+        parts.append(f"Notes:\n{notes_text(result.notes)}")
     return "\n\n".join(parts)
 
 

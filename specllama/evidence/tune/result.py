@@ -1,18 +1,64 @@
-"""What a tuning found."""
+"""What a tuning found: the costs of batches, and how many tokens to draft with them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specllama.cost_curve import CostCurve
+from specllama.evidence.bench.prediction import round_cost
+from specllama.evidence.result import Data
 
-from .plan import Plan
+ACCEPTANCE_RATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+_PRECISION = 1e-4  # of the break-even rate
 
 
 @dataclasses.dataclass(frozen=True)
-class TuneResult:
+class Choice(Data):
+    """The number of drafted tokens that is fastest at one acceptance rate.
+
+    Attributes:
+        acceptance_rate: the probability that a token is accepted, if all before it are.
+        num_draft_tokens: gamma; 0 is plain decoding.
+        speedup: predicted, over plain decoding.
+    """
+
+    acceptance_rate: float
+    num_draft_tokens: int
+    speedup: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan(Data):
+    """The best fixed number of drafted tokens for several acceptance rates, with one kind of draft.
+
+    Attributes:
+        choices: one for each rate.
+        break_even: the rate below which plain decoding is fastest; None if it always is.
+    """
+
+    choices: tuple[Choice, ...]
+    break_even: float | None
+
+    @classmethod
+    def of(cls, target: CostCurve, draft: CostCurve | None, rates: Sequence[float] = ACCEPTANCE_RATES) -> Plan:
+        """Take the best of S = E / (gamma c + v(gamma+1)) over all gamma whose batch was measured.
+
+        E = 1 + a + ... + a^gamma is what a round emits if each token is accepted with probability a, whatever came
+        before (equation 1 of Leviathan et al. 2022, arXiv 2211.17192); for the rest see ``round_cost``.
+
+        Args:
+            target: T(n) of the target, T(1) among it.
+            draft: T(1) of the draft at least; None for a lookup, whose drafts cost no decoding.
+            rates: the acceptance rates of the choices.
+        """
+        costs = {n - 1: round_cost(n - 1, target, draft) for n in target.sizes}
+        return cls(tuple(_best(rate, costs) for rate in rates), _break_even(costs))
+
+
+@dataclasses.dataclass(frozen=True)
+class TuneResult(Data):
     """Costs of batches, and the plans that they imply.
 
     Attributes:
@@ -28,11 +74,22 @@ class TuneResult:
     machine: Mapping[str, Any]
     notes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        return {
-            "curves": {name: curve.to_dict() for name, curve in self.curves.items()},
-            "plans": {name: plan.to_dict() for name, plan in self.plans.items()},
-            "machine": dict(self.machine),
-            "notes": list(self.notes),
-        }
+
+def _best(rate: float, costs: Mapping[int, float]) -> Choice:
+    speedups = {gamma: sum(rate**i for i in range(gamma + 1)) / cost for gamma, cost in costs.items()}
+    gamma = max(speedups, key=speedups.__getitem__)  # the first of equals, which is the smallest
+    return Choice(rate, gamma, speedups[gamma])
+
+
+def _break_even(costs: Mapping[int, float]) -> float | None:
+    """By bisection: with the rate grows what each gamma emits."""
+    low, high = 0.0, 1.0
+    if _best(high, costs).num_draft_tokens == 0:
+        return None
+    while high - low > _PRECISION:
+        middle = (low + high) / 2
+        if _best(middle, costs).num_draft_tokens == 0:
+            low = middle
+        else:
+            high = middle
+    return high

@@ -12,8 +12,7 @@ from specllama.costs import files as cost_files
 from specllama.costs.key import cost_key
 from specllama.evidence.machine import describe_machine, without_home
 
-from .plan import Plan
-from .result import TuneResult
+from .result import Plan, TuneResult
 
 if TYPE_CHECKING:
     from specllama.llama import Llama

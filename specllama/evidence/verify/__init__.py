@@ -6,7 +6,18 @@
 
 from __future__ import annotations
 
-from .result import Difference, Drafting, SamplingTest, TextComparison, VerifyResult
+from specllama.evidence.result import Drafting
+
+from .result import Difference, SamplingTest, TextComparison, TokenTest, VerifyResult
 from .runner import Verification, run
 
-__all__ = ["Difference", "Drafting", "SamplingTest", "TextComparison", "Verification", "VerifyResult", "run"]
+__all__ = [
+    "Difference",
+    "Drafting",
+    "SamplingTest",
+    "TextComparison",
+    "TokenTest",
+    "Verification",
+    "VerifyResult",
+    "run",
+]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specllama.evidence.scorer import Row, Scorer, scorer_of
+
+from .result import BatchTest
 
 if TYPE_CHECKING:
     from specllama.llama import Llama
@@ -17,30 +18,6 @@ NUM_ROWS = 16
 """Tokens whose logits are compared: alone, in pairs, and so on, up to all of them in one batch."""
 LENGTHS = (64, 600, 1100)
 """Tokens before them. From 512 on llama.cpp's own attention goes another way for a token alone."""
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchTest:
-    """The logits of some tokens behind one length, in batches of 1 to 16 tokens."""
-
-    num_tokens_before: int
-    num_rows: int
-    differing_sizes: tuple[int, ...]
-    """Sizes of batches in which a bit of a row was another one than in a batch of one token."""
-
-    @property
-    def problems(self) -> list[str]:
-        """Why it failed; empty if all rows are the same."""
-        if not self.differing_sizes:
-            return []
-        sizes = ", ".join(map(str, self.differing_sizes))
-        return [
-            f"logits behind {self.num_tokens_before} tokens differ from those of single tokens in batches of {sizes}"
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {**dataclasses.asdict(self), "passed": not self.problems}
 
 
 def lengths_for(llm: Llama) -> tuple[int, ...]:

@@ -16,44 +16,56 @@ if TYPE_CHECKING:
     from specllama.llama import Llama
     from specllama.stats import Stats
 
+_NEUTRAL = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
 
-def request_for(
-    tokens: Sequence[int], sampling: dict[str, Any], *, rule: str, num_draft_tokens: int, seed: int
-) -> Request:
-    """What ``create_completion`` asks the loop for.
+
+class Loop:
+    """Generates as ``create_completion`` does.
 
     Args:
-        tokens: the prompt.
+        llm: target with its draft.
         sampling: options of ``create_completion`` for the sampler chain; the others have its defaults.
-        rule: rejection, block or coupled.
-        num_draft_tokens: gamma; 0 is plain decoding.
-        seed: used as it is.
+        num_draft_tokens: gamma of every round.
     """
-    arguments = bound(BaseLlama._create_completion, (list(tokens),), sampling)
-    return Request(
-        tokens=tokens,
-        options=Options.checked(num_draft_tokens, rule, max(1, num_draft_tokens)),
-        seed=seed,
-        seed_given=True,
-        sampling=sampling_of(arguments),
-        logit_bias={int(token): float(bias) for token, bias in (arguments["logit_bias"] or {}).items()},
-    )
 
+    def __init__(self, llm: Llama, sampling: dict[str, Any], num_draft_tokens: int) -> None:
+        self.llm = llm
+        self.sampling = sampling
+        self.gamma = num_draft_tokens
+        request = self.request([0], "block", 0)
+        self.params = request.native_sampler(llm.last_n_tokens_size)
+        """The chain, as the native code has it."""
+        self.chain: dict[str, Any] = {**request.sampling, "logit_bias": request.logit_bias}
+        """The same in full, llama_cpp's defaults among it."""
+        self.has_penalties = any(self.chain[name] != value for name, value in _NEUTRAL.items())
+        """Whether the choice of a token depends on those generated before it in the same call."""
 
-def take(llm: Llama, request: Request, count: int) -> tuple[list[int], Stats]:
-    """The first `count` tokens of a generation, and its statistics.
+    def request(self, tokens: Sequence[int], rule: str, seed: int) -> Request:
+        """What the loop is asked for.
 
-    Rounds draft as many tokens as if the text went on.
-    """
-    generation = Generation(llm.session, request).run()
-    try:
-        tokens = list(itertools.islice(generation, count))
-    finally:
-        generation.close()
-    return tokens, llm.stats
+        Args:
+            tokens: the prompt.
+            rule: rejection, block or coupled.
+            seed: used as it is.
+        """
+        arguments = bound(BaseLlama._create_completion, (list(tokens),), self.sampling)
+        return Request(
+            tokens=tokens,
+            options=Options.checked(self.gamma, rule, self.gamma),
+            seed=seed,
+            seed_given=True,
+            sampling=sampling_of(arguments),
+            logit_bias={int(token): float(bias) for token, bias in (arguments["logit_bias"] or {}).items()},
+        )
 
+    def take(self, tokens: Sequence[int], rule: str, seed: int, count: int) -> tuple[list[int], Stats]:
+        """The first `count` tokens behind others, and their statistics.
 
-def has_penalties(request: Request) -> bool:
-    """Whether the choice of a token depends on those generated before it in the same call."""
-    neutral = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
-    return any(request.sampling[name] != value for name, value in neutral.items())
+        Rounds draft as many tokens as if the text went on.
+        """
+        generation = Generation(self.llm.session, self.request(tokens, rule, seed)).run()
+        try:
+            found = list(itertools.islice(generation, count))
+        finally:
+            generation.close()
+        return found, self.llm.stats

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from specllama.evidence.tables import table
+from specllama.evidence.result import Drafting
+from specllama.evidence.tables import models_text, notes_text, table
 
 from .batches import NUM_ROWS
-from .result import Difference, Drafting, SamplingTest, TextComparison, VerifyResult
+from .result import Difference, SamplingTest, TextComparison, VerifyResult
 from .rounding import SAFETY
 
 _NEUTRAL = {
@@ -27,21 +28,15 @@ def to_text(result: VerifyResult) -> str:
     parts += [_sampling(result)] if result.sampling else []
     parts += [_tokens(result)] if result.tokens else []
     parts += [_batches(result)] if result.batches else []
-    remarks = [f"- {note}" for note in result.notes] + [f"- FAILED: {problem}" for problem in result.problems]
-    if remarks:
-        parts.append("\n".join(remarks))
+    if remarks := [*result.notes, *(f"FAILED: {problem}" for problem in result.problems)]:
+        parts.append(notes_text(remarks))
     return "\n\n".join([*parts, _verdict(result)])
 
 
 def _heading(result: VerifyResult) -> str:
     machine = result.machine
-    models = [
-        f"{role} {machine[role]['file']} ({machine[role]['n_threads']}/{machine[role]['n_threads_batch']} threads)"
-        for role in ("target", "draft")
-        if machine[role]
-    ]
     return (
-        f"{', '.join(models)}, {result.settings['num_draft_tokens']} tokens drafted a round\n"
+        f"{models_text(machine)}, {result.settings['num_draft_tokens']} tokens drafted a round\n"
         f"specllama {machine['specllama']}, llama-cpp-python {machine['llama_cpp_python']}, "
         f"{', '.join(machine['backends'])}, {machine['cpu']}"
     )

@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any
 
-from specllama.stats import Stats
-
-from .batches import BatchTest
+from specllama.evidence.result import Data, Drafting, Result
 
 
-@dataclasses.dataclass(frozen=True)
-class Drafting:
-    """How much of the loop some generations exercised."""
+class Verdict(Data):
+    """A result that is to hold."""
 
-    num_drafts: int
-    num_draft_tokens: int
-    num_accepted_tokens: int
-    fallback_reason: str | None
-    """Why one of them decoded plainly, at least in part; None if none did."""
-
-    @classmethod
-    def of(cls, runs: Iterable[Stats]) -> Drafting:
-        """Sum over generations."""
-        runs = list(runs)
-        return cls(
-            num_drafts=sum(run.num_drafts for run in runs),
-            num_draft_tokens=sum(run.num_draft_tokens for run in runs),
-            num_accepted_tokens=sum(run.num_accepted_tokens for run in runs),
-            fallback_reason=next((run.fallback_reason for run in runs if run.fallback_reason), None),
-        )
+    computed = ("passed",)
 
     @property
     def problems(self) -> list[str]:
-        """That not all of it was speculation."""
-        return [f"decoded plainly: {self.fallback_reason}"] if self.fallback_reason else []
+        """Why it failed; empty if it holds."""
+        raise NotImplementedError
+
+    @property
+    def passed(self) -> bool:
+        """Whether it holds."""
+        return not self.problems
+
+
+def _fallbacks(drafting: Drafting) -> list[str]:
+    """That not all of it was speculation."""
+    return [f"decoded plainly: {drafting.fallback_reason}"] if drafting.fallback_reason else []
 
 
 @dataclasses.dataclass(frozen=True)
-class Difference:
+class Difference(Data):
     """A place where two texts part, looked at by direct decoding of the target."""
+
+    computed = ("gap",)
 
     index: int
     """Of the token in the answer."""
@@ -66,13 +58,9 @@ class Difference:
             return None
         return max(self.plain_gap, self.drafted_gap)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {**dataclasses.asdict(self), "gap": self.gap}
-
 
 @dataclasses.dataclass(frozen=True)
-class TextComparison:
+class TextComparison(Verdict):
     """One text with the draft against the same without it."""
 
     prompt_id: str
@@ -95,22 +83,43 @@ class TextComparison:
         found = [difference for difference in self.differences if not difference.near_tie]
         where = f"{self.mode} text of {self.prompt_id}" + ("" if self.seed is None else f" with seed {self.seed}")
         reasons = [f"token {difference.index} is another one, and rounding does not explain it" for difference in found]
-        return [f"{where}: {reason}" for reason in [*self.drafting.problems, *reasons]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        differences = [difference.to_dict() for difference in self.differences]
-        return {**dataclasses.asdict(self), "differences": differences, "passed": not self.problems}
+        return [f"{where}: {reason}" for reason in [*_fallbacks(self.drafting), *reasons]]
 
 
-@dataclasses.dataclass(frozen=True)
-class SamplingTest:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _LoopTest(Verdict):
+    """What the loop drew under one rule against the target's exact probabilities."""
+
+    rule: str
+    chi_square: float
+    p_value: float
+    """How often sampling error alone gives such a chi-square, or a larger one."""
+    level: float
+    """The test fails below this p-value."""
+    num_impossible: int
+    """Of the tokens or samples: those that the target's chain excludes, in every batch shape that was tried."""
+    drafting: Drafting
+
+    @property
+    def problems(self) -> list[str]:
+        """Why it failed; empty if all of it can be the target's."""
+        reasons = _fallbacks(self.drafting)
+        if self.drafting.num_drafts == 0:
+            reasons.append("nothing was drafted, so nothing was tested")
+        if self.p_value < self.level:
+            reasons.append(f"this is not how the target's distribution looks, p = {self.p_value:.1g}")
+        if self.num_impossible:
+            reasons.append(f"{self.num_impossible} are none that the target's sampler chain allows")
+        return reasons
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingTest(_LoopTest):
     """Pairs of next tokens out of the loop against the target's exact probabilities."""
 
     prompt_id: str
     num_behind: int
     """How many generated tokens belong to the context, behind the prompt."""
-    rule: str
     num_samples: int
     num_cells: int
     """Outcomes that are counted apart, all that are rare being one."""
@@ -120,97 +129,73 @@ class SamplingTest:
     """What sampling error alone gives in the mean."""
     chance_95: float
     """What sampling error alone exceeds once in 20 times: a difference that is not larger goes unnoticed."""
-    chi_square: float
-    p_value: float
-    """How often sampling error alone gives such a chi-square, or a larger one."""
-    level: float
-    """The test fails below this p-value."""
-    num_impossible: int
-    """Samples that the target's chain excludes, in every batch shape that was tried."""
     rounding: float
     """Total variation of the first token's probabilities between the loop's batches and plain decoding."""
-    num_prompt_tokens: int
-    """Tokens of the context, summed over the samples."""
-    num_prompt_tokens_reused: int
-    """Of these, tokens that were not decoded again."""
-    drafting: Drafting
     is_certain: bool
     """Whether the chain leaves the target no choice here, so that any other token would have been an impossible one."""
 
     @property
     def problems(self) -> list[str]:
         """Why it failed; empty if the samples can be the target's."""
-        reasons = self.drafting.problems
-        if self.drafting.num_drafts == 0:
-            reasons.append("nothing was drafted, so nothing was tested")
+        reasons = super().problems
         if self.num_cells < 2 and not self.is_certain:
             reasons.append("no outcome is likely enough to be counted apart: draw more samples, or take other prompts")
-        if self.p_value < self.level:
-            reasons.append(f"this is not the target's distribution, p = {self.p_value:.1g}")
-        if self.num_impossible:
-            reasons.append(f"{self.num_impossible} samples are none that the target's sampler chain allows")
         return [f"samples of {self.prompt_id} under {self.rule}: {reason}" for reason in reasons]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {**dataclasses.asdict(self), "passed": not self.problems}
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenTest(_LoopTest):
+    """All tokens of some sampled texts, each against the distribution it should have been drawn from.
 
-@dataclasses.dataclass(frozen=True)
-class TokenTest:
-    """All tokens of some sampled texts, each against the distribution it should have been drawn from."""
+    Chi-square is of the tokens' places in their distributions, in ten cells of equal probability.
+    """
 
-    rule: str
     num_texts: int
     num_tokens: int
-    chi_square: float
-    """Of the tokens' places in their distributions, in ten cells of equal probability."""
-    p_value: float
-    """How often sampling error alone gives such a chi-square, or a larger one."""
-    level: float
-    """The test fails below this p-value."""
-    num_impossible: int
-    """Tokens that the target's chain excludes, in every batch shape that was tried."""
-    drafting: Drafting
 
     @property
     def problems(self) -> list[str]:
         """Why it failed; empty if the texts can be the target's."""
-        reasons = self.drafting.problems
-        if self.drafting.num_drafts == 0:
-            reasons.append("nothing was drafted, so nothing was tested")
-        if self.p_value < self.level:
-            reasons.append(f"these are not the target's distributions, p = {self.p_value:.1g}")
-        if self.num_impossible:
-            reasons.append(f"{self.num_impossible} tokens are none that the target's sampler chain allows")
-        return [f"texts sampled under {self.rule}: {reason}" for reason in reasons]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {**dataclasses.asdict(self), "passed": not self.problems}
+        return [f"tokens of the texts sampled under {self.rule}: {reason}" for reason in super().problems]
 
 
 @dataclasses.dataclass(frozen=True)
-class VerifyResult:
+class BatchTest(Verdict):
+    """The logits of some tokens behind one length, in batches of 1 to 16 tokens."""
+
+    num_tokens_before: int
+    num_rows: int
+    differing_sizes: tuple[int, ...]
+    """Sizes of batches in which a bit of a row was another one than in a batch of one token."""
+
+    @property
+    def problems(self) -> list[str]:
+        """Why it failed; empty if all rows are the same."""
+        if not self.differing_sizes:
+            return []
+        sizes = ", ".join(map(str, self.differing_sizes))
+        return [
+            f"logits behind {self.num_tokens_before} tokens differ from those of single tokens in batches of {sizes}"
+        ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerifyResult(Result):
     """All parts of a verification."""
+
+    computed = ("passed", "problems", "notes")
 
     texts: list[TextComparison]
     sampling: list[SamplingTest]
     tokens: list[TokenTest]
     batches: list[BatchTest]
     """Empty if the target's logits may depend on the batch; then texts may split at near-ties."""
-    settings: dict[str, Any]
-    machine: dict[str, Any]
-    interrupted: bool = False
-    """Whether something ended it early; what was found until then is here."""
 
     @property
     def problems(self) -> list[str]:
         """Why it failed; empty if all hold."""
-        problems = [problem for text in self.texts for problem in text.problems]
-        problems += [problem for test in self.sampling for problem in test.problems]
-        problems += [problem for test in self.tokens for problem in test.problems]
-        problems += [problem for test in self.batches for problem in test.problems]
+        parts: list[Verdict] = [*self.texts, *self.sampling, *self.tokens, *self.batches]
+        problems = [problem for part in parts for problem in part.problems]
         if self.batches and self.num_near_ties:
             problems.append(
                 f"texts: {self.num_near_ties} split at near-ties, although the logits are the same bits in every batch"
@@ -233,25 +218,10 @@ class VerifyResult:
     def notes(self) -> list[str]:
         """What a reader should know although it is no failure."""
         notes = []
-        sampled = [*(test.drafting for test in self.sampling), *(test.drafting for test in self.tokens)]
-        for name, parts in (("texts", [text.drafting for text in self.texts]), ("samples", sampled)):
-            if parts and not any(drafting.num_accepted_tokens for drafting in parts):
+        for name, parts in (("texts", self.texts), ("samples", [*self.sampling, *self.tokens])):
+            if parts and not any(part.drafting.num_accepted_tokens for part in parts):
                 notes.append(f"{name}: no drafted token was accepted, so that they say nothing of accepted ones")
         cut = [text for text in self.texts if not text.problems and text.num_compared < text.num_tokens]
         if cut:
             notes.append(f"texts: {len(cut)} compared up to a near-tie only, because penalties look back beyond it")
         return notes
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        return {
-            "passed": self.passed,
-            "problems": self.problems,
-            "notes": self.notes,
-            "settings": {**self.settings, "interrupted": self.interrupted},
-            "machine": self.machine,
-            "texts": [text.to_dict() for text in self.texts],
-            "sampling": [test.to_dict() for test in self.sampling],
-            "tokens": [test.to_dict() for test in self.tokens],
-            "batches": [test.to_dict() for test in self.batches],
-        }

@@ -5,24 +5,27 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from specllama.completions.chat_template import RenderedPrompt
 from specllama.engine.rules import DEPENDENT_ON_DRAFT
 from specllama.evidence.machine import describe_machine
+from specllama.evidence.plan import require_at_least, that_fit
 from specllama.prompts import Prompt, as_prompts, builtin_prompts, limited
 
-from .batches import NUM_ROWS, BatchTest, compare_batches, lengths_for
+from .batches import NUM_ROWS, compare_batches, lengths_for
+from .loop import Loop
 from .plan import Plan
-from .result import SamplingTest, TextComparison, TokenTest, VerifyResult
-from .sampling import Context, SamplingCheck
-from .texts import TextCheck, modes
-from .tokens import TokenCheck
+from .result import BatchTest, SamplingTest, TextComparison, TokenTest, VerifyResult
+from .sampling import Context, check_pairs, exact_pairs, most_open_context
+from .texts import compare, modes
+from .tokens import check_tokens
 
 if TYPE_CHECKING:
     from specllama.engine.options import NumDraftTokens
+    from specllama.evidence.plan import Question
     from specllama.llama import Llama
 
 OnProgress = Callable[[str, int, int], None]
@@ -30,6 +33,7 @@ OnProgress = Callable[[str, int, int], None]
 
 LEVEL = 0.001
 """How often a loop that is exact fails parts 2 and 3, all tests of a run together."""
+_T = TypeVar("_T")
 _PAIR_WORK = 4  # a pair takes one or two rounds: about as long as this many single tokens
 
 
@@ -48,9 +52,7 @@ def run(
         on_progress: called now and then.
         options: all others of ``Verification``, where they are described, as are the errors.
     """
-    verification = Verification(llm, prompts, **options)
-    verification.run(on_progress)
-    return verification.result()
+    return Verification(llm, prompts, **options).run(on_progress)
 
 
 class Verification:
@@ -98,8 +100,7 @@ class Verification:
         num_draft_tokens: NumDraftTokens | None = None,
         **sampling: Any,
     ) -> None:
-        self._llm = llm
-        self._plan = plan = Plan.checked(
+        plan = Plan.checked(
             llm,
             num_draft_tokens=num_draft_tokens,
             seeds=seeds,
@@ -109,15 +110,16 @@ class Verification:
             num_contexts=num_contexts,
             sampling=sampling,
         )
-        chosen = _chosen(llm, plan, prompts, num_prompts)
-        self._prompts = [(prompt.id, _rendered(llm, prompt, plan)) for prompt in chosen]
-        self._modes = modes(llm, plan.sampling, plan.seeds)
-        self._sampling = SamplingCheck(llm, plan.sampling, plan.gamma, plan.samples)
-        self._tokens = TokenCheck(llm, plan.sampling, plan.gamma, plan.max_tokens)
-        self._num_tests = min(plan.num_contexts, len(chosen)) * len(plan.rules)
-        self._level = LEVEL / (self._num_tests + len(plan.rules))
-        texts = plan.max_tokens * len(chosen) * (2 * len(self._modes) + len(plan.rules))
-        self._total = texts + _PAIR_WORK * plan.samples * self._num_tests
+        self._llm = llm
+        self._plan = plan
+        self._questions = _chosen(llm, plan, prompts, num_prompts)
+        self._loop = Loop(llm, plan.sampling, plan.gamma)
+        self._modes = modes(self._loop, plan.seeds)
+        self._num_contexts = min(plan.num_contexts, len(self._questions))
+        num_tests = self._num_contexts * len(plan.rules)
+        self._level = LEVEL / (num_tests + len(plan.rules))
+        texts = plan.max_tokens * len(self._questions) * (2 * len(self._modes) + len(plan.rules))
+        self._total = texts + _PAIR_WORK * plan.samples * num_tests
         self._begin(None)
 
     def _begin(self, on_progress: OnProgress | None) -> None:
@@ -126,10 +128,10 @@ class Verification:
         self._finished = False
         self._texts: list[TextComparison] = []
         self._sampled: list[SamplingTest] = []
-        self._token_tests: list[TokenTest] = []
+        self._tokens: list[TokenTest] = []
         self._batches: list[BatchTest] = []
 
-    def run(self, on_progress: OnProgress | None = None) -> None:
+    def run(self, on_progress: OnProgress | None = None) -> VerifyResult:
         """Verify. Whatever ends it, ``result`` has what was found until then.
 
         Args:
@@ -137,27 +139,33 @@ class Verification:
         """
         self._begin(on_progress)
         contexts = [
-            self._compare(f"texts of prompt {number}/{len(self._prompts)}", prompt_id, prompt)
-            for number, (prompt_id, prompt) in enumerate(self._prompts, 1)
+            self._compare(f"texts of prompt {number}/{len(self._questions)}", prompt.id, rendered)
+            for number, (prompt, rendered) in enumerate(self._questions, 1)
         ]
         contexts.sort(key=lambda context: -context.spread)
-        for number, context in enumerate(contexts[: self._plan.num_contexts]):
-            self._test(number, context)
+        for number, context in enumerate(contexts[: self._num_contexts]):
+            self._check_pairs(number, context)
         for number, rule in enumerate(self._plan.rules):
-            self._token_tests.append(self._test_tokens(number, rule))
+            self._check_tokens(number, rule)
         for length in lengths_for(self._llm):
-            self._batches.append(self._compare_batches(length))
+            self._compare_batches(length)
         self._finished = True
+        return self.result()
 
     def result(self) -> VerifyResult:
         """What was found so far."""
         return VerifyResult(
-            list(self._texts),
-            list(self._sampled),
-            list(self._token_tests),
-            list(self._batches),
-            self._settings(),
-            describe_machine(self._llm),
+            texts=list(self._texts),
+            sampling=list(self._sampled),
+            tokens=list(self._tokens),
+            batches=list(self._batches),
+            settings={
+                **dataclasses.asdict(self._plan),
+                "sampling": self._loop.chain,
+                "level": LEVEL,
+                "prompts": [prompt.id for prompt, _ in self._questions],
+            },
+            machine=describe_machine(self._llm),
             interrupted=not self._finished,
         )
 
@@ -167,95 +175,65 @@ class Verification:
         Returns:
             Where samples could be drawn.
         """
-        plan, llm = self._plan, self._llm
-        check = TextCheck(llm, prompt_id, prompt, plan.gamma)
-        llm.reset()
+        plan = self._plan
+        self._llm.reset()
         plain = []
         for mode in self._modes:
-            plain.append(mode.answer(llm, prompt, plan.max_tokens, 0).tokens)
+            plain.append(mode.answer(prompt, plan.max_tokens, 0).tokens)
             self._advance(step, plan.max_tokens)
         for mode, tokens in zip(self._modes, plain, strict=True):
-            drafted = mode.answer(llm, prompt, plan.max_tokens, plan.num_draft_tokens)
+            drafted = mode.answer(prompt, plan.max_tokens, plan.num_draft_tokens)
             if drafted.stats.num_draft_tokens == 0:  # "auto" says that it does not pay, which proves nothing
-                drafted = mode.answer(llm, prompt, plan.max_tokens, plan.gamma)
-            self._texts.append(check.compare(mode, tokens, drafted))
+                drafted = mode.answer(prompt, plan.max_tokens, plan.gamma)
+            self._texts.append(compare(mode, prompt_id, prompt, tokens, drafted))
             self._advance(step, plan.max_tokens)
-        return self._sampling.most_open_context(prompt_id, prompt, plain[1])
+        return most_open_context(self._loop, prompt_id, prompt, plain[1], plan.samples)
 
-    def _test(self, number: int, context: Context) -> None:
+    def _check_pairs(self, number: int, context: Context) -> None:
         """One context under every rule."""
-        exact = self._sampling.exact(context)
+        exact = exact_pairs(self._loop, context, self._plan.samples)
         for rule_number, rule in enumerate(self._plan.rules):
-            step = f"samples of {rule}, context {number + 1}/{self._num_tests // len(self._plan.rules)}"
-            seeds = np.random.SeedSequence([self._plan.seeds[0] % 2**64, number, rule_number])
-            self._sampled.append(
-                self._sampling.test(
-                    context,
-                    exact,
-                    rule,
-                    [int(seed) for seed in seeds.generate_state(self._plan.samples, np.uint64)],
-                    self._level,
-                    functools.partial(self._advance, step, _PAIR_WORK),
-                )
-            )
+            step = f"samples of {rule}, context {number + 1}/{self._num_contexts}"
+            advance = functools.partial(self._advance, step, _PAIR_WORK)
+            seeds = self._seeds(number, rule_number, self._plan.samples)
+            self._sampled.append(check_pairs(self._loop, context, exact, rule, seeds, self._level, advance))
 
-    def _test_tokens(self, rule_number: int, rule: str) -> TokenTest:
+    def _check_tokens(self, rule_number: int, rule: str) -> None:
         """Whole texts under one rule, one for each prompt."""
-        plan = self._plan
-        seeds = np.random.SeedSequence([plan.seeds[0] % 2**64, self._num_tests, rule_number])
-        return self._tokens.test(
-            [prompt for _, prompt in self._prompts],
-            rule,
-            [int(seed) for seed in seeds.generate_state(len(self._prompts), np.uint64)],
-            self._level,
-            functools.partial(self._advance, f"texts sampled under {rule}", plan.max_tokens),
-        )
+        max_tokens, prompts = self._plan.max_tokens, [rendered for _, rendered in self._questions]
+        seeds = self._seeds(self._num_contexts * len(self._plan.rules), rule_number, len(prompts))
+        advance = functools.partial(self._advance, f"texts sampled under {rule}", max_tokens)
+        self._tokens.append(check_tokens(self._loop, prompts, rule, seeds, max_tokens, self._level, advance))
 
-    def _compare_batches(self, length: int) -> BatchTest:
-        step = f"batches behind {length} tokens"
+    def _compare_batches(self, length: int) -> None:
         self._total += NUM_ROWS  # only now is it known whether there are any
-        return compare_batches(self._llm, self._prompts[0][1].tokens, length, functools.partial(self._advance, step, 1))
+        advance = functools.partial(self._advance, f"batches behind {length} tokens", 1)
+        self._batches.append(compare_batches(self._llm, self._questions[0][1].tokens, length, advance))
+
+    def _seeds(self, part: int, rule_number: int, count: int) -> list[int]:
+        sequence = np.random.SeedSequence([self._plan.seeds[0] % 2**64, part, rule_number])
+        return [int(seed) for seed in sequence.generate_state(count, np.uint64)]
 
     def _advance(self, step: str, work: int) -> None:
         self._done += work
         if self._on_progress is not None:
             self._on_progress(step, self._done, self._total)
 
-    def _settings(self) -> dict[str, Any]:
-        return {
-            **dataclasses.asdict(self._plan),
-            "sampling": self._sampling.chain,
-            "level": LEVEL,
-            "prompts": [prompt_id for prompt_id, _ in self._prompts],
-        }
 
-
-def _chosen(llm: Llama, plan: Plan, prompts: Sequence[Prompt | str] | None, count: int) -> list[Prompt]:
-    """So many prompts, spread over the list."""
-    given = limited(builtin_prompts(), 1) if prompts is None else as_prompts(prompts)
-    if prompts is None:  # a user's own must not be left out without a word
-        given = [prompt for prompt in given if _needed(prompt.rendered(llm), plan) <= llm.n_ctx()] or given[:1]
-    used = min(count, len(given))
-    if used < 1:
-        raise ValueError(f"num_prompts={count} of {len(given)} prompts: give at least one")
-    return [given[i * len(given) // used] for i in range(used)]
-
-
-def _needed(rendered: RenderedPrompt, plan: Plan) -> int:
-    return len(rendered.tokens) + plan.max_tokens + plan.gamma + 1
-
-
-def _rendered(llm: Llama, prompt: Prompt, plan: Plan) -> RenderedPrompt:
-    """The tokens of a prompt, with room behind it for a round at the end of the text.
+def _chosen(llm: Llama, plan: Plan, prompts: Sequence[Prompt | str] | None, count: int) -> list[Question]:
+    """So many prompts, spread over the list, each with room behind it for a round at the end of its text.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there are none, or none that fit; of the user's own, one that does not.
     """
-    rendered = prompt.rendered(llm)
-    needed = _needed(rendered, plan)
-    if needed > llm.n_ctx():
-        raise ValueError(
-            f"prompt {prompt.id} needs a context of {needed} tokens, with its answer, and n_ctx={llm.n_ctx()}: "
-            "give a larger one (n_ctx, or -c on the command line), or shorter prompts"
-        )
-    return rendered
+    require_at_least(1, num_prompts=count)
+    given = limited(builtin_prompts(), 1) if prompts is None else _spread(as_prompts(prompts), count)
+    questions, problem = that_fit(llm, given, plan.max_tokens + plan.gamma + 1)
+    if problem and (prompts is not None or not questions):  # a user's own must not be left out without a word
+        raise ValueError(problem)
+    return _spread(questions, count)
+
+
+def _spread(given: list[_T], count: int) -> list[_T]:
+    used = min(count, len(given))
+    return [given[i * len(given) // used] for i in range(used)]

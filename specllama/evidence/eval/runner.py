@@ -6,11 +6,13 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specllama.engine.options import NumDraftTokens, checked_num_draft_tokens, checked_verify
+from specllama.engine.options import NumDraftTokens, checked_verify
 from specllama.evidence.answer import answer
+from specllama.evidence.compare import WAYS
 from specllama.evidence.machine import describe_machine
+from specllama.evidence.plan import checked_gamma, require_at_least, that_fit
 
-from .result import WAYS, EvalResult, Grade, GradedAnswer, Record
+from .result import EvalResult, Grade, GradedAnswer, Record
 
 if TYPE_CHECKING:
     from specllama import Llama
@@ -55,15 +57,19 @@ class Evaluation:
         prompts: Sequence[Prompt],
         grade: Grader,
         *,
-        seed: int,
         max_tokens: int,
-        verify: str,
+        seed: int = 0,
+        verify: str = "block",
+        num_draft_tokens: NumDraftTokens | None = None,
         **sampling: Any,
     ) -> None:
-        gamma = checked_num_draft_tokens(sampling.pop("num_draft_tokens", llm.num_draft_tokens))
-        _check(llm, prompts, max_tokens, gamma)
+        require_at_least(1, max_tokens=max_tokens)
         options = {"max_tokens": max_tokens, **sampling}
+        gamma = checked_gamma(llm, num_draft_tokens)
         speculation = {"num_draft_tokens": gamma, "verify": checked_verify(verify)}
+        self._questions, problem = that_fit(llm, prompts, max_tokens)
+        if problem:
+            raise ValueError(problem)
         self._llm = llm
         self._name = name
         self._seed = seed
@@ -73,14 +79,13 @@ class Evaluation:
             "speculative": {**options, **speculation},
         }
         self._settings = {"num_questions": len(prompts), "seed": seed, **options, **speculation}
-        self._questions = [(prompt, _rendered(llm, prompt)) for prompt in prompts]
         self.records: list[Record] = []
         """The questions answered both ways."""
 
     def run(self, on_record: OnRecord | None = None) -> EvalResult:
         """Ask all questions."""
-        for way in WAYS:  # weights are read from the disk when they are first used
-            warm_up = {**self._options[way], "max_tokens": _WARM_UP_TOKENS}
+        for options in self._options.values():  # weights are read from the disk when they are first used
+            warm_up = {**options, "max_tokens": _WARM_UP_TOKENS}
             answer(self._llm, self._questions[0][1], seed=self._seed, **warm_up)
         for index, (prompt, rendered) in enumerate(self._questions):
             order = WAYS if index % 2 == 0 else WAYS[::-1]
@@ -92,9 +97,13 @@ class Evaluation:
 
     def result(self) -> EvalResult:
         """Everything so far. The Llama must still be open."""
-        unfinished = len(self.records) < len(self._questions)
-        machine = describe_machine(self._llm)
-        return EvalResult(self._name, list(self.records), dict(self._settings), machine, interrupted=unfinished)
+        return EvalResult(
+            name=self._name,
+            records=list(self.records),
+            settings=dict(self._settings),
+            machine=describe_machine(self._llm),
+            interrupted=len(self.records) < len(self._questions),
+        )
 
     def _ask(self, prompt: Prompt, rendered: RenderedPrompt, way: str) -> GradedAnswer:
         seed = seed_of(self._seed, prompt.id, way)
@@ -105,25 +114,3 @@ class Evaluation:
 def seed_of(seed: int, question: str, way: str) -> int:
     """The seed of one answer, from 0 to 2**31 - 1. A question's two are never equal: one is even, one odd."""
     return 2 * random.Random(f"{seed} {question} {way}").getrandbits(30) + WAYS.index(way)
-
-
-def _check(llm: Llama, prompts: Sequence[Prompt], max_tokens: int, gamma: NumDraftTokens) -> None:
-    if llm.draft_model is None:
-        raise ValueError("the Llama has no draft_model: there is nothing to compare with plain decoding")
-    if gamma == 0:
-        raise ValueError("num_draft_tokens=0 is plain decoding, which is compared with itself: give at least 1")
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens={max_tokens}: give the number of tokens that an answer may have, at least 1")
-    if not prompts:
-        raise ValueError("there are no questions: give at least one")
-
-
-def _rendered(llm: Llama, prompt: Prompt) -> RenderedPrompt:
-    """The tokens of a question, if they fit. That is found out now: the question's turn may be hours away."""
-    rendered = prompt.rendered(llm)
-    if len(rendered.tokens) >= llm.n_ctx():
-        raise ValueError(
-            f"question {prompt.id} has {len(rendered.tokens)} tokens and n_ctx is {llm.n_ctx()}: "
-            "give a larger context, with room for the answer"
-        )
-    return rendered

@@ -1,0 +1,221 @@
+"""The report of a benchmark: one HTML file that needs nothing else, and its figures as PNG files beside it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import errno
+import importlib
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import specllama
+
+from .captions import figure_captions
+from .prediction import Prediction
+from .result import ALL, BenchResult
+from .rounds import Rounds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_NEEDED = ("matplotlib", "jinja2")
+_FIGURES = {
+    "speedup": "Speedup by category",
+    "acceptance": "Acceptance by position in the draft",
+    "round_time": "Where the time of a round goes",
+    "cost_curves": "What a batch of n tokens costs",
+    "prediction": "Predicted and measured speedup",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Picture:
+    name: str
+    title: str
+    caption: str
+    alt: str
+    png: bytes
+
+    @property
+    def base64(self) -> str:
+        return base64.b64encode(self.png).decode("ascii")
+
+
+def require_plotting() -> None:
+    """Check for what a report needs beside specllama itself.
+
+    Raises:
+        ImportError: matplotlib or jinja2 is missing; says how to install them.
+    """
+    for name in _NEEDED:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ImportError(f'a report needs {name}: pip install "specllama[plot]"') from error
+
+
+def require_folder(folder: Path) -> None:
+    """Make the folder of a report if it is missing: better to know before measuring for an hour.
+
+    Raises:
+        OSError: it cannot be made or written, or is a file.
+    """
+    with _explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+
+def write_report(result: BenchResult, folder: Path) -> Path:
+    """Write ``report.html`` and the PNG files into a folder, which is made if it is missing.
+
+    Figures for which there is no data are left out, and those of an earlier report removed.
+
+    Returns:
+        The path of ``report.html``.
+
+    Raises:
+        ImportError: matplotlib or jinja2 is missing.
+        OSError: the folder cannot be made or written.
+    """
+    require_plotting()
+    require_folder(folder)
+    prediction = Prediction.of(result)
+    rounds = _rounds_by_mode(result)
+    pictures = _draw(result, rounds, prediction)
+    page = _page(result, pictures, prediction.problems)
+    path = folder / "report.html"
+    with _explained(folder):
+        drawn = {picture.name: picture.png for picture in pictures}
+        for name in _FIGURES:
+            file = folder / f"{name}.png"
+            if name in drawn:
+                file.write_bytes(drawn[name])
+            else:
+                file.unlink(missing_ok=True)
+        path.write_text(page, encoding="utf-8", errors="replace")  # JSON can smuggle in half a character
+    return path
+
+
+@contextlib.contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = f"{error.strerror}: {error.filename}" if error.strerror else str(error)
+        raise type(error)(f"cannot write the report into {folder} ({why}): name another folder") from error
+
+
+def _rounds_by_mode(result: BenchResult) -> dict[str, Rounds]:
+    modes = dict.fromkeys(run.mode for run in result.runs)
+    return {mode: Rounds.of(run.stats for run in result.runs if run.mode == mode) for mode in modes}
+
+
+def _draw(result: BenchResult, rounds: Mapping[str, Rounds], prediction: Prediction) -> list[_Picture]:
+    from . import plots
+    from .plot_style import mode_styles, png, report_style
+
+    styles = mode_styles(list(rounds))
+    captions = figure_captions(result, rounds, prediction)
+    with report_style():
+        figures: dict[str, Figure | None] = {
+            "speedup": plots.speedup_figure(result.summary, styles),
+            "acceptance": plots.acceptance_figure(rounds, styles),
+            "round_time": plots.round_time_figure(rounds),
+            "cost_curves": plots.cost_figure(result.curves),
+            "prediction": plots.prediction_figure(prediction.points, styles),
+        }
+        return [
+            _Picture(name, _FIGURES[name], *captions[name], png(figure))
+            for name, figure in figures.items()
+            if figure is not None
+        ]
+
+
+def _page(result: BenchResult, pictures: Sequence[_Picture], problems: Sequence[str]) -> str:
+    import jinja2
+
+    from .plot_style import mode_styles
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(number=_number, percent=_percent, milliseconds=_milliseconds)
+    template = resources.files("specllama.evidence.bench").joinpath("page.html.j2").read_text(encoding="utf-8")
+    settings = dict(result.settings)
+    command, notes = settings.pop("command", None), settings.pop("notes", [])
+    categories = dict.fromkeys(row.category for row in result.summary if row.category != ALL)
+    modes = dict.fromkeys(run.mode for run in result.runs)
+    return environment.from_string(template).render(
+        version=specllama.__version__,
+        models=[_model_name(result.machine.get(role)) for role in ("target", "draft")],
+        interrupted=result.interrupted,
+        num_runs=len(result.runs),
+        notes=[*notes, *problems],
+        best=_best(result),
+        overall=[row for row in result.summary if row.category == ALL],
+        categories={name: [row for row in result.summary if row.category == name] for name in categories},
+        pictures=pictures,
+        curves=result.curves,
+        sizes=sorted({n for curve in result.curves.values() for n in curve.sizes}),
+        colours={mode: style.colour for mode, style in mode_styles(list(modes)).items()},
+        command=command,
+        machine=_facts(result.machine),
+        settings=_facts(settings),
+    )
+
+
+def _best(result: BenchResult) -> Any:
+    rows = [row for row in result.summary if row.category == ALL and row.mode != "plain"]
+    return max((row for row in rows if math.isfinite(row.speedup_mean)), key=lambda row: row.speedup_mean, default=None)
+
+
+def _model_name(model: Any) -> str:
+    if not isinstance(model, Mapping):
+        return ""
+    names = (model.get("name") or model.get("file"), model.get("description"))
+    return ", ".join(str(name) for name in names if name)
+
+
+def _facts(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Names and values as text, those of mappings in mappings too."""
+    found = []
+    for name, value in facts.items():
+        label = f"{prefix}{name}".replace("_", " ")
+        if isinstance(value, Mapping):
+            found += _facts(value, f"{label} ")
+        else:
+            found.append((label, _size(value) if name == "size" and isinstance(value, int) else _shown(value)))
+    return found
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.2f} MiB"
+
+
+def _shown(value: Any) -> str:
+    if value is None or value in ("", [], ()):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_shown, value))
+    return f"{value:,}" if isinstance(value, int) and value >= 1_000_000 else str(value)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None or not math.isfinite(value) else f"{value:.2f}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.2f}" if seconds >= 0.001 else f"{1000 * seconds:.4f}"
+
+
+def _percent(value: float) -> str:
+    return "–" if not math.isfinite(value) else f"{value:.0%}"
