@@ -56,7 +56,7 @@ def their_command(way: str, given: argparse.Namespace, text: str) -> list[str]:
 def our_rates(llm: specllama.Llama, prompt: Prompt, max_tokens: int) -> dict[str, float]:
     """Tokens per second of plain decoding and of "auto"."""
     runs = specllama.bench.run(llm, [prompt], modes=["plain", "auto"], max_tokens=max_tokens).runs
-    return {run.mode: run.tokens_per_second for run in runs}
+    return {run.mode: run.stats.tokens_per_second for run in runs}
 
 
 def compare(llm: specllama.Llama, prompt: Prompt, given: argparse.Namespace, forwards: bool) -> dict[str, float]:

@@ -19,6 +19,10 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data"
 MACHINE = os.environ.get("MACHINE", "")  # a folder of docs/data/: a second machine's, beside that of most figures
 DIGITS = 5  # of a number: more is noise, and makes files large
+KEPT = (
+    *("num_prompt_tokens", "num_tokens", "total_seconds", "tokens_per_second"),
+    *("acceptance_rate", "mean_acceptance_length"),
+)  # of a run's statistics
 MEASURED = ("cpp", "specllama", "scripts", "CMakeLists.txt")  # a change there is another program than the commit's
 
 
@@ -33,7 +37,7 @@ def keep(name: str, found: Mapping[str, Any]) -> None:
         raise ValueError(f"{name} does not say on which machine it was measured")
     folder = DATA / MACHINE
     folder.mkdir(parents=True, exist_ok=True)
-    content = {"commit": commit(), **_rounded(_without_stats(found))}
+    content = {"commit": commit(), **_rounded(_shortened(found))}
     (folder / f"{name}.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
@@ -47,9 +51,14 @@ def _git(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def _without_stats(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the statistics of each run: they are most of a file, and no table shows them."""
-    runs = [{key: value for key, value in run.items() if key != "stats"} for run in found.get("runs", [])]
+def _shortened(found: Mapping[str, Any]) -> dict[str, Any]:
+    """With few statistics of each run: all of them are most of a file, and no table shows them."""
+    runs = [
+        {**run, "stats": {name: value for name, value in run["stats"].items() if name in KEPT}}
+        if "stats" in run
+        else run
+        for run in found.get("runs", [])
+    ]
     return {**found, **({"runs": runs} if runs else {})}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from specllama.cost_curve import CostCurve
 from specllama.evidence.bench.result import BenchResult, Run
@@ -30,12 +29,12 @@ def curve(name: str, milliseconds: Sequence[float], noise: float = 0.03) -> Cost
     return CostCurve(name, 128, samples)
 
 
-def generation(mode: str, acceptance: float, rng: random.Random, num_tokens: int = 128) -> dict[str, Any]:
-    """The statistics of one answer, as `Stats.to_dict` gives them."""
+def generation(mode: str, acceptance: float, rng: random.Random, num_tokens: int = 128) -> Stats:
+    """The statistics of one answer."""
     gamma = next(iter(map(int, re.findall(r"\d+", mode))), 0 if mode == "plain" else 5)
     done = num_drafts = 0
     seconds = {"draft": 0.0, "verify": 0.0}
-    drafted, accepted = [0] * gamma, [0] * gamma
+    drafted, accepted, by_gamma = [0] * gamma, [0] * gamma, [0] * (gamma + 1)
     while done < num_tokens:
         size = min(gamma, num_tokens - done - 1)
         length = 0
@@ -45,6 +44,7 @@ def generation(mode: str, acceptance: float, rng: random.Random, num_tokens: int
             drafted[i] += 1
             accepted[i] += i < length
         num_drafts += size > 0
+        by_gamma[size] += 1
         done += length + 1
         seconds["draft"] += size * DRAFT_MS[0] / 1000 * rng.uniform(0.97, 1.05)
         seconds["verify"] += TARGET_MS[min(size, 15)] / 1000 * rng.uniform(0.97, 1.05)
@@ -57,6 +57,7 @@ def generation(mode: str, acceptance: float, rng: random.Random, num_tokens: int
         num_draft_tokens=sum(drafted),
         num_accepted_tokens=sum(accepted),
         num_draft_tokens_per_pos=tuple(drafted),
+        num_rounds_per_gamma=tuple(by_gamma),
         num_accepted_tokens_per_pos=tuple(accepted),
         acceptance_rate=sum(accepted) / max(1, sum(drafted)),
         mean_acceptance_length=1 + sum(accepted) / max(1, num_drafts),
@@ -65,7 +66,7 @@ def generation(mode: str, acceptance: float, rng: random.Random, num_tokens: int
         total_seconds=total,
         tokens_per_second=num_tokens / (total - 2.0),
         **rest,
-    ).to_dict()
+    )
 
 
 def bench_runs(
@@ -104,20 +105,14 @@ def bench_result(
     )
 
 
-def _run(prompt_id: str, category: str, mode: str, stats: dict[str, Any], plain: dict[str, Any]) -> Run:
+def _run(prompt_id: str, category: str, mode: str, stats: Stats, plain: Stats) -> Run:
     return Run(
         prompt_id=prompt_id,
         category=category,
         mode=mode,
         repeat=0,
-        num_prompt_tokens=stats["num_prompt_tokens"],
-        num_tokens=stats["num_tokens"],
-        seconds=stats["total_seconds"],
-        tokens_per_second=stats["tokens_per_second"],
-        speedup=stats["tokens_per_second"] / plain["tokens_per_second"],
-        end_to_end_speedup=plain["total_seconds"] / stats["total_seconds"],
-        acceptance_rate=stats["acceptance_rate"],
-        mean_acceptance_length=stats["mean_acceptance_length"],
+        speedup=stats.tokens_per_second / plain.tokens_per_second,
+        end_to_end_speedup=plain.total_seconds / stats.total_seconds,
         text_equal_to_plain=True,
         stats=stats,
     )

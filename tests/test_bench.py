@@ -181,11 +181,10 @@ def test_ratios_are_to_plain_on_the_same_prompt_and_repeat(llm: Any) -> None:
     llm.seconds_of = lambda gamma: {3: 8.0, 4: 40.0}.get(len(llm.calls), 2.0)  # the warm-up has calls 0 and 1
     runs = run(llm, prompts("p"), modes=["auto", "plain"], repeat=2).runs
     assert [(one.mode, one.repeat) for one in runs] == [("auto", 0), ("plain", 0), ("plain", 1), ("auto", 1)]
-    assert [one.tokens_per_second for one in runs] == [2.0, 0.5, 0.1, 2.0]
+    assert [one.stats.tokens_per_second for one in runs] == [2.0, 0.5, 0.1, 2.0]
     assert [one.speedup for one in runs] == pytest.approx([4.0, 1.0, 1.0, 20.0])
     assert [one.end_to_end_speedup for one in runs] == pytest.approx([10 / 4, 1.0, 1.0, 42 / 4])
-    assert (runs[0].seconds, runs[0].num_tokens, runs[0].num_prompt_tokens) == (4.0, 4, 4)
-    assert runs[0].stats["total_seconds"] == 4.0
+    assert (runs[0].stats.total_seconds, runs[0].stats.num_tokens) == (4.0, 4)
 
 
 def test_prompts_of_one_name_stay_apart(llm: Any) -> None:
@@ -334,10 +333,8 @@ def test_a_pair(tiny_files: TinyFiles, make_llama: MakeLlama, options: dict[str,
     assert all(one.text_equal_to_plain for one in result.runs)
     for one in result.runs:
         stats = one.stats
-        assert stats["num_prompt_tokens_reused"] == 0  # each run decodes its own prompt
-        assert (one.num_tokens, one.seconds) == (stats["num_tokens"], stats["total_seconds"])
-        assert one.tokens_per_second == pytest.approx(one.num_tokens / (one.seconds - stats["prompt_seconds"]))
-        assert (stats["num_drafts"] == 0) == (one.mode == "plain")
+        assert stats.num_prompt_tokens_reused == 0  # each run decodes its own prompt
+        assert (stats.num_drafts == 0) == (one.mode == "plain")
     assert [(row.mode, row.category) for row in result.summary][-3:] == [
         ("plain", "all"),
         ("auto", "all"),
@@ -372,4 +369,4 @@ def test_curves(tiny_files: TinyFiles, make_llama: MakeLlama) -> None:
         assert list(curve.sizes) == list(range(1, 17))
         assert curve.seconds(16) > 0
     assert finite(result.to_dict()["curves"])
-    assert run(llm, PROMPTS[:1], max_tokens=8).runs[0].stats["num_prompt_tokens_reused"] == 0
+    assert run(llm, PROMPTS[:1], max_tokens=8).runs[0].stats.num_prompt_tokens_reused == 0

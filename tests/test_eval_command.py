@@ -71,7 +71,7 @@ def test_multiply_json(models: list[str], capsys: pytest.CaptureFixture[str]) ->
     line = ["eval", "multiply", *models, "--count", "4", "-n", "6", "--json", "--digits", "3x1", "--seed", "9"]
     assert cli.main([*line, "--verify", "rejection", "--temp", "0.7", "--num-draft-tokens", "2"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"name", "comparison", "speed", "outcomes", "notes", "machine", "settings", "records"}
+    assert set(found) == {"name", "comparison", "stats", "outcomes", "notes", "machine", "settings", "records"}
     assert found["settings"] == {
         "num_questions": 4,
         "seed": 9,

@@ -176,15 +176,15 @@ def test_results_are_what_the_models_did(pair: specllama.Llama) -> None:
     texts = [(record.plain.text, record.speculative.text) for record in result.records]
     assert texts == [(record.plain.text, record.speculative.text) for record in again.records]
     assert sum(plain != speculative for plain, speculative in texts) >= 5  # independent samples
-    speed = result.speed["speculative"]
+    speed = result.stats["speculative"]
     drafted = [record.speculative.stats for record in result.records]
     assert speed.num_tokens == sum(stats.num_tokens for stats in drafted) > 0
     accepted, proposed = (sum(getattr(s, f"num_{name}_tokens") for s in drafted) for name in ("accepted", "draft"))
     assert speed.acceptance_rate == accepted / proposed > 0
     assert {stats.verify for stats in drafted} == {"block"}
     assert all(record.plain.stats.num_drafts == 0 for record in result.records)
-    assert result.speed["plain"].acceptance_rate == 0.0
-    assert result.speed["plain"].tokens_per_second > 0
+    assert result.stats["plain"].acceptance_rate == 0.0
+    assert result.stats["plain"].tokens_per_second > 0
     assert result.settings["num_draft_tokens"] == 4
     assert result.machine["draft"]["file"] == "good.gguf"
 

@@ -21,7 +21,9 @@ from specllama.evidence.bench import plots
 from specllama.evidence.bench.page import require_folder, require_plotting, write_report
 from specllama.evidence.bench.plot_style import GREY, ModeStyle, mode_styles, report_style
 from specllama.evidence.bench.result import ALL, BenchResult
-from specllama.evidence.bench.rounds import PARTS, Rounds
+from specllama.evidence.bench.rounds import PARTS, num_rounds, seconds_by_part
+from specllama.evidence.result import total
+from specllama.stats import Stats
 
 FIGURES = ["acceptance.png", "cost_curves.png", "prediction.png", "round_time.png", "speedup.png"]
 VOID = {"meta", "link", "img"}
@@ -72,9 +74,9 @@ def folder(result: BenchResult, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-def rounds_of(result: BenchResult) -> dict[str, Rounds]:
+def rounds_of(result: BenchResult) -> dict[str, Stats]:
     modes = dict.fromkeys(run.mode for run in result.runs)
-    return {mode: Rounds.of(run.stats for run in result.runs if run.mode == mode) for mode in modes}
+    return {mode: total(run.stats for run in result.runs if run.mode == mode) for mode in modes}
 
 
 def files_in(folder: Path) -> list[str]:
@@ -184,7 +186,7 @@ def test_round_time_figure(result: BenchResult) -> None:
     assert tuple(container.get_label() for container in axes.containers) == PARTS
     for i, of_mode in enumerate(rounds.values()):
         widths = [container[i].get_width() for container in axes.containers]
-        expected = [1000 * seconds / of_mode.num_rounds for seconds in of_mode.seconds.values()]
+        expected = [1000 * seconds / num_rounds(of_mode) for seconds in seconds_by_part(of_mode).values()]
         assert widths == pytest.approx(expected)
         assert axes.containers[-1][i].get_x() + widths[-1] == pytest.approx(sum(expected))
     plain = axes.get_yticklabels()[0].get_text()
@@ -213,7 +215,7 @@ def test_prediction_figure() -> None:
 def test_a_lookups_acceptance_is_shown(tmp_path: Path) -> None:
     """It costs no time of a draft model's."""
     runs = [
-        dataclasses.replace(run, stats={**run.stats, "draft_seconds": 0.0})
+        dataclasses.replace(run, stats=dataclasses.replace(run.stats, draft_seconds=0.0))
         for run in synthetic.bench_runs(("plain", "block:4"), ("code",), prompts=1)
     ]
     result = synthetic.bench_result(runs)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import synthetic_bench as synthetic
 
 from specllama.cost_curve import CostCurve
-from specllama.evidence.bench.prediction import Prediction, predicted_speedup
-from specllama.evidence.bench.rounds import PARTS, Rounds
+from specllama.evidence.bench.rounds import Prediction, num_rounds, predicted_speedup, seconds_by_part
+from specllama.evidence.result import total
 from specllama.stats import Stats
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ DRAFT = CostCurve("draft", 128, {1: (0.020,)})
 
 
 def stats(
-    num_tokens: int, drafted: tuple[int, ...] = (), accepted: tuple[int, ...] = (), **more: Any
-) -> dict[str, Any]:
+    num_tokens: int, drafted: tuple[int, ...] = (), accepted: tuple[int, ...] = (), plain: int = 0, **more: Any
+) -> Stats:
+    """Of rounds that drafted so far (by position), and of so many that drafted nothing."""
     return Stats(
         num_tokens=num_tokens,
         num_drafts=max(drafted, default=0),
@@ -29,44 +31,38 @@ def stats(
         num_accepted_tokens=sum(accepted),
         num_draft_tokens_per_pos=drafted,
         num_accepted_tokens_per_pos=accepted,
+        num_rounds_per_gamma=(plain, *(now - more for now, more in itertools.pairwise([*drafted, 0]))),
         **more,
-    ).to_dict()
+    )
 
 
-def test_rounds_are_counted_by_what_they_drafted() -> None:
-    # 10 rounds drafted: 3 of them one token, 2 two, 5 three; 14 drafts were accepted, 6 tokens were plain rounds.
-    rounds = Rounds.of([stats(30, (10, 7, 5), (8, 4, 2))])
-    assert rounds.by_gamma == {0: 6, 1: 3, 2: 2, 3: 5}
-    assert rounds.num_rounds == 16
-    assert rounds.tokens_per_round == pytest.approx(30 / 16)
-    assert rounds.acceptance_rate_per_pos == pytest.approx((0.8, 4 / 7, 0.4))
-
-
-def test_rounds_of_several_generations() -> None:
-    rounds = Rounds.of([stats(8, (2, 2), (2, 1)), stats(9, (3, 3, 3), (2, 2, 2)), stats(5)])
-    assert rounds.num_tokens == 22
-    assert rounds.by_gamma == {0: 3 + 5, 2: 2, 3: 3}
-    assert rounds.num_draft_tokens_per_pos == (5, 5, 3)
-    assert rounds.num_accepted_tokens_per_pos == (4, 3, 2)
-
-
-def test_a_round_cut_by_a_stop_string_is_no_plain_one() -> None:
-    assert Rounds.of([stats(5, (2, 2, 2), (2, 2, 2))]).by_gamma == {3: 2}
+def test_statistics_of_several_generations() -> None:
+    seconds = {"total_seconds": 5.0, "prompt_seconds": 2.0, "draft_seconds": 0.5, "plain_seconds": 0.1}
+    one = stats(8, (2, 2), (2, 1), plain=3, **seconds)
+    found = total([one, stats(9, (3, 3, 3), (2, 2, 2), fallback_reason="because"), stats(5, plain=5, **seconds)])
+    assert found == Stats(
+        num_tokens=22,
+        num_drafts=5,
+        num_draft_tokens=13,
+        num_accepted_tokens=9,
+        num_draft_tokens_per_pos=(5, 5, 3),
+        num_accepted_tokens_per_pos=(4, 3, 2),
+        num_rounds_per_gamma=(8, 0, 2, 3),
+        acceptance_rate=9 / 13,
+        mean_acceptance_length=1 + 9 / 5,
+        total_seconds=10.0,
+        prompt_seconds=4.0,
+        draft_seconds=1.0,
+        tokens_per_second=22 / 6,
+        fallback_reason="because",
+    )
+    assert total([]) == Stats()
 
 
 def test_seconds_by_part() -> None:
-    one = stats(
-        10,
-        total_seconds=5.0,
-        prompt_seconds=2.0,
-        draft_seconds=0.5,
-        verify_seconds=1.5,
-        sample_seconds=0.25,
-        rollback_seconds=0.125,
-    )
-    rounds = Rounds.of([one, one])
-    assert tuple(rounds.seconds) == PARTS
-    assert list(rounds.seconds.values()) == pytest.approx([1.0, 3.0, 0.5, 0.25, 1.25])
+    parts = {"draft_seconds": 0.5, "verify_seconds": 1.5, "sample_seconds": 0.25, "rollback_seconds": 0.125}
+    found = seconds_by_part(stats(10, total_seconds=5.0, prompt_seconds=2.0, **parts))
+    assert found == {"draft": 0.5, "verify": 1.5, "sample": 0.25, "rollback": 0.125, "other": 0.625}
 
 
 def test_rounds_of_a_real_generation(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
@@ -75,59 +71,54 @@ def test_rounds_of_a_real_generation(make_llama: MakeLlama, tiny_files: TinyFile
         llm.reset()
         llm.create_completion("the cat sat on", max_tokens=max_tokens, temperature=0.8, seed=5)
         found = llm.stats
-        rounds = Rounds.of([found.to_dict()])
-        assert sum(gamma * count for gamma, count in rounds.by_gamma.items()) == found.num_draft_tokens
-        assert sum(count for gamma, count in rounds.by_gamma.items() if gamma) == found.num_drafts
         # Every round decodes its drafts and one token more; the prompt's last token is in the first one.
-        decoded = sum((gamma + 1) * count for gamma, count in rounds.by_gamma.items())
-        assert decoded == found.num_target_tokens_decoded - (found.num_prompt_tokens - 1)
+        decoded = found.num_target_tokens_decoded - (found.num_prompt_tokens - 1)
+        assert num_rounds(found) + found.num_draft_tokens == decoded
 
 
 def test_constant_gamma_is_the_formula() -> None:
-    rounds = Rounds.of([stats(250, (100,) * 4, (60, 45, 30, 15))])
+    rounds = stats(250, (100,) * 4, (60, 45, 30, 15))
     # E = 2.5, gamma = 4, c = 0.2, v(5) = 1.4
     assert predicted_speedup(rounds, TARGET, DRAFT) == pytest.approx(2.5 / (4 * 0.2 + 1.4))
 
 
 def test_flat_costs_give_the_improvement_factor_of_leviathan() -> None:
-    alpha, gamma, c, num_rounds = 0.8, 5, 0.1, 10**6
-    accepted = tuple(round(num_rounds * alpha**i) for i in range(1, gamma + 1))
-    rounds = Rounds.of([stats(num_rounds + sum(accepted), (num_rounds,) * gamma, accepted)])
+    alpha, gamma, c, count = 0.8, 5, 0.1, 10**6
+    accepted = tuple(round(count * alpha**i) for i in range(1, gamma + 1))
+    rounds = stats(count + sum(accepted), (count,) * gamma, accepted)
     flat = CostCurve("target", 0, dict.fromkeys(range(1, 8), (1.0,)))
     expected = (1 - alpha ** (gamma + 1)) / ((1 - alpha) * (gamma * c + 1))  # theorem 3.8
     assert predicted_speedup(rounds, flat, CostCurve("draft", 0, {1: (c,)})) == pytest.approx(expected, rel=1e-5)
 
 
 def test_plain_decoding_is_predicted_to_be_itself() -> None:
-    assert predicted_speedup(Rounds.of([stats(77)]), TARGET, DRAFT) == 1.0
+    assert predicted_speedup(stats(77, plain=77), TARGET, DRAFT) == 1.0
 
 
 def test_rounds_without_a_draft_cost_one() -> None:
-    rounds = Rounds.of([stats(50 + 10 * 3, (10, 10), (10, 10))])  # 50 plain rounds, 10 of gamma 2 that give 3 each
-    assert rounds.by_gamma == {0: 50, 2: 10}
+    rounds = stats(50 + 10 * 3, (10, 10), (10, 10), plain=50)  # those of gamma 2 give 3 tokens each
     assert predicted_speedup(rounds, TARGET, DRAFT) == pytest.approx(80 / (50 + 10 * (0.4 + 1.2)))
 
 
 def test_varying_gamma_costs_what_its_rounds_cost() -> None:
     # The mean gamma is 2, but T(3) is not the mean of T(2) and T(4) here.
     steep = CostCurve("target", 0, {1: (1.0,), 2: (1.0,), 3: (5.0,), 4: (2.0,)})
-    rounds = Rounds.of([stats(40, (20, 10, 10), (10, 5, 5))])
-    assert rounds.by_gamma == {1: 10, 3: 10}
+    rounds = stats(40, (20, 10, 10), (10, 5, 5))
     cost = (10 * (0.02 + 1.0) + 10 * (3 * 0.02 + 2.0)) / 20
     assert predicted_speedup(rounds, steep, DRAFT) == pytest.approx(2.0 / cost)
 
 
 def test_sizes_between_those_measured_are_interpolated() -> None:
     sparse = CostCurve("target", 0, {1: (1.0,), 4: (1.6,)})
-    rounds = Rounds.of([stats(20, (10,), (10,))])
+    rounds = stats(20, (10,), (10,))
     assert predicted_speedup(rounds, sparse, DRAFT) == pytest.approx(2.0 / (0.02 + 1.2))
 
 
 def test_what_cannot_be_predicted() -> None:
     with pytest.raises(ValueError, match="nothing was generated"):
-        predicted_speedup(Rounds.of([]), TARGET, DRAFT)
+        predicted_speedup(total([]), TARGET, DRAFT)
     with pytest.raises(ValueError, match=r"T\(10\) of the target lies outside the sizes measured: 1, 2, .*9"):
-        predicted_speedup(Rounds.of([stats(20, (5,) * 9, (5, 5, 5, 0, 0, 0, 0, 0, 0))]), TARGET, DRAFT)
+        predicted_speedup(stats(20, (5,) * 9, (5, 5, 5, 0, 0, 0, 0, 0, 0)), TARGET, DRAFT)
 
 
 def test_points_of_a_benchmark() -> None:

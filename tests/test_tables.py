@@ -64,11 +64,11 @@ def test_what_is_not_measured_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_data_is_kept_with_machine_and_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(recorded, "DATA", tmp_path / "data")
-    run = {"speedup": 1.23456789, "stats": {"num_drafts": 3}}
+    run = {"speedup": 1.23456789, "stats": {"num_drafts": 3, "num_tokens": 9}}
     recorded.keep("one", {"machine": {"cpu": "x"}, "runs": [run], "times": (0.000123456789,)})
     kept = json.loads((tmp_path / "data" / "one.json").read_text(encoding="utf-8"))
     assert set(kept) == {"commit", "machine", "runs", "times"}
-    assert kept["runs"] == [{"speedup": 1.2346}]
+    assert kept["runs"] == [{"speedup": 1.2346, "stats": {"num_tokens": 9}}]
     assert kept["times"] == [0.00012346]
     with pytest.raises(ValueError, match="two does not say on which machine"):
         recorded.keep("two", {})

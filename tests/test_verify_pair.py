@@ -49,22 +49,26 @@ def test_a_sound_loop_passes(make_llama: MakeLlama, tiny_files: TinyFiles, draft
         assert test.num_cells > 5
         assert 0.0005 <= test.p_value <= 1.0
         assert test.chance_mean < test.chance_95
-        assert test.drafting.num_drafts >= 150
+        assert test.stats.num_drafts >= 150
     if draft == "identical":
-        assert result.texts[0].drafting.num_accepted_tokens > 20
+        assert result.texts[0].stats.num_accepted_tokens > 20
     totals = {total for _, total in steps}
     assert steps == sorted(steps)
     assert totals == {steps[-1][0]}
 
 
 def test_a_rerun_gives_the_same_verdict(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    results = [
-        verify.run(make_llama(draft=tiny_files.good), PROMPTS[:1], samples=60, seeds=[seed], **QUICK).to_dict()
-        for seed in (3, 3, 4)
-    ]
+    results = []
+    for seed in (3, 3, 4):
+        llm = make_llama(draft=tiny_files.good)
+        found = json.dumps(verify.run(llm, PROMPTS[:1], samples=60, seeds=[seed], **QUICK).to_dict(), allow_nan=False)
+        results.append(json.loads(found, object_hook=without_times))
     assert results[0] == results[1]
     assert results[0]["sampling"] != results[2]["sampling"]
-    assert json.loads(json.dumps(results[0], allow_nan=False)) == json.loads(json.dumps(results[1]))
+
+
+def without_times(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if "second" not in name}
 
 
 @pytest.mark.parametrize(

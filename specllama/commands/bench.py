@@ -125,7 +125,7 @@ def _shown_in(progress: Steps, num_modes: int) -> OnRun:
         turn.append(run)
         line = None
         if len(turn) == num_modes:
-            line = f"{run.prompt_id}: " + ", ".join(f"{one.mode} {one.tokens_per_second:.2f} t/s" for one in turn)
+            line = f"{run.prompt_id}: " + ", ".join(f"{one.mode} {one.stats.tokens_per_second:.2f} t/s" for one in turn)
             turn.clear()
         progress.done(run.prompt_id, done, total, line)
 

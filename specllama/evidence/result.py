@@ -1,8 +1,9 @@
-"""What all results have in common: they are data, and ready for JSON."""
+"""What all results have in common: they are data, ready for JSON, and sum up statistics."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -49,35 +50,31 @@ class Result(Data):
         return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Drafting(Data):
-    """How much some generations drafted, all together."""
+def total(generations: Iterable[Stats]) -> Stats:
+    """Statistics of several generations, as if they were one: sums, and the ratios of sums."""
+    runs = list(generations)
+    sums: dict[str, Any] = {}
+    for name in _SUMMED:
+        values = [getattr(run, name) for run in runs]
+        is_list = isinstance(getattr(Stats, name), tuple)
+        sums[name] = tuple(map(sum, itertools.zip_longest(*values, fillvalue=0))) if is_list else sum(values)
+    return Stats(
+        **sums,
+        acceptance_rate=_ratio(sums["num_accepted_tokens"], sums["num_draft_tokens"]),
+        mean_acceptance_length=1.0 + _ratio(sums["num_accepted_tokens"], sums["num_drafts"]),
+        tokens_per_second=_ratio(sums["num_tokens"], sums["total_seconds"] - sums["prompt_seconds"]),
+        fallback_reason=next((run.fallback_reason for run in runs if run.fallback_reason), None),
+    )
 
-    computed: ClassVar[tuple[str, ...]] = ("acceptance_rate", "mean_acceptance_length")
 
-    num_tokens: int
-    """Tokens generated."""
-    num_drafts: int
-    """Rounds that drafted."""
-    num_draft_tokens: int
-    num_accepted_tokens: int
-    fallback_reason: str | None
-    """Why one of them decoded plainly, at least in part; None if none did."""
+_NO_SUMS = ("plain_seconds", "num_idle_rounds")
+_SUMMED = [
+    field.name
+    for field in dataclasses.fields(Stats)
+    if field.name.startswith("num_") or field.name.endswith("_seconds")
+    if field.name not in _NO_SUMS
+]
 
-    @classmethod
-    def of(cls, generations: Iterable[Stats]) -> Drafting:
-        """Sum over generations."""
-        runs = list(generations)
-        counters = ("num_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens")
-        sums = {name: sum(getattr(run, name) for run in runs) for name in counters}
-        return cls(**sums, fallback_reason=next((run.fallback_reason for run in runs if run.fallback_reason), None))
 
-    @property
-    def acceptance_rate(self) -> float:
-        """Accepted / drafted; 0.0 if nothing was drafted."""
-        return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
-
-    @property
-    def mean_acceptance_length(self) -> float:
-        """Tokens of a round that drafted; 1.0 if none did."""
-        return 1.0 + (self.num_accepted_tokens / self.num_drafts if self.num_drafts else 0.0)
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0 else 0.0

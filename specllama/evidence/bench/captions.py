@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .prediction import Prediction
+from specllama.stats import Stats
+
 from .result import ALL, BenchResult
-from .rounds import PARTS, Rounds
+from .rounds import Prediction, num_rounds, seconds_by_part
 
 
 class Caption(NamedTuple):
@@ -18,7 +19,7 @@ class Caption(NamedTuple):
     alt: str
 
 
-def figure_captions(result: BenchResult, rounds: Mapping[str, Rounds], prediction: Prediction) -> dict[str, Caption]:
+def figure_captions(result: BenchResult, rounds: Mapping[str, Stats], prediction: Prediction) -> dict[str, Caption]:
     """The captions of all figures, by name."""
     ratios = _listed({mode: f"{prediction.median_ratio(mode):.2f}" for mode in prediction.points})
     return {
@@ -65,17 +66,18 @@ def _speedups(result: BenchResult) -> str:
     )
 
 
-def _acceptance(rounds: Mapping[str, Rounds]) -> str:
+def _acceptance(rounds: Mapping[str, Stats]) -> str:
     rates = {mode: of_mode.acceptance_rate_per_pos for mode, of_mode in rounds.items()}
     return _listed({mode: " ".join(f"{rate:.2f}" for rate in of_mode) for mode, of_mode in rates.items() if of_mode})
 
 
-def _round_times(rounds: Mapping[str, Rounds]) -> str:
+def _round_times(rounds: Mapping[str, Stats]) -> str:
+    counts = {mode: num_rounds(of_mode) for mode, of_mode in rounds.items()}
+    times = {mode: seconds_by_part(rounds[mode]) for mode, count in counts.items() if count}
     return _listed(
         {
-            mode: ", ".join(f"{part} {1000 * of_mode.seconds[part] / of_mode.num_rounds:.3g}" for part in PARTS)
-            for mode, of_mode in rounds.items()
-            if of_mode.num_rounds
+            mode: ", ".join(f"{part} {1000 * seconds / counts[mode]:.3g}" for part, seconds in parts.items())
+            for mode, parts in times.items()
         }
     )
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import specllama
+from specllama.evidence.result import total
+from specllama.stats import Stats
 
 from .captions import figure_captions
-from .prediction import Prediction
 from .result import ALL, BenchResult
-from .rounds import Rounds
+from .rounds import Prediction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -112,12 +113,12 @@ def _explained(folder: Path) -> Iterator[None]:
         raise type(error)(f"cannot write the report into {folder} ({why}): name another folder") from error
 
 
-def _rounds_by_mode(result: BenchResult) -> dict[str, Rounds]:
+def _rounds_by_mode(result: BenchResult) -> dict[str, Stats]:
     modes = dict.fromkeys(run.mode for run in result.runs)
-    return {mode: Rounds.of(run.stats for run in result.runs if run.mode == mode) for mode in modes}
+    return {mode: total(run.stats for run in result.runs if run.mode == mode) for mode in modes}
 
 
-def _draw(result: BenchResult, rounds: Mapping[str, Rounds], prediction: Prediction) -> list[_Picture]:
+def _draw(result: BenchResult, rounds: Mapping[str, Stats], prediction: Prediction) -> list[_Picture]:
     from . import plots
     from .plot_style import mode_styles, png, report_style
 

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specllama.cost_curve import CostCurve
+from specllama.stats import Stats
 
 from .plot_style import (
     DRAFT,
@@ -21,7 +22,7 @@ from .plot_style import (
     text,
 )
 from .result import ALL, Row
-from .rounds import PARTS, Rounds
+from .rounds import PARTS, num_rounds, seconds_by_part, tokens_per_round
 
 Styles = Mapping[str, ModeStyle]
 
@@ -69,7 +70,7 @@ def speedup_figure(rows: Sequence[Row], styles: Styles) -> Figure | None:
     return figure
 
 
-def acceptance_figure(rounds: Mapping[str, Rounds], styles: Styles) -> Figure | None:
+def acceptance_figure(rounds: Mapping[str, Stats], styles: Styles) -> Figure | None:
     """Accepted / drafted by position in the draft, a line for each mode that drafted."""
     rates = {mode: of_mode.acceptance_rate_per_pos for mode, of_mode in rounds.items()}
     rates = {mode: of_mode for mode, of_mode in rates.items() if of_mode}
@@ -92,25 +93,25 @@ def acceptance_figure(rounds: Mapping[str, Rounds], styles: Styles) -> Figure | 
     return figure
 
 
-def round_time_figure(rounds: Mapping[str, Rounds]) -> Figure | None:
+def round_time_figure(rounds: Mapping[str, Stats]) -> Figure | None:
     """Milliseconds of a round by what they are spent on, a bar for each mode."""
-    drawn = {mode: of_mode for mode, of_mode in rounds.items() if of_mode.num_rounds}
+    drawn = {mode: of_mode for mode, of_mode in rounds.items() if num_rounds(of_mode)}
     if not drawn:
         return None
     figure = new_figure(1.5 + 0.6 * len(drawn))
     axes = figure.add_subplot()
     rows = list(drawn.values())
-    totals = [1000 * sum(row.seconds.values()) / row.num_rounds for row in rows]
+    totals = [1000 * sum(seconds_by_part(row).values()) / num_rounds(row) for row in rows]
     left = [0.0] * len(rows)
     for part in PARTS:
-        widths = [1000 * row.seconds[part] / row.num_rounds for row in rows]
+        widths = [1000 * seconds_by_part(row)[part] / num_rounds(row) for row in rows]
         bars = axes.barh(range(len(rows)), widths, left=left, height=0.62, color=PART_COLOURS[part], label=part)
         values = [f"{width:.{3 if width >= 1 else 2}g}" if width > 0.07 * max(totals) else "" for width in widths]
         axes.bar_label(bars, values, label_type="center", fontsize=9, color="white" if part == "draft" else "black")
         left = [start + width for start, width in zip(left, widths, strict=True)]
     axes.set_ylim(len(rows) - 0.5, -0.5)
     labels = [
-        f"{text(mode, 26, 1)}\n{row.tokens_per_round:.2f} tokens a round,\n{ms / row.tokens_per_round:.3g} ms a token"
+        f"{text(mode, 26, 1)}\n{tokens_per_round(row):.2f} tokens a round,\n{ms / tokens_per_round(row):.3g} ms a token"
         for (mode, row), ms in zip(drawn.items(), totals, strict=True)
     ]
     axes.set_yticks(range(len(rows)), labels, fontsize=9)

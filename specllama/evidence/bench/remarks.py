@@ -28,7 +28,7 @@ def on_threads(name: str, model: dict[str, Any]) -> str | None:
 
 def on_noise(plain: Sequence[Run]) -> str | None:
     """Plain decoding does the same work for every token but for attention: its speed tells how idle the machine was."""
-    rates = [run.tokens_per_second for run in plain]
+    rates = [run.stats.tokens_per_second for run in plain]
     if not rates or max(rates) < _STEADY * min(rates):
         return None
     return (
@@ -39,13 +39,13 @@ def on_noise(plain: Sequence[Run]) -> str | None:
 
 def on_fallbacks(runs: Sequence[Run]) -> str | None:
     """Runs of one mode that were decoded plainly although a draft was asked for."""
-    fallen = [run for run in runs if run.stats["fallback_reason"]]
+    fallen = [run for run in runs if run.stats.fallback_reason]
     if not fallen:
         return None
     first = fallen[0]
     return (
         f"{first.mode} decoded plainly in {len(fallen)} of {len(runs)} runs "
-        f"(the first: {first.prompt_id}): {first.stats['fallback_reason']}"
+        f"(the first: {first.prompt_id}): {first.stats.fallback_reason}"
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specllama.evidence.result import Data, Result
 
 if TYPE_CHECKING:
     from specllama.cost_curve import CostCurve
+    from specllama.stats import Stats
 
 ALL = "all"
 """The category of the rows over every prompt."""
@@ -23,22 +24,13 @@ class Run(Data):
     mode: str
     repeat: int
     """0 for the first."""
-    num_prompt_tokens: int
-    num_tokens: int
-    seconds: float
-    """From the start of the generation to its last token, the prompt included."""
-    tokens_per_second: float
-    """Generated tokens per second, the prompt left out."""
     speedup: float | None
-    """`tokens_per_second` over that of plain decoding, same prompt and repeat; None if that was not measured."""
+    """Tokens per second over those of plain decoding, same prompt and repeat; None if that was not measured."""
     end_to_end_speedup: float | None
-    """The same of ``num_tokens / seconds``: the prompt, which the draft decodes too, included."""
-    acceptance_rate: float
-    mean_acceptance_length: float
+    """The same with the prompt, which the draft decodes, too."""
     text_equal_to_plain: bool | None
     """None where the text may rightly differ: sampling without a coupled seed."""
-    stats: dict[str, Any]
-    """All of ``Stats.to_dict()``."""
+    stats: Stats
 
 
 @dataclasses.dataclass(frozen=True)

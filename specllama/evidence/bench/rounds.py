@@ -1,84 +1,117 @@
-"""What the rounds of some generations were: how much they drafted, and where their time went."""
+"""What rounds give and take, and the speedup that acceptance and the costs of batches predict for them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from itertools import pairwise, zip_longest
-from typing import Any
+import statistics
+
+from specllama.cost_curve import CostCurve
+from specllama.evidence.result import total
+from specllama.stats import Stats
+
+from .result import BenchResult, Run
 
 PARTS = ("draft", "verify", "sample", "rollback", "other")
 """What a round spends its time on; "other" is Python, stop strings and whoever reads the stream."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Rounds:
-    """Rounds of one or several generations together.
-
-    Attributes:
-        num_tokens: tokens that they generated.
-        by_gamma: how many rounds drafted gamma tokens, by gamma; 0 is a round of plain decoding.
-        seconds: what they took, by ``PARTS``, prompts left out.
-        num_draft_tokens_per_pos: tokens drafted, by position in the draft.
-        num_accepted_tokens_per_pos: the same, accepted.
-    """
-
-    num_tokens: int
-    by_gamma: Mapping[int, int]
-    seconds: Mapping[str, float]
-    num_draft_tokens_per_pos: tuple[int, ...]
-    num_accepted_tokens_per_pos: tuple[int, ...]
-
-    @classmethod
-    def of(cls, generations: Iterable[Mapping[str, Any]]) -> Rounds:
-        """Sum over generations, each given by its ``Stats.to_dict()``."""
-        num_tokens = 0
-        by_gamma: Counter[int] = Counter()
-        seconds = dict.fromkeys(PARTS, 0.0)
-        drafted: tuple[int, ...] = ()
-        accepted: tuple[int, ...] = ()
-        for stats in generations:
-            num_tokens += stats["num_tokens"]
-            by_gamma.update(_by_gamma(stats))
-            for part, value in _seconds(stats).items():
-                seconds[part] += value
-            drafted = _added(drafted, stats["num_draft_tokens_per_pos"])
-            accepted = _added(accepted, stats["num_accepted_tokens_per_pos"])
-        return cls(num_tokens, dict(sorted(by_gamma.items())), seconds, drafted, accepted)
-
-    @property
-    def num_rounds(self) -> int:
-        """Decodes by the target."""
-        return sum(self.by_gamma.values())
-
-    @property
-    def tokens_per_round(self) -> float:
-        """E: tokens per decode by the target. 0.0 without rounds."""
-        return self.num_tokens / self.num_rounds if self.num_rounds else 0.0
-
-    @property
-    def acceptance_rate_per_pos(self) -> tuple[float, ...]:
-        """Accepted / drafted by position: how often a draft is accepted at least that far."""
-        pairs = zip(self.num_accepted_tokens_per_pos, self.num_draft_tokens_per_pos, strict=True)
-        return tuple(accepted / drafted if drafted else 0.0 for accepted, drafted in pairs)
+def num_rounds(stats: Stats) -> int:
+    """Decodes by the target, the prompt's left out."""
+    return sum(stats.num_rounds_per_gamma)
 
 
-def _by_gamma(stats: Mapping[str, Any]) -> dict[int, int]:
-    # Rounds that drafted at least gamma tokens; the difference to the next is those that drafted exactly gamma.
-    at_least = [*stats["num_draft_tokens_per_pos"], 0]
-    counts = {gamma: now - more for gamma, (now, more) in enumerate(pairwise(at_least), start=1) if now > more}
-    # A round that drafts gives its accepted tokens and one more. All other tokens are of a round of their own. The
-    # last round may have been cut by a stop string: then none is left.
-    plain = stats["num_tokens"] - stats["num_drafts"] - stats["num_accepted_tokens"]
-    return {0: plain, **counts} if plain > 0 else counts
+def tokens_per_round(stats: Stats) -> float:
+    """E: tokens per decode by the target. 0.0 without rounds."""
+    return stats.num_tokens / num_rounds(stats) if num_rounds(stats) else 0.0
 
 
-def _seconds(stats: Mapping[str, Any]) -> dict[str, float]:
-    seconds = {part: float(stats[f"{part}_seconds"]) for part in PARTS if part != "other"}
-    generating = stats["total_seconds"] - stats["prompt_seconds"]
+def seconds_by_part(stats: Stats) -> dict[str, float]:
+    """What all rounds took, by ``PARTS``."""
+    seconds = {part: float(getattr(stats, f"{part}_seconds")) for part in PARTS if part != "other"}
+    generating = stats.total_seconds - stats.prompt_seconds
     return {**seconds, "other": max(0.0, generating - sum(seconds.values()))}
 
 
-def _added(one: Iterable[int], other: Iterable[int]) -> tuple[int, ...]:
-    return tuple(a + b for a, b in zip_longest(one, other, fillvalue=0))
+def predicted_speedup(stats: Stats, target: CostCurve, draft: CostCurve) -> float:
+    """S = E / (gamma c + v(gamma+1)): tokens per round over what a round costs, in plain decodes of one token.
+
+    E is the number of tokens per round, gamma how many the round drafts, c = T_draft(1) / T_target(1) what drafting
+    one costs, and v(n) = T_target(n) / T_target(1) what verifying costs. Where gamma varies the cost is the mean over
+    the rounds; one that drafts nothing costs v(1) = 1.
+
+    The source is the improvement factor of Leviathan et al. 2022 (arXiv 2211.17192, theorem 3.8 in section 3.3), which
+    assumes that a batch costs as much as one token, v = 1. Here v is measured. Sampling, rollback and everything else
+    outside of the two models is left out, and so is the second token that a draft decodes after a round in which all
+    was accepted: measured speedups lie a little below.
+
+    Args:
+        stats: of one mode, on one prompt or on several.
+        target: T(n) of the target, at least up to gamma + 1.
+        draft: T(n) of the draft, at least T(1).
+
+    Raises:
+        ValueError: no rounds, or a batch larger than those that were measured.
+    """
+    if not num_rounds(stats):
+        raise ValueError("nothing was generated: there is no speedup to predict")
+    counts = enumerate(stats.num_rounds_per_gamma)
+    cost = sum(count * round_cost(gamma, target, draft) for gamma, count in counts if count)
+    return stats.num_tokens / cost
+
+
+def round_cost(gamma: int, target: CostCurve, draft: CostCurve | None) -> float:
+    """What a round that drafts gamma tokens costs, in plain decodes of one token: gamma c + v(gamma+1).
+
+    Args:
+        gamma: 0 is a round of plain decoding.
+        target: T(n) of the target, at least up to gamma + 1.
+        draft: T(n) of the draft, at least T(1); None for one that decodes nothing, c = 0.
+
+    Raises:
+        ValueError: a batch larger than those that were measured.
+    """
+    one = target.at(1)
+    c = 0.0 if draft is None else draft.at(1) / one
+    return gamma * c + target.at(gamma + 1) / one
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """Predicted beside measured speedups of a benchmark.
+
+    Attributes:
+        points: (predicted, measured) for each prompt, by mode; plain decoding is not among them.
+        problems: what could not be predicted, and why.
+    """
+
+    points: dict[str, list[tuple[float, float]]]
+    problems: list[str]
+
+    @classmethod
+    def of(cls, result: BenchResult) -> Prediction:
+        """Predict for every mode and prompt; nothing unless both curves were measured."""
+        points: dict[str, list[tuple[float, float]]] = {}
+        problems: dict[str, None] = {}
+        if {"target", "draft"} <= result.curves.keys():
+            for mode, runs in _runs_by_mode_and_prompt(result):
+                stats = total(run.stats for run in runs)
+                try:
+                    predicted = predicted_speedup(stats, result.curves["target"], result.curves["draft"])
+                except ValueError as error:
+                    problems[f"There is no prediction for some prompts of {mode}: {error}."] = None
+                    continue
+                measured = statistics.fmean(run.speedup for run in runs if run.speedup is not None)
+                points.setdefault(mode, []).append((predicted, measured))
+        return cls(points, list(problems))
+
+    def median_ratio(self, mode: str) -> float:
+        """Median of measured / predicted over the prompts of a mode."""
+        return statistics.median(measured / predicted for predicted, measured in self.points[mode])
+
+
+def _runs_by_mode_and_prompt(result: BenchResult) -> list[tuple[str, list[Run]]]:
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in result.runs:
+        if run.mode != "plain" and run.speedup is not None:
+            groups.setdefault((run.mode, run.prompt_id), []).append(run)
+    return [(mode, runs) for (mode, _), runs in groups.items()]

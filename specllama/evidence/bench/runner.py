@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from specllama import Llama
     from specllama.completions.chat_template import RenderedPrompt
     from specllama.cost_curve import CostCurve
+    from specllama.stats import Stats
 
 OnRun = Callable[[Run, int, int], None]
 """Is told each run, how many are done, and how many there will be. A run's `speedup` is None if plain's comes later."""
@@ -33,15 +34,9 @@ def run(
     llm: Llama,
     prompts: Iterable[Prompt | str],
     *,
-    modes: Iterable[str | Mode] = ("plain", "auto"),
-    repeat: int = 1,
-    max_tokens: int = 128,
-    curve: bool = False,
-    seed: int | None = None,
-    temperature: float = 0.0,
     on_run: OnRun | None = None,
     on_note: OnNote | None = None,
-    **sampling: Any,
+    **options: Any,
 ) -> BenchResult:
     """Compare modes of decoding with plain decoding on the same prompts.
 
@@ -51,23 +46,14 @@ def run(
         llm: target with its draft. Give it equal ``n_threads`` and ``n_threads_batch``: llama_cpp's defaults would
             credit speculation with idle cores.
         prompts: what to answer: user's messages, or what ``specllama.prompts`` reads from files.
-        modes: what to compare, see ``Mode.parse``; plain decoding is always among them.
-        repeat: answers of each mode to each prompt.
-        max_tokens: the length at which an answer is cut.
-        curve: whether to measure what a batch of n tokens costs, too.
-        seed: of the first repeat; each repeat has the next one. None: a random one for each answer.
-        temperature: 0 is greedy.
         on_run: is told each run, how many are done, and how many there will be.
         on_note: is told what is done beside the runs.
-        sampling: other options of ``create_completion``: ``top_p``, ``min_p``, ...
+        options: those of ``Plan.checked``, where they are described.
 
     Raises:
-        ValueError: an unknown mode, a count below 1, a mode that drafts without a draft, or no prompt that fits.
+        ValueError: an option out of range, a mode that drafts without a draft, or no prompt that fits.
     """
-    plan = Plan.checked(
-        modes, repeat=repeat, max_tokens=max_tokens, curve=curve, seed=seed, temperature=temperature, **sampling
-    )
-    return Bench(llm, prompts, plan).run(on_run, on_note)
+    return Bench(llm, prompts, Plan.checked(**options)).run(on_run, on_note)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,23 +151,9 @@ class Bench:
         speedup = end_to_end = None
         if plain is not None and plain.stats.tokens_per_second > 0:
             speedup = stats.tokens_per_second / plain.stats.tokens_per_second
-            end_to_end = _end_to_end(one.answer) / _end_to_end(plain)
-        return Run(
-            prompt_id=one.prompt.id,
-            category=one.prompt.category,
-            mode=one.mode,
-            repeat=one.repeat,
-            num_prompt_tokens=stats.num_prompt_tokens,
-            num_tokens=stats.num_tokens,
-            seconds=stats.total_seconds,
-            tokens_per_second=stats.tokens_per_second,
-            speedup=speedup,
-            end_to_end_speedup=end_to_end,
-            acceptance_rate=stats.acceptance_rate,
-            mean_acceptance_length=stats.mean_acceptance_length,
-            text_equal_to_plain=None if reference is None else one.answer.tokens == reference.tokens,
-            stats=stats.to_dict(),
-        )
+            end_to_end = _end_to_end(stats) / _end_to_end(plain.stats)
+        equal = None if reference is None else one.answer.tokens == reference.tokens
+        return Run(one.prompt.id, one.prompt.category, one.mode, one.repeat, speedup, end_to_end, equal, stats)
 
     def _reference(self, one: _Measured) -> Answer | None:
         """Plain decoding's answer, if this one should be the same."""
@@ -226,9 +198,8 @@ class Bench:
         }
 
 
-def _end_to_end(found: Answer) -> float:
-    seconds = found.stats.total_seconds
-    return found.stats.num_tokens / seconds if seconds > 0 else 0.0
+def _end_to_end(stats: Stats) -> float:
+    return stats.num_tokens / stats.total_seconds if stats.total_seconds > 0 else 0.0
 
 
 def _distinct(prompts: Iterable[Prompt]) -> list[Prompt]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from specllama.evidence.result import total
+
 from .result import ALL, Row, Run
 
 _RESAMPLES = 5000
@@ -51,25 +53,25 @@ def _row(mode: str, category: str, runs: list[Run]) -> Row:
     values = np.array(list(speedups.values()))
     low, high = interval(values)
     worst = min(speedups, key=speedups.__getitem__)
-    generating = _sum(runs, "total_seconds") - _sum(runs, "prompt_seconds")
-    num_tokens = sum(run.num_tokens for run in runs)
+    stats = total(run.stats for run in runs)
+    generating = max(stats.total_seconds - stats.prompt_seconds, 1e-9)
     compared = [run.text_equal_to_plain for run in runs if run.text_equal_to_plain is not None]
     return Row(
         mode=mode,
         category=category,
         num_prompts=len(speedups),
-        num_tokens=num_tokens,
-        tokens_per_second=_ratio(num_tokens, generating),
+        num_tokens=stats.num_tokens,
+        tokens_per_second=stats.tokens_per_second,
         speedup_mean=float(values.mean()),
         speedup_median=float(np.median(values)),
         speedup_low=low,
         speedup_high=high,
         end_to_end_mean=float(np.mean(list(end_to_end.values()))),
-        acceptance_rate=_ratio(_sum(runs, "num_accepted_tokens"), _sum(runs, "num_draft_tokens")),
-        mean_acceptance_length=1.0 + _ratio(_sum(runs, "num_accepted_tokens"), _sum(runs, "num_drafts")),
-        draft_share=_ratio(_sum(runs, "draft_seconds"), generating),
-        verify_share=_ratio(_sum(runs, "verify_seconds"), generating),
-        sample_share=_ratio(_sum(runs, "sample_seconds"), generating),
+        acceptance_rate=stats.acceptance_rate,
+        mean_acceptance_length=stats.mean_acceptance_length,
+        draft_share=stats.draft_seconds / generating,
+        verify_share=stats.verify_seconds / generating,
+        sample_share=stats.sample_seconds / generating,
         worst_prompt=worst,
         worst_speedup=speedups[worst],
         num_texts_equal=sum(compared),
@@ -83,11 +85,3 @@ def _by_prompt(runs: list[Run], values: list[float]) -> dict[str, float]:
     for run, value in zip(runs, values, strict=True):
         found.setdefault(run.prompt_id, []).append(value)
     return {prompt: sum(repeats) / len(repeats) for prompt, repeats in found.items()}
-
-
-def _sum(runs: list[Run], name: str) -> float:
-    return float(sum(run.stats[name] for run in runs))
-
-
-def _ratio(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator > 0 else 0.0

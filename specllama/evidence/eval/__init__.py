@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .human_eval import humaneval
 from .multiplication import multiply
-from .result import Accuracy, Comparison, EvalResult, Grade, GradedAnswer, Record, Speed, compare_accuracy
+from .result import Accuracy, Comparison, EvalResult, Grade, GradedAnswer, Record, compare_accuracy
 from .runner import Evaluation
 from .sandbox import Limits
 
@@ -17,7 +17,6 @@ __all__ = [
     "GradedAnswer",
     "Limits",
     "Record",
-    "Speed",
     "compare_accuracy",
     "humaneval",
     "multiply",

@@ -47,7 +47,7 @@ def _table(result: EvalResult) -> str:
     comparison = result.comparison
     rows = []
     for way in WAYS:
-        speed = result.speed[way]
+        stats = result.stats[way]
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes[way].items())
         accuracy = "-" if comparison is None else _accuracy(getattr(comparison, way))
         drafted = way == "speculative"
@@ -56,9 +56,9 @@ def _table(result: EvalResult) -> str:
                 way,
                 accuracy,
                 outcomes,
-                f"{speed.tokens_per_second:.2f}",
-                f"{speed.acceptance_rate:.1%}" if drafted else "-",
-                f"{speed.mean_acceptance_length:.2f}" if drafted else "-",
+                f"{stats.tokens_per_second:.2f}",
+                f"{stats.acceptance_rate:.1%}" if drafted else "-",
+                f"{stats.mean_acceptance_length:.2f}" if drafted else "-",
             ]
         )
     share = "pass@1" if result.name == human_eval.NAME else "right"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from specllama.evidence.compare import WAYS
-from specllama.evidence.result import Data, Drafting, Result
+from specllama.evidence.result import Data, Result, total
 from specllama.evidence.statistics import LEVEL, detectable_difference, interval, mcnemar, paired_interval
 from specllama.prompts import Prompt
 from specllama.stats import Stats
@@ -152,32 +152,11 @@ class Record(Data):
         return {**prompt, "expected": self.expected, **answers}
 
 
-@dataclasses.dataclass(frozen=True)
-class Speed(Drafting):
-    """All answers of one way together. Prompts are left out; what was still in the cache of a prompt was reused."""
-
-    computed = ("tokens_per_second", *Drafting.computed)
-
-    seconds: float
-    """In which the tokens were generated, prompts left out."""
-
-    @classmethod
-    def of(cls, generations: Iterable[Stats]) -> Speed:
-        """Sum over generations."""
-        runs = list(generations)
-        return cls(**vars(Drafting.of(runs)), seconds=sum(run.total_seconds - run.prompt_seconds for run in runs))
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Of all of them; 0.0 if they took no time."""
-        return self.num_tokens / self.seconds if self.seconds > 0 else 0.0
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalResult(Result):
     """Questions answered plainly and speculatively, and graded."""
 
-    computed = ("comparison", "speed", "outcomes", "notes")
+    computed = ("comparison", "stats", "outcomes", "notes")
 
     name: str
     """``multiply`` or ``humaneval``."""
@@ -195,9 +174,9 @@ class EvalResult(Result):
         return [getattr(record, way) for record in self.records]
 
     @property
-    def speed(self) -> dict[str, Speed]:
-        """How fast each way was."""
-        return {way: Speed.of(answer.stats for answer in self.answers(way)) for way in WAYS}
+    def stats(self) -> dict[str, Stats]:
+        """Those of all answers of each way together. What was still in the cache of a prompt was reused."""
+        return {way: total(answer.stats for answer in self.answers(way)) for way in WAYS}
 
     @property
     def outcomes(self) -> dict[str, dict[str, int]]:

@@ -6,14 +6,11 @@
 
 from __future__ import annotations
 
-from specllama.evidence.result import Drafting
-
 from .result import Difference, SamplingTest, TextComparison, TokenTest, VerifyResult
 from .runner import Verification, run
 
 __all__ = [
     "Difference",
-    "Drafting",
     "SamplingTest",
     "TextComparison",
     "TokenTest",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from specllama.evidence.result import Drafting
 from specllama.evidence.tables import models_text, notes_text, table
+from specllama.stats import Stats
 
 from .batches import NUM_ROWS
 from .result import Difference, SamplingTest, TextComparison, VerifyResult
@@ -50,7 +50,7 @@ def _texts(result: VerifyResult) -> str:
             text.mode,
             "-" if text.seed is None else str(text.seed),
             _compared(text),
-            _accepted(text.drafting),
+            _accepted(text.stats),
             _text_verdict(text),
         ]
         for text in result.texts
@@ -76,10 +76,10 @@ def _compared(text: TextComparison) -> str:
     return str(text.num_tokens) if full else f"{text.num_compared} of {text.num_tokens}"
 
 
-def _accepted(drafting: Drafting) -> str:
-    if drafting.num_draft_tokens == 0:
+def _accepted(stats: Stats) -> str:
+    if stats.num_draft_tokens == 0:
         return "none drafted"
-    return f"{drafting.num_accepted_tokens} of {drafting.num_draft_tokens}"
+    return f"{stats.num_accepted_tokens} of {stats.num_draft_tokens}"
 
 
 def _text_verdict(text: TextComparison) -> str:
@@ -122,7 +122,7 @@ def _sampling(result: VerifyResult) -> str:
             f"{test.prompt_id} + {test.num_behind}",
             test.rule,
             str(test.num_cells),
-            _accepted(test.drafting),
+            _accepted(test.stats),
             f"{test.total_variation:.3f}",
             f"{test.chance_mean:.3f}",
             f"{test.chance_95:.3f}",
@@ -151,7 +151,7 @@ def _tokens(result: VerifyResult) -> str:
             test.rule,
             str(test.num_texts),
             str(test.num_tokens),
-            _accepted(test.drafting),
+            _accepted(test.stats),
             f"{test.chi_square:.1f}",
             f"{test.p_value:.2g}",
             "FAILED" if test.problems else "agree",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from specllama.evidence.result import Data, Drafting, Result
+from specllama.evidence.result import Data, Result
+from specllama.stats import Stats
 
 
 class Verdict(Data):
@@ -23,9 +24,9 @@ class Verdict(Data):
         return not self.problems
 
 
-def _fallbacks(drafting: Drafting) -> list[str]:
+def _fallbacks(stats: Stats) -> list[str]:
     """That not all of it was speculation."""
-    return [f"decoded plainly: {drafting.fallback_reason}"] if drafting.fallback_reason else []
+    return [f"decoded plainly: {stats.fallback_reason}"] if stats.fallback_reason else []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,8 @@ class TextComparison(Verdict):
     """Up to where both were compared: not behind a difference that rounding does not explain, nor, with penalties,
     behind any."""
     differences: tuple[Difference, ...]
-    drafting: Drafting
+    stats: Stats
+    """Of all generations of the loop that are looked at here."""
 
     @property
     def problems(self) -> list[str]:
@@ -83,7 +85,7 @@ class TextComparison(Verdict):
         found = [difference for difference in self.differences if not difference.near_tie]
         where = f"{self.mode} text of {self.prompt_id}" + ("" if self.seed is None else f" with seed {self.seed}")
         reasons = [f"token {difference.index} is another one, and rounding does not explain it" for difference in found]
-        return [f"{where}: {reason}" for reason in [*_fallbacks(self.drafting), *reasons]]
+        return [f"{where}: {reason}" for reason in [*_fallbacks(self.stats), *reasons]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,13 +100,14 @@ class _LoopTest(Verdict):
     """The test fails below this p-value."""
     num_impossible: int
     """Of the tokens or samples: those that the target's chain excludes, in every batch shape that was tried."""
-    drafting: Drafting
+    stats: Stats
+    """Of all generations of the loop that are looked at here."""
 
     @property
     def problems(self) -> list[str]:
         """Why it failed; empty if all of it can be the target's."""
-        reasons = _fallbacks(self.drafting)
-        if self.drafting.num_drafts == 0:
+        reasons = _fallbacks(self.stats)
+        if self.stats.num_drafts == 0:
             reasons.append("nothing was drafted, so nothing was tested")
         if self.p_value < self.level:
             reasons.append(f"this is not how the target's distribution looks, p = {self.p_value:.1g}")
@@ -200,7 +203,7 @@ class VerifyResult(Result):
             problems.append(
                 f"texts: {self.num_near_ties} split at near-ties, although the logits are the same bits in every batch"
             )
-        if not self.interrupted and not any(text.drafting.num_drafts for text in self.texts):
+        if not self.interrupted and not any(text.stats.num_drafts for text in self.texts):
             problems.append("texts: nothing was drafted, so nothing was compared")
         return problems
 
@@ -219,7 +222,7 @@ class VerifyResult(Result):
         """What a reader should know although it is no failure."""
         notes = []
         for name, parts in (("texts", self.texts), ("samples", [*self.sampling, *self.tokens])):
-            if parts and not any(part.drafting.num_accepted_tokens for part in parts):
+            if parts and not any(part.stats.num_accepted_tokens for part in parts):
                 notes.append(f"{name}: no drafted token was accepted, so that they say nothing of accepted ones")
         cut = [text for text in self.texts if not text.problems and text.num_compared < text.num_tokens]
         if cut:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from specllama.completions.chat_template import RenderedPrompt
-from specllama.evidence.result import Drafting
+from specllama.evidence.result import total
 from specllama.evidence.scorer import Probabilities, probabilities, scorer_of
 from specllama.evidence.statistics import goodness_of_fit
 
@@ -109,6 +109,6 @@ def check_pairs(
         level=level,
         num_impossible=num_impossible,
         rounding=exact.rounding,
-        drafting=Drafting.of(runs),
+        stats=total(runs),
         is_certain=len(cells.probs) == 1 and exact.is_certain,
     )

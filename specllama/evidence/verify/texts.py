@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specllama.completions.chat_template import RenderedPrompt
 from specllama.evidence.answer import Answer, answer, first_difference
-from specllama.evidence.result import Drafting
+from specllama.evidence.result import total
 from specllama.evidence.scorer import scorer_of
 
 from .loop import Loop
@@ -72,7 +72,7 @@ def compare(mode: Mode, prompt_id: str, prompt: RenderedPrompt, plain: list[int]
         num_tokens=len(plain),
         num_compared=min(start, len(plain)),
         differences=tuple(differences),
-        drafting=Drafting.of(runs),
+        stats=total(runs),
     )
 
 

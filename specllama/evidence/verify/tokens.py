@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import llama_cpp
 import numpy as np
 
-from specllama.evidence.result import Drafting
+from specllama.evidence.result import total
 from specllama.evidence.scorer import Probabilities, Row, Scorer, probabilities, scorer_of
 from specllama.evidence.statistics import goodness_of_fit
 
@@ -71,7 +71,7 @@ def check_tokens(
         p_value=fit.p_value,
         level=level,
         num_impossible=num_impossible,
-        drafting=Drafting.of(runs),
+        stats=total(runs),
     )
 
 
