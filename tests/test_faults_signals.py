@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import faults
 import pytest
-from fake_packages import files_below
+from faults import files_below
 
 from specllama import cli
 from specllama.commands import pull, steps

@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 F32, F16, Q4_0, Q8_0 = 0, 1, 2, 8  # ggml's tensor types
 
 
-class Interrupting:
-    def note(self, text: str) -> None:
-        pass
-
-    def progress(self, step: str, done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-
 @pytest.fixture
 def model(tiny_files: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the tiny target in a folder of its own, and an empty cache."""
@@ -44,12 +36,7 @@ def tensor_types(path: Path) -> set[int]:
 
 def test_default_output_is_beside_the_file(model: Path) -> None:
     steps: list[tuple[str, int, int]] = []
-
-    class Recorder(Interrupting):
-        def progress(self, step: str, done: int, total: int) -> None:
-            steps.append((step, done, total))
-
-    path = quantize.quantize(model, "f16", threads=1, listener=Recorder())
+    path = quantize.quantize(model, "f16", threads=1, on_progress=lambda *step: steps.append(step))
     assert path == model.with_name("tiny-f16.gguf")
     assert tensor_types(path) == {F32, F16}
     count = read_header(model).num_tensors
@@ -96,7 +83,7 @@ def test_a_pure_type_is_that_of_the_output_matrix_too(model: Path) -> None:
 
 
 def test_catalog_names(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = catalog.Model("tiny", "Tiny", "tiny-f32.gguf", "F32", model.stat().st_size, "0" * 64, "MIT", ())
+    entry = catalog.Model("tiny", "Tiny", "tiny-f32.gguf", "F32", model.stat().st_size, "0" * 64, "MIT", "a/b")
     known = catalog.Catalog({"tiny": entry}, "tiny", "tiny")
     monkeypatch.setattr(catalog, "catalog", lambda: known)
     monkeypatch.setattr(quantize, "catalog", lambda: known)
@@ -142,8 +129,12 @@ def test_bad_arguments(model: Path, tmp_path: Path) -> None:
 
 def test_interrupt_leaves_nothing(model: Path) -> None:
     before = model.read_bytes()
+
+    def interrupt(step: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt):
-        quantize.quantize(model, "F16", threads=1, listener=Interrupting())
+        quantize.quantize(model, "F16", threads=1, on_progress=interrupt)
     assert [file.name for file in model.parent.iterdir()] == ["tiny.gguf"]
     assert model.read_bytes() == before
 

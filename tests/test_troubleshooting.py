@@ -29,8 +29,6 @@ NOT_FOR_USERS = {
     "specllama/backend/_trial_worker.py: ValueError": "for who writes a test",
     "specllama/models/gguf_values.py: ValueError": "llama.cpp refuses such a file, too: its header is explained then",
     "specllama/server/errors.py: error": "the log's heading of a traceback",
-    "_reason: DO NOT MATCH THE HASHES": "what pip says",
-    "_reason: No matching distribution": "what pip says",
     "problems:  with seed …": "part of where a text differs",
     "_notes: the costs of batches": "part of 'interrupted: … are missing'",
     "cpp/bindings/test/": "the tests' way into the mathematics, of no use to anybody else",

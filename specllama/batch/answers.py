@@ -7,9 +7,9 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from specllama.models.transfer import locked
+import filelock
 
 REQUEST_ID = "batch_req_"
 """What the ``id`` of an answer in OpenAI's format begins with. The line's key follows."""
@@ -33,7 +33,7 @@ class Answers:
         self._path = path
         self._stack = contextlib.ExitStack()
         try:
-            self._stack.enter_context(locked(path.with_name(f"{path.name}.lock"), self._refuse))
+            self._stack.enter_context(self._lock())
             self._file = self._stack.enter_context(path.open("ab", buffering=0))
             self.keys, self._size = self._read()
             self._file.truncate(self._size)
@@ -96,8 +96,14 @@ class Answers:
     def _foreign(self, number: int) -> ValueError:
         return ValueError(f"line {number} of {self._path} is no answer of a batch: give another file as --output")
 
-    def _refuse(self) -> NoReturn:
-        raise BlockingIOError(f"another batch is writing to {self._path}: wait for it, or give another --output")
+    def _lock(self) -> contextlib.AbstractContextManager[object]:
+        """Held by this process until it ends, also if it is killed."""
+        try:
+            return filelock.FileLock(f"{self._path}.lock").acquire(blocking=False)
+        except filelock.Timeout:
+            raise BlockingIOError(
+                f"another batch is writing to {self._path}: wait for it, or give another --output"
+            ) from None
 
 
 def _begins_an_answer(text: bytes) -> bool:

@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specllama.commands.arguments import add_max_tokens, add_num_draft_tokens, add_threads, utf8_text
-from specllama.commands.pull import fetch
 from specllama.models.catalog import FILE_TYPES, Model, catalog
 
 if TYPE_CHECKING:
@@ -50,10 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     from specllama.backend.cpu import default_threads
     from specllama.commands.generate import read_prompt
     from specllama.commands.side_by_side import report, show
+    from specllama.models.download import pull
 
     target, draft = (catalog().find(name) for name in (catalog().default_target, catalog().default_draft))
     for model in (target, draft):
-        fetch(model)
+        pull(model)
     gpu = bool(llama_cpp.llama_supports_gpu_offload())
     pair = choose_pair(target, draft, gpu=gpu, memory=psutil.virtual_memory().available)
     _say(pair.reason)

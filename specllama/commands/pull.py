@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from specllama.models.catalog import Model, catalog, models_dir
+from specllama.models.catalog import catalog, models_dir
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
@@ -17,8 +17,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "pull",
         help="download a model and print its path",
         description="Download a model of the catalog, check its hash, and print its path. "
-        "An interrupted download goes on where it stopped. Models lie in SPECLLAMA_CACHE, "
-        "else in the user's cache directory.",
+        "Models lie in SPECLLAMA_CACHE, else in the user's cache directory.",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("name", nargs="?", metavar="NAME", help="a name from `specllama pull --list`")
@@ -31,6 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         _list()
         return 0
+    from specllama.models import download
+
     name, separator, file_type = str(arguments.name).partition(":")
     model = catalog().find(name)
     if separator:
@@ -38,19 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.name} is not downloaded but made: `specllama pull {model.name}`, "
             f"then `specllama quantize {model.name} {file_type.upper() or 'TYPE'}`"
         )
-    print(fetch(model))
+    print(download.pull(model))
     return 0
-
-
-def fetch(model: Model) -> str:
-    """Download a model with a progress bar on stderr, unless it is here, and return its path."""
-    if model.is_downloaded():
-        return str(model.path)
-    from specllama.commands.terminal import progress_bar
-    from specllama.models.download import pull
-
-    with progress_bar("bytes") as listener:
-        return str(pull(model, listener))
 
 
 def _list() -> None:

@@ -48,7 +48,7 @@ def make(model: str, file_type: str, output: Path | None = None, threads: int = 
     What exists is used as it is when the cache names it after its model and type; any other existing file is only
     replaced when `force` says so.
     """
-    from specllama.commands.terminal import progress_bar
+    from specllama.commands.steps import shown_in_tenths, steps
     from specllama.models.quantize import default_output, quantize
 
     destination = output or default_output(model, file_type)
@@ -56,5 +56,6 @@ def make(model: str, file_type: str, output: Path | None = None, threads: int = 
         if output is None and not os.path.exists(model):
             return str(destination)
         raise FileExistsError(f"{destination} exists: name another file with --output, or replace it with --force")
-    with progress_bar("tensors") as listener:
-        return str(quantize(model, file_type, output=destination, threads=threads, listener=listener))
+    with steps() as progress:
+        shown = shown_in_tenths(progress)
+        return str(quantize(model, file_type, output=destination, threads=threads, on_progress=shown))

