@@ -182,8 +182,8 @@ def quantize_that_gets(sent: int, *arguments: str) -> subprocess.CompletedProces
     script = (
         "import os\n"
         "from specllama import cli\n"
-        "from specllama.commands.terminal import ProgressLines\n"
-        f"ProgressLines.progress = lambda *step: os.kill(os.getpid(), {int(sent)})\n"
+        "from specllama.commands.steps import Steps\n"
+        f"Steps.done = lambda *step: os.kill(os.getpid(), {int(sent)})\n"
         "raise SystemExit(cli.main())\n"
     )
     return faults.finished([sys.executable, faults.__file__, faults.HEALTHY, "-c", script, "quantize", *arguments])
