@@ -19,9 +19,8 @@ import hypothesis.strategies as st
 import pytest
 
 from specllama import cli
-from specllama.commands.chat_input import read_message
-from specllama.commands.chat_session import ChatSession
-from specllama.commands.terminal import harmless
+from specllama.commands import terminal
+from specllama.commands.chat import Chat, read_message
 from specllama.conversation import Conversation
 
 if TYPE_CHECKING:
@@ -50,10 +49,10 @@ def chat(
     return run
 
 
-Chat = Callable[..., tuple[int, str, str]]
+Run = Callable[..., tuple[int, str, str]]
 
 
-def test_a_script_of_messages(chat: Chat, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+def test_a_script_of_messages(chat: Run, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     conversation = Conversation(make_llama(draft=tiny_files.good, n_ctx=256), "a dog", seed=3, max_tokens=12)
     expected = "".join(
         "".join(token.text for token in conversation.say(message)) + "\n" for message in (MESSAGE, "no\nfox", "the dog")
@@ -62,7 +61,7 @@ def test_a_script_of_messages(chat: Chat, make_llama: MakeLlama, tiny_files: Tin
     assert (code, out, err) == (0, expected, "")
 
 
-def test_statistics_show_what_was_reused(chat: Chat) -> None:
+def test_statistics_show_what_was_reused(chat: Run) -> None:
     code, out, _ = chat(f"{MESSAGE}\n/stats\nno fox\n/stats\n/exit\nnot reached")
     assert code == 0
     reused = [line.split("(")[1] for line in out.splitlines() if "after a prompt of" in line]
@@ -71,7 +70,7 @@ def test_statistics_show_what_was_reused(chat: Chat) -> None:
     assert "2 turns, " in out
 
 
-def test_commands(chat: Chat, tmp_path: Path) -> None:
+def test_commands(chat: Run, tmp_path: Path) -> None:
     file = tmp_path / "chat.json"
     script = f"""
         /help
@@ -129,7 +128,7 @@ def test_commands(chat: Chat, tmp_path: Path) -> None:
         ("cat " * 300, "the message alone is too long"),
     ],
 )
-def test_an_error_does_not_end_the_chat(chat: Chat, line: str, message: str) -> None:
+def test_an_error_does_not_end_the_chat(chat: Run, line: str, message: str) -> None:
     code, out, err = chat(f"{line}\n{MESSAGE}")
     assert code == 1
     assert len(out) > 5
@@ -137,7 +136,7 @@ def test_an_error_does_not_end_the_chat(chat: Chat, line: str, message: str) -> 
     assert message in err
 
 
-def test_a_message_that_begins_with_a_slash(chat: Chat) -> None:
+def test_a_message_that_begins_with_a_slash(chat: Run) -> None:
     assert chat(" /usr/bin")[0] == 0
 
 
@@ -147,13 +146,13 @@ def test_without_a_draft(tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch,
     assert "there is no draft: start the chat with --draft-model/-md" in capsys.readouterr().err
 
 
-def test_max_tokens_is_checked(chat: Chat) -> None:
+def test_max_tokens_is_checked(chat: Run) -> None:
     code, _, err = chat(MESSAGE, "-n", "0")
     assert code == 2
     assert "--max-tokens/-n: 0 is too small: give at least 1" in err
 
 
-def test_a_full_context_is_said_and_left(chat: Chat) -> None:
+def test_a_full_context_is_said_and_left(chat: Run) -> None:
     code, out, err = chat(f"{MESSAGE}\n" * 3 + "/drop 2\n/stats", "-n", "100")
     assert code == 1
     assert "error: the context is full: with this message the conversation has" in err
@@ -163,7 +162,7 @@ def test_a_full_context_is_said_and_left(chat: Chat) -> None:
     assert len(out.splitlines()) > 3
 
 
-def test_an_answer_that_fills_the_context(chat: Chat) -> None:
+def test_an_answer_that_fills_the_context(chat: Run) -> None:
     _, out, err = chat(f"{MESSAGE}\n/stats", "-n", "1000")
     assert out.endswith("1 turn, 256 of 256 tokens of the context\n")
     assert "the context is full, which ended the answer" in err
@@ -173,16 +172,16 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(
     make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     conversation = Conversation(make_llama(draft=tiny_files.good), seed=3, max_tokens=12)
-    session = ChatSession(conversation)
-    show, shown = session._show, []
+    session = Chat(conversation)
+    show, shown = terminal.print_piece, []
 
-    def interrupted(token: Any) -> None:
-        show(token)
-        shown.append(token.text)
+    def interrupted(out: Any, piece: str, style: str) -> None:
+        show(out, piece, style)
+        shown.append(piece)
         if len(shown) == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(session, "_show", interrupted)
+    monkeypatch.setattr(terminal, "print_piece", interrupted)
     session.run([MESSAGE, "no fox"])
     out, err = capsys.readouterr()
     assert conversation.messages[1]["content"] == "".join(shown[:5]) == out.splitlines()[0]
@@ -321,7 +320,7 @@ def test_the_history_of_a_chat_that_is_terminated(tiny_files: TinyFiles, tmp_pat
 
 
 def test_control_characters_are_shown() -> None:
-    assert harmless("a\tb\nä\x1b[31m\x07\x9b\r") == "a\tb\nä␛[31m␇\ufffd␍"
+    assert terminal.harmless("a\tb\nä\x1b[31m\x07\x9b\r") == "a\tb\nä␛[31m␇\ufffd␍"
 
 
 # --- messages of several lines ---------------------------------------------------------------------------------------
