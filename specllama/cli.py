@@ -14,16 +14,37 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
+from specllama.commands import batch, bench, chat, compare, demo, generate, pull, quantize, serve, tune, verify
+from specllama.commands import eval as evaluate
 from specllama.commands.arguments import UsageError
-from specllama.commands.table import COMMANDS
+
+if TYPE_CHECKING:
+    from specllama.commands import Subparsers
 
 WRONG_USAGE = 2  # As argparse has it.
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it.
 BROKEN_PIPE = 141  # 128 + SIGPIPE.
 TERMINATED = 143  # 128 + SIGTERM.
 _ONE_SIGNAL = 1.0  # seconds; timeout(1) sends SIGTERM to the process and to its group
+
+
+class Command(Protocol):
+    """What the module of a command offers."""
+
+    def add_parser(self, subparsers: Subparsers) -> argparse.ArgumentParser:
+        """Add the command's parser, and return it."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do what the command says, and return the exit code."""
+
+
+# In the order of the help.
+COMMANDS: tuple[Command, ...] = (
+    *(pull, quantize, generate, batch, chat, serve),
+    *(demo, compare, tune, bench, evaluate, verify),
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

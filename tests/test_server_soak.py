@@ -24,8 +24,8 @@ from served import Served, serving  # needs the extra
 from test_schema_suite import ENFORCED_BY_EITHER, cases, jsonschema, strict
 from test_server_faults import GARBAGE, send
 
-from specllama.server.freed_memory import give_back_freed_memory
 from specllama.server.request_limits import MAX_BODY
+from specllama.server.runner import give_back_freed_memory
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 from llama_cpp.server.types import TokenizeInputRequest
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -20,7 +22,6 @@ from specllama.engine.watch import Stopped
 from specllama.parallel.places import checked_max_parallel
 
 from .auth import KeyRequired
-from .documentation import body_of, document
 from .errors import ShuttingDownError, error_body, error_reply
 from .hosts import HostsChecked, checked_host
 from .lender import Lender
@@ -30,6 +31,8 @@ from .replies import EventStream, JsonReply, stopped_when_client_leaves
 from .request_limits import MAX_BODY, Bodies
 from .requests import ChatRequest, CompletionRequest, DetokenizeRequest
 from .worker import Worker
+
+_SCHEMA = "#/components/schemas/{model}"
 
 
 def create_app(
@@ -83,7 +86,7 @@ def create_app(
     _add_tokenizer(app, llm, bodies)
     _add_service(app, name, worker, registry)
     _add_errors(app)
-    document(app, (CompletionRequest, ChatRequest, TokenizeInputRequest, DetokenizeRequest))
+    _document(app, (CompletionRequest, ChatRequest, TokenizeInputRequest, DetokenizeRequest))
     if api_key is not None:
         app.add_middleware(KeyRequired, key=api_key)
     app.add_middleware(HostsChecked, allowed=hosts)
@@ -93,11 +96,11 @@ def create_app(
 
 
 def _add_generation(app: FastAPI, lender: Lender, name: str, worker: Worker, bodies: Bodies) -> None:
-    @app.post("/v1/completions", response_model=None, openapi_extra=body_of(CompletionRequest))
+    @app.post("/v1/completions", response_model=None, openapi_extra=_with_body(CompletionRequest))
     async def completions(request: Request) -> Response:
         return await answer(request, CompletionRequest)
 
-    @app.post("/v1/chat/completions", response_model=None, openapi_extra=body_of(ChatRequest))
+    @app.post("/v1/chat/completions", response_model=None, openapi_extra=_with_body(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         return await answer(request, ChatRequest)
 
@@ -123,15 +126,15 @@ def _add_tokenizer(app: FastAPI, llm: Llama, bodies: Bodies) -> None:
         require_room(len(text), llm.n_ctx())
         return await asyncio.to_thread(llm.tokenize, text, special=True)
 
-    @app.post("/extras/tokenize", openapi_extra=body_of(TokenizeInputRequest))
+    @app.post("/extras/tokenize", openapi_extra=_with_body(TokenizeInputRequest))
     async def tokenize(request: Request) -> dict[str, list[int]]:
         return {"tokens": await tokens_of(request)}
 
-    @app.post("/extras/tokenize/count", openapi_extra=body_of(TokenizeInputRequest))
+    @app.post("/extras/tokenize/count", openapi_extra=_with_body(TokenizeInputRequest))
     async def count(request: Request) -> dict[str, int]:
         return {"count": len(await tokens_of(request))}
 
-    @app.post("/extras/detokenize", openapi_extra=body_of(DetokenizeRequest))
+    @app.post("/extras/detokenize", openapi_extra=_with_body(DetokenizeRequest))
     async def detokenize(request: Request) -> dict[str, str]:
         tokens = (await bodies.parsed(request, DetokenizeRequest)).tokens
         return {"text": await asyncio.to_thread(text_of, tokens)}
@@ -179,3 +182,22 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Stopped)
     async def client_left(_: Request, error: Stopped) -> Response:
         return error_reply(error)
+
+
+def _with_body(model: type[BaseModel]) -> dict[str, Any]:
+    """What /openapi.json is to say of a route whose body the app parses itself."""
+    content = {"application/json": {"schema": {"$ref": _SCHEMA.format(model=model.__name__)}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _document(app: FastAPI, models: Iterable[type[BaseModel]]) -> None:
+    """Add the schemas of these bodies to the app's document, which is made when somebody asks for it."""
+    made: Callable[[], dict[str, Any]] = app.openapi
+
+    def with_schemas() -> dict[str, Any]:
+        document = made()
+        _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=_SCHEMA)
+        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
+        return document
+
+    app.openapi = with_schemas  # type: ignore[method-assign]
