@@ -252,6 +252,21 @@ def context_options(arguments: argparse.Namespace) -> dict[str, Any]:
     )
 
 
+def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Keyword arguments of `specllama.Llama` for the draft, and for how much is drafted."""
+    from specllama.prompts.reading import read_text
+
+    corpus = arguments.lookup_corpus
+    return _given(
+        draft_model=arguments.draft_model,
+        lookup_corpus=None if corpus is None else read_text(corpus, "a lookup corpus"),
+        num_draft_tokens=arguments.num_draft_tokens,
+        max_draft_tokens=arguments.max_draft_tokens,
+        verify=arguments.verify,
+        cache_tokens=getattr(arguments, "cache_tokens", None),
+    )
+
+
 def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of a completion for the sampler chain."""
     return _given(
@@ -290,18 +305,8 @@ def load_pair(arguments: argparse.Namespace) -> Llama:
 def load_llama(arguments: argparse.Namespace) -> Llama:
     """Load what `add_model_arguments` describes."""
     from specllama import Llama
-    from specllama.prompts.reading import read_text
 
-    corpus = arguments.lookup_corpus
-    options = _given(
-        draft_model=arguments.draft_model,
-        lookup_corpus=None if corpus is None else read_text(corpus, "a lookup corpus"),
-        num_draft_tokens=arguments.num_draft_tokens,
-        max_draft_tokens=arguments.max_draft_tokens,
-        verify=arguments.verify,
-        cache_tokens=getattr(arguments, "cache_tokens", None),
-    )
-    llm = Llama(arguments.model, verbose=False, **options, **context_options(arguments))
+    llm = Llama(arguments.model, verbose=False, **draft_options(arguments), **context_options(arguments))
     if arguments.ctx_size not in (0, llm.n_ctx()):
         print(
             f"specllama: --ctx-size {arguments.ctx_size} became {llm.n_ctx()}: llama.cpp takes multiples of 256",

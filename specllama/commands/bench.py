@@ -7,17 +7,18 @@ import contextlib
 import dataclasses
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specllama.commands import arguments as common
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.commands.steps import Steps
-    from specllama.evidence.bench import BenchResult, Run
-    from specllama.evidence.bench.runner import OnRun
+    from specllama.evidence.bench import BenchResult, Plan, Run
+    from specllama.evidence.bench.gains import Call
+    from specllama.prompts import Prompt
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -55,6 +56,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         metavar="R",
         help="answers of each mode to each prompt, default 1",
     )
+    group.add_argument(
+        "--against",
+        choices=("llama_cpp",),
+        help="compare with llama_cpp.Llama instead: whole calls, prompts included, each class in a process of its own "
+        "(both hold the model in memory); -o md or json",
+    )
     group.add_argument("--curve", action="store_true", help="also measure what a batch of 1 to 16 tokens costs")
     group = parser.add_argument_group("what is written")
     formats = ("md", "csv", "json", "jsonl")
@@ -91,11 +98,15 @@ def run(arguments: argparse.Namespace) -> int:
             curve=arguments.curve or arguments.report is not None,
             **common.sampling_options(arguments),
         )
+    if arguments.against is not None and (plan.curve or arguments.output in ("csv", "jsonl")):
+        raise common.UsageError("--against has neither a --curve nor a --report, and is written as md or json")
     prompts, problems = common.read_prompts(arguments.prompts or ())
     if not arguments.prompts:
         prompts = builtin_prompts()
     if arguments.limit is not None:
         prompts = limited(prompts, arguments.limit)
+    if arguments.against is not None:
+        return _against(prompts, problems, plan, arguments)
     if arguments.report is not None:
         from specllama.evidence.bench.page import require_folder, require_plotting
 
@@ -113,33 +124,61 @@ def run(arguments: argparse.Namespace) -> int:
             finally:
                 progress.stop()
                 if bench.runs:
-                    _write(_signed(bench.result(), arguments, problems), arguments)
+                    result = bench.result()
+                    signed = _signed(result.settings, arguments, problems)
+                    _write(dataclasses.replace(result, settings=signed), arguments)
     return 0
 
 
-def _shown_in(progress: Steps, num_modes: int) -> OnRun:
-    """Shows each run; where there is no bar, a line for all modes of a prompt."""
-    turn: list[Run] = []
+def _against(prompts: list[Prompt], problems: list[str], plan: Plan, arguments: argparse.Namespace) -> int:
+    """Compare with llama_cpp's own class; whatever ends it, print what is there."""
+    import json
 
-    def on_run(run: Run, done: int, total: int) -> None:
+    from specllama.commands.steps import steps
+    from specllama.evidence.bench.against import Against
+    from specllama.models.catalog import resolve
+
+    context = {"model_path": resolve(arguments.model), **common.context_options(arguments)}
+    theirs = {name: value for name, value in context.items() if name != "kernels"}
+    against = Against(prompts, plan, theirs=theirs, ours={**context, **common.draft_options(arguments)})
+    with steps() as progress:
+        for problem in [*problems, "loading"]:
+            progress.note(problem)
+        try:
+            against.measure(_shown_in(progress, len(plan.modes) + 1), progress.note)
+        finally:
+            progress.stop()
+            if against.calls:
+                result = against.result()
+                result = dataclasses.replace(result, settings=_signed(result.settings, arguments, problems))
+                text = result.to_markdown() if arguments.output == "md" else json.dumps(result.to_dict(), indent=2)
+                print(text, flush=True)
+    return 0
+
+
+def _shown_in(progress: Steps, num_modes: int) -> Callable[[Run | Call, int, int], None]:
+    """Shows each run; where there is no bar, a line for all modes of a prompt."""
+    turn: list[Run | Call] = []
+
+    def on_run(run: Run | Call, done: int, total: int) -> None:
         turn.append(run)
         line = None
         if len(turn) == num_modes:
-            line = f"{run.prompt_id}: " + ", ".join(f"{one.mode} {one.stats.tokens_per_second:.2f} t/s" for one in turn)
+            line = f"{run.prompt_id}: " + ", ".join(f"{one.mode} {one.tokens_per_second:.2f} t/s" for one in turn)
             turn.clear()
         progress.done(run.prompt_id, done, total, line)
 
     return on_run
 
 
-def _signed(result: BenchResult, arguments: argparse.Namespace, problems: list[str]) -> BenchResult:
-    """The result with the command that made it. It is made to be published: no names of home folders."""
+def _signed(settings: dict[str, Any], arguments: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
+    """The settings with the command that made a result. It is made to be published: no names of home folders."""
     from specllama.evidence.machine import without_home
 
     words: Sequence[str] = arguments.command_line
     command = " ".join(["specllama", *(_quoted(without_home(word)) for word in words)])
-    notes = [without_home(note) for note in [*problems, *result.settings["notes"]]]
-    return dataclasses.replace(result, settings={"command": command, **result.settings, "notes": notes})
+    notes = [without_home(note) for note in [*problems, *settings["notes"]]]
+    return {"command": command, **settings, "notes": notes}
 
 
 def _quoted(word: str) -> str:

@@ -94,7 +94,7 @@ class Chat:
         """Say how to begin."""
         self._remark("/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.")
         if self._origins:
-            from specllama.commands.panes import legend
+            from specllama.commands.terminal import legend
 
             self._out.print(legend())
 
@@ -123,8 +123,7 @@ class Chat:
 
     def _answer(self, message: str) -> None:
         from specllama import ContextFullError
-        from specllama.commands.panes import STYLES
-        from specllama.commands.terminal import print_piece
+        from specllama.commands.terminal import STYLES, print_piece
 
         conversation = self._conversation
         turns = conversation.num_turns

@@ -32,6 +32,11 @@ class Run(Data):
     """None where the text may rightly differ: sampling without a coupled seed."""
     stats: Stats
 
+    @property
+    def tokens_per_second(self) -> float:
+        """Without the prompt."""
+        return self.stats.tokens_per_second
+
 
 @dataclasses.dataclass(frozen=True)
 class Row(Data):

@@ -76,7 +76,7 @@ class Bench:
         self._finished = False
         if not all(mode.is_plain for mode in plan.modes):
             require_draft(llm)
-        given = _distinct(as_prompts(prompts))
+        given = distinct(as_prompts(prompts))
         for prompt in given:
             if prompt.category == ALL:
                 raise ValueError(f"prompt {prompt.id}: the category {ALL!r} means every prompt: give it another name")
@@ -202,7 +202,7 @@ def _end_to_end(stats: Stats) -> float:
     return stats.num_tokens / stats.total_seconds if stats.total_seconds > 0 else 0.0
 
 
-def _distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
+def distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
     """The prompts with a number behind each name that was there before: files may name theirs alike."""
     names: set[str] = set()
     distinct = []

@@ -1,0 +1,145 @@
+"""What somebody gains who puts specllama.Llama in the place of llama_cpp.Llama: whole calls, prompts included.
+
+Each class has a process of its own, with the same file and threads, and they answer the same prompts by turns.
+specllama's does so in each mode: `plain` shows what its kernels gain, `auto` what they and the draft gain together.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from specllama.prompts import Prompt
+
+from .gains import THEIRS, AgainstResult, Call, gains
+from .plan import Mode, Plan
+from .runner import distinct
+
+OnCall = Callable[[Call, int, int], None]
+"""Is told each call, how many are done, and how many there will be."""
+_WORKER = Path(__file__).with_name("_side_worker.py")
+_WARM_UP_TOKENS = 8
+_PAUSE = 0.1  # seconds: the threads of the process before have stopped spinning
+
+
+class SideError(RuntimeError):
+    """A process could not open its models, or has ended."""
+
+
+class Against:
+    """One comparison. What it has measured stays when `measure` is interrupted.
+
+    Args:
+        prompts: what to answer.
+        plan: modes, lengths, sampling.
+        theirs: arguments of llama_cpp.Llama: the model, its context and threads.
+        ours: those of specllama.Llama: the same, with the draft and what belongs to it.
+    """
+
+    def __init__(
+        self, prompts: Iterable[Prompt], plan: Plan, *, theirs: Mapping[str, Any], ours: Mapping[str, Any]
+    ) -> None:
+        self._prompts = distinct(prompts)
+        self._plan = dataclasses.replace(plan, modes=(Mode(THEIRS), *plan.modes))
+        self._theirs, self._ours = theirs, ours
+        self._machine: dict[str, Any] = {}
+        self._notes: list[str] = []
+        self.calls: list[Call] = []
+
+    def measure(self, on_call: OnCall, on_note: Callable[[str], None]) -> None:
+        """Open both, warm them up, and do all calls.
+
+        Raises:
+            SideError: a process cannot open its models, or has ended.
+            ValueError: no prompt could be answered.
+        """
+        modes = self._plan.modes
+        with _Side(THEIRS, self._theirs) as theirs, _Side("specllama", self._ours) as ours:
+            self._machine = ours.about
+            sides = {mode.name: theirs if mode.name == THEIRS else ours for mode in modes}
+            on_note("warming up")
+            for mode in modes:
+                warm_up = {**self._plan.options(mode, 0), "max_tokens": min(_WARM_UP_TOKENS, self._plan.max_tokens)}
+                sides[mode.name].called(self._prompts[0], warm_up)
+            total = len(self._prompts) * len(modes) * self._plan.repeat
+            on_note(f"{total} calls")
+            done = 0
+            for repeat, index, turn in self._plan.turns(len(self._prompts)):
+                prompt = self._prompts[index]
+                for mode in turn:
+                    answer = sides[mode.name].called(prompt, self._plan.options(mode, repeat))
+                    done += 1
+                    if "error" in answer:
+                        self._notes.append(f"left out {prompt.id}: {mode.name} says: {answer['error']}")
+                        on_note(self._notes[-1])
+                        continue
+                    self.calls.append(Call(prompt.id, prompt.category, mode.name, repeat, **answer))
+                    on_call(self.calls[-1], done, total)
+        if not self.calls:
+            raise ValueError(f"no prompt could be answered: {self._notes[0]}")
+
+    def result(self) -> AgainstResult:
+        """Everything so far."""
+        plan = self._plan
+        settings = {
+            "max_tokens": plan.max_tokens,
+            "repeat": plan.repeat,
+            "temperature": plan.temperature,
+            "seed": plan.seed,
+            "sampling": plan.sampling,
+            "prompts": dict(collections.Counter(prompt.category for prompt in self._prompts)),
+            "notes": self._notes,
+        }
+        return AgainstResult(self.calls, gains(self.calls, greedy=plan.temperature == 0), self._machine, settings)
+
+
+class _Side:
+    """A process with one of the classes and its models open. Use it as a context manager."""
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        self._name = name
+        # A group of its own: Ctrl-C in the terminal is ours, and the process ends when nobody asks any more.
+        self._process = subprocess.Popen(
+            [sys.executable, str(_WORKER), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            start_new_session=True,
+        )
+        self.about = self._asked(options)
+        if "error" in self.about:
+            self.__exit__()
+            raise SideError(f"the process with {name} cannot open its models: {self.about['error']}")
+
+    def called(self, prompt: Prompt, options: dict[str, Any]) -> dict[str, Any]:
+        """One whole call: the fields of a `Call`, or ``error``."""
+        time.sleep(_PAUSE)
+        return self._asked({"text": prompt.text, "chat": prompt.chat, "options": options})
+
+    def _asked(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        line = ""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        if not line:
+            raise SideError(f"the process with {self._name} has ended with code {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def __enter__(self) -> _Side:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.kill()
+        self._process.communicate()

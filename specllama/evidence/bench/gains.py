@@ -1,0 +1,179 @@
+"""What `bench --against` found: calls, and the gain of each mode over llama_cpp.Llama on the same prompts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from specllama.evidence.tables import machine_text, table
+
+from .result import ALL
+from .summary import interval
+
+THEIRS = "llama_cpp"
+"""The other class, as a mode is called."""
+_EXPLANATION = (
+    "gain: tokens per second of whole calls, prompts included, over those of llama_cpp.Llama on the same prompt; the "
+    "mean over prompts [95% bootstrap interval]. over plain: the same over specllama's own plain decoding, the draft's "
+    "part. same text: greedy answers that are llama_cpp's; kernels that round otherwise may let them part."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One answer of one side."""
+
+    prompt_id: str
+    category: str
+    mode: str
+    """``llama_cpp``, or a mode of specllama's."""
+    repeat: int
+    text: str
+    num_prompt_tokens: int
+    num_tokens: int
+    seconds: float
+    """Of the whole call."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per second of the whole call."""
+        return self.num_tokens / self.seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class Gain:
+    """A mode on the prompts of a category. A prompt's gain is the mean of its repeats."""
+
+    mode: str
+    category: str
+    """``all`` is every prompt."""
+    num_prompts: int
+    their_tokens_per_second: float
+    """All tokens of llama_cpp.Llama over all seconds."""
+    tokens_per_second: float
+    """The same of the mode."""
+    mean: float
+    """Over prompts, of tokens per second over llama_cpp's."""
+    low: float
+    """Lower end of the 95% bootstrap interval of the mean, over prompts."""
+    high: float
+    """Its upper end."""
+    least: float
+    least_prompt: str
+    over_plain: float
+    """The mean over prompts, of tokens per second over those of the mode ``plain``."""
+    num_texts_equal: int
+    """Answers with llama_cpp's text."""
+    num_texts_compared: int
+    """Answers that should have it, but for rounding: greedy ones."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AgainstResult:
+    """Everything that was found."""
+
+    calls: list[Call]
+    """All answers, in the order in which they were made."""
+    gains: list[Gain]
+    machine: dict[str, Any]
+    settings: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "calls": [dataclasses.asdict(call) for call in self.calls],
+            "gains": [dataclasses.asdict(gain) for gain in self.gains],
+            "machine": self.machine,
+            "settings": self.settings,
+        }
+
+    def to_markdown(self) -> str:
+        """Machine, settings, a row for each mode and category, and notes."""
+        settings = self.settings
+        temperature, num_prompts = settings["temperature"], sum(settings["prompts"].values())
+        counts = ", ".join(f"{category} {count}" for category, count in settings["prompts"].items())
+        parts = [machine_text(self.machine)]
+        if settings.get("command"):
+            parts.append(f"```sh\n{settings['command']}\n```")
+        parts.append(
+            f"{'greedy' if temperature == 0 else f'temperature {temperature:g}'}; up to {settings['max_tokens']} "
+            f"tokens for {num_prompts} prompts ({counts}), {settings['repeat']} times each; "
+            "each class in a process of its own, by turns"
+        )
+        titles = "mode|category|prompts|t/s|llama_cpp t/s|gain|least|over plain|same text".split("|")
+        parts.append(table(titles, [_cells(gain) for gain in self.gains], left=("mode", "category", "least")))
+        parts.append(_EXPLANATION)
+        if settings["notes"]:
+            parts.append("\n".join(["Notes:", *(f"- {note}" for note in settings["notes"])]))
+        return "\n\n".join(parts)
+
+
+def _cells(gain: Gain) -> list[str]:
+    spread = f" [{gain.low:.2f}, {gain.high:.2f}]" if gain.num_prompts > 1 else ""
+    return [
+        gain.mode,
+        gain.category,
+        str(gain.num_prompts),
+        f"{gain.tokens_per_second:.2f}",
+        f"{gain.their_tokens_per_second:.2f}",
+        f"{gain.mean:.2f}x{spread}",
+        f"{gain.least:.2f}x {gain.least_prompt}",
+        f"{gain.over_plain:.2f}x",
+        f"{gain.num_texts_equal}/{gain.num_texts_compared}" if gain.num_texts_compared else "-",
+    ]
+
+
+def gains(calls: Iterable[Call], *, greedy: bool) -> list[Gain]:
+    """A row for each category and mode, and for all prompts together, of what all have answered."""
+    turns: dict[tuple[str, int], dict[str, Call]] = {}
+    for call in calls:
+        turns.setdefault((call.prompt_id, call.repeat), {})[call.mode] = call
+    names = list(dict.fromkeys(name for turn in turns.values() for name in turn))
+    answered = [
+        turn for turn in turns.values() if len(turn) == len(names) and all(call.num_tokens for call in turn.values())
+    ]
+    found = []
+    categories = list(dict.fromkeys(turn[THEIRS].category for turn in answered))
+    for category in [*(categories if len(categories) > 1 else []), ALL]:
+        chosen = [turn for turn in answered if category in (turn[THEIRS].category, ALL)]
+        if chosen:
+            found += [_gain(name, category, chosen, greedy) for name in names if name != THEIRS]
+    return found
+
+
+def _gain(name: str, category: str, turns: list[dict[str, Call]], greedy: bool) -> Gain:
+    ratios = _by_prompt(turns, lambda turn: turn[name].tokens_per_second / turn[THEIRS].tokens_per_second)
+    over_plain = _by_prompt(turns, lambda turn: turn[name].tokens_per_second / turn["plain"].tokens_per_second)
+    values = np.array(list(ratios.values()))
+    low, high = interval(values)
+    least = min(ratios, key=ratios.__getitem__)
+    return Gain(
+        mode=name,
+        category=category,
+        num_prompts=len(ratios),
+        their_tokens_per_second=_rate([turn[THEIRS] for turn in turns]),
+        tokens_per_second=_rate([turn[name] for turn in turns]),
+        mean=float(values.mean()),
+        low=low,
+        high=high,
+        least=ratios[least],
+        least_prompt=least,
+        over_plain=float(np.mean(list(over_plain.values()))),
+        num_texts_equal=sum(turn[name].text == turn[THEIRS].text for turn in turns) if greedy else 0,
+        num_texts_compared=len(turns) if greedy else 0,
+    )
+
+
+def _by_prompt(turns: list[dict[str, Call]], value: Callable[[dict[str, Call]], float]) -> dict[str, float]:
+    """The mean over the repeats of each prompt."""
+    found: dict[str, list[float]] = {}
+    for turn in turns:
+        found.setdefault(turn[THEIRS].prompt_id, []).append(value(turn))
+    return {prompt: sum(repeats) / len(repeats) for prompt, repeats in found.items()}
+
+
+def _rate(calls: list[Call]) -> float:
+    return sum(call.num_tokens for call in calls) / sum(call.seconds for call in calls)
