@@ -1,6 +1,6 @@
 """Prints the processor time that following a JSON schema takes for each token, on a model's own vocabulary.
 
-Run it where specllama[schemas] is installed: ``python scripts/schema_cost.py MODEL`` (a path or a name; no weights are
+Run it where specllama is installed: ``python scripts/schema_cost.py MODEL`` (a path or a name; no weights are
 loaded). Texts that are valid by a schema are followed token by token, as in plain decoding, and four at a time, of
 which half are taken back, as with a draft.
 """
@@ -17,9 +17,8 @@ import llama_cpp
 import numpy as np
 from json_schemas import QUESTIONS
 
-from specllama import _core
-from specllama.engine.schema_constraint import schema_matcher, schema_vocabulary
-from specllama.grammars.schema_matcher import SchemaGrammar, matched_schema
+from specllama.engine.schema_constraint import schema_vocabulary
+from specllama.grammars.schema import SchemaGrammar, matched_schema
 from specllama.models import catalog
 
 MODEL_SECONDS = 0.045  # a token of a 1.5B in 4 bits on two cores
@@ -64,10 +63,10 @@ def example(schema: dict[str, Any]) -> Any:
 
 def follow(llm: llama_cpp.Llama, grammar: SchemaGrammar, text: str) -> tuple[list[float], list[float]]:
     """Milliseconds of processor time of each token in plain decoding, and with drafts of which half is rejected."""
-    ends = schema_vocabulary(llm).ends
+    vocabulary = schema_vocabulary(llm)
     tokens = np.array(llm.tokenize(text.encode(), add_bos=False), dtype=np.intc)
     plain, drafted = [], []
-    matcher = schema_matcher(llm, grammar)
+    matcher = vocabulary.matcher(grammar)
     for i in range(len(tokens)):
         start = time.process_time()
         mask, may_end, _ = matcher(tokens[:i])
@@ -76,7 +75,7 @@ def follow(llm: llama_cpp.Llama, grammar: SchemaGrammar, text: str) -> tuple[lis
         assert mask[tokens[i] // 8] >> (tokens[i] % 8) & 1, (
             f"{llm.detokenize(tokens[i : i + 1].tolist())!r} is forbidden"
         )
-    constraint = _core.MaskConstraint(ends, schema_matcher(llm, grammar))
+    constraint = vocabulary.constraint(grammar)
     kept = 0
     while kept < len(tokens):
         start = time.process_time()
@@ -94,14 +93,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     llm = llama_cpp.Llama(str(catalog.resolve(parser.parse_args().model)), vocab_only=True, verbose=False)
-    print(f"{llm.n_vocab()} tokens, known to llguidance after {schema_vocabulary(llm).seconds:.2f} s\n")
+    start = time.perf_counter()
+    vocabulary = schema_vocabulary(llm)
+    print(f"{llm.n_vocab()} tokens, known to llguidance after {time.perf_counter() - start:.2f} s\n")
     print("| schema | made ms | first mask ms | mean ms | worst ms | of a 1.5B's token | mean with drafts ms |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     several = [(f"question {i + 1}", schema, example(schema)) for i, schema in enumerate(QUESTIONS.values())]
     for name, schema, value in [*several, ("recursive, with bounds", RICH, {**NODE, "next": {**NODE, "next": None}})]:
         start = time.process_time()
         grammar = SchemaGrammar("", matched_schema(json.dumps(schema)))
-        schema_matcher(llm, grammar)
+        vocabulary.matcher(grammar)
         made = 1e3 * (time.process_time() - start)
         plain, drafted = follow(llm, grammar, json.dumps(value, ensure_ascii=False))
         mean = statistics.mean(plain)

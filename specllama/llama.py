@@ -37,7 +37,7 @@ from .engine.seeds import seed_for_generate
 from .engine.session import Session
 from .engine.snapshots import RoomForSnapshots
 from .engine.tokenizing import Tokenizing
-from .grammars.schemas import enforced, schemas_followed, warn_of_schema
+from .grammars.schemas import enforced, schemas_followed
 from .models import catalog
 from .models.loading import captured_errors, explained
 from .models.opening import check_opening
@@ -278,7 +278,6 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
         samplers = taken_from(kwargs)
         given = given_to(BaseLlama.create_chat_completion, args, kwargs)
         check_chat(self, given)
-        warn_of_schema(given)
         with schemas_followed(given):
             return call_with_options(
                 self.session, super().create_chat_completion, num_draft_tokens, verify, args, {**kwargs, **samplers}

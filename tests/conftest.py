@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import shutil
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -72,12 +71,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("near-ties")
         for message in messages:
             terminalreporter.write_line(message)
-
-
-@pytest.fixture
-def without_llguidance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine without the extra ``schemas``."""
-    monkeypatch.setitem(sys.modules, "llguidance", None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -72,9 +72,9 @@ def test_a_schema(model: Any, options: dict[str, Any]) -> None:
     assert json.loads(response.text())["animal"] in ("cat", "dog")
 
 
-def test_a_schema_that_is_not_followed_is_named(model: Any, options: dict[str, Any], without_llguidance: None) -> None:
-    schema = {"type": "string", "pattern": "a+"}
-    with pytest.warns(UserWarning, match="the schema of response_format cannot be made into a grammar"):
+def test_a_schema_that_is_not_followed_is_named(model: Any, options: dict[str, Any]) -> None:
+    schema = {"type": "string", "not": {"const": "a"}}
+    with pytest.warns(UserWarning, match="the schema of response_format cannot be enforced"):
         model.prompt(MESSAGE, schema=schema, **options, max_tokens=4).text()
 
 

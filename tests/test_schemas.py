@@ -1,4 +1,4 @@
-"""JSON schemas that llama_cpp cannot make a grammar of: it says nothing, we do."""
+"""JSON schemas that cannot be enforced: llama_cpp says nothing, we do. And those that its converter must not get."""
 
 from __future__ import annotations
 
@@ -11,21 +11,18 @@ from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from specllama import Conversation
 from specllama.grammars.schema_converter import grammar_of_schema
-from specllama.grammars.schemas import warn_of_schema
+from specllama.grammars.schemas import schemas_followed
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
-pytestmark = pytest.mark.usefixtures("without_llguidance")  # with it: tests/test_schema_matcher.py
 MESSAGES: Any = [{"role": "user", "content": "the cat"}]
 GOOD = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 3}}, "required": ["name"]}
-BAD = {
-    "no anchors": {"type": "string", "pattern": "a+"},
-    "a reference at the top": {
-        "$ref": "#/$defs/Node",
-        "$defs": {"Node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}},
-    },
+BAD: dict[str, Any] = {
+    "llama_cpp makes a grammar of a part": {"type": "string", "maxLength": 3, "not": {"const": "x"}},
+    "llama_cpp takes any JSON": {"type": "string", "pattern": "a+", "not": {"const": "x"}},
 }
+NOT_ENFORCED = r'cannot be enforced: llguidance says: .*"not".*; the answer may not follow all of it'
 
 
 def tool(name: str, schema: Any) -> Any:
@@ -36,9 +33,9 @@ def tool(name: str, schema: Any) -> Any:
 def test_a_schema_that_is_not_followed_is_named(make_llama: MakeLlama, tiny_files: TinyFiles, name: str) -> None:
     llm = make_llama(draft=tiny_files.good)
     response_format: Any = {"type": "json_object", "schema": BAD[name]}
-    with pytest.warns(UserWarning, match=r"the schema of response_format cannot be made into a grammar \(.+: .+\)"):
+    with pytest.warns(UserWarning, match="the schema of response_format " + NOT_ENFORCED):
         llm.create_chat_completion(MESSAGES, response_format=response_format, max_tokens=4)
-    with pytest.warns(UserWarning, match=r"the schema of the tool 'look' cannot be made into a grammar") as caught:
+    with pytest.warns(UserWarning, match="the schema of the tool 'look' " + NOT_ENFORCED) as caught:
         llm.create_chat_completion(
             MESSAGES,
             tools=[tool("other", GOOD), tool("look", BAD[name])],
@@ -46,7 +43,7 @@ def test_a_schema_that_is_not_followed_is_named(make_llama: MakeLlama, tiny_file
             max_tokens=4,
         )
     assert caught[0].filename == __file__
-    with pytest.warns(UserWarning, match=r"the schema of the tool 'look' cannot be made into a grammar"):
+    with pytest.warns(UserWarning, match="the schema of the tool 'look' " + NOT_ENFORCED):
         llm.create_chat_completion(
             MESSAGES,
             functions=[{"name": "look", "parameters": BAD[name]}],
@@ -56,8 +53,10 @@ def test_a_schema_that_is_not_followed_is_named(make_llama: MakeLlama, tiny_file
 
 
 def test_a_conversation_names_it_too(make_llama: MakeLlama) -> None:
-    talk = Conversation(make_llama(), response_format={"type": "json_object", "schema": BAD["no anchors"]})
-    with pytest.warns(UserWarning, match="the schema of response_format cannot be made into a grammar") as caught:
+    talk = Conversation(
+        make_llama(), response_format={"type": "json_object", "schema": BAD["llama_cpp takes any JSON"]}
+    )
+    with pytest.warns(UserWarning, match="the schema of response_format " + NOT_ENFORCED) as caught:
         list(talk.say("the cat", max_tokens=4))
     assert caught[0].filename == __file__
 
@@ -133,19 +132,23 @@ def test_a_schema_that_is_nested_too_deeply(make_llama: MakeLlama) -> None:
         )
 
 
-def test_a_schema_with_too_many_optional_properties(make_llama: MakeLlama) -> None:
-    names = [f"p{i}" for i in range(1200)]
-    schema = {"type": "object", "properties": {name: {"type": "null"} for name in names}, "required": names[:100]}
-    with pytest.raises(ValueError, match=r"has an object with 1100 optional properties.*recursion limit of.*required"):
-        make_llama().create_chat_completion(
-            MESSAGES, response_format={"type": "json_object", "schema": schema}, max_tokens=2
+def test_a_schema_with_more_optional_properties_than_the_converter_follows(make_llama: MakeLlama) -> None:
+    """It calls itself for each."""
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(1200)}}
+    with pytest.raises(RecursionError):
+        json_schema_to_gbnf(json.dumps(schema))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer: Any = make_llama().create_chat_completion(
+            MESSAGES, response_format={"type": "json_object", "schema": schema}, max_tokens=2, temperature=0.0
         )
+    assert '{"p'.startswith(answer["choices"][0]["message"]["content"][:3])
 
 
 def test_what_the_schema_says_is_cut_and_escaped(make_llama: MakeLlama) -> None:
     """It comes from whoever asks a server."""
     schema = {"type": "\x1b[31mred" + "d" * 10_000}
-    with pytest.warns(UserWarning, match="cannot be made into a grammar") as caught:
+    with pytest.warns(UserWarning, match="cannot be enforced") as caught:
         make_llama().create_chat_completion(
             MESSAGES, response_format={"type": "json_object", "schema": schema}, max_tokens=2
         )
@@ -168,7 +171,8 @@ def test_what_the_schema_says_is_cut_and_escaped(make_llama: MakeLlama) -> None:
 def test_what_is_malformed_is_left_to_llama_cpp(options: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_schema(options)
+        with schemas_followed(options):
+            pass
 
 
 def test_other_chats_are_not_warned_of(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
@@ -179,7 +183,7 @@ def test_other_chats_are_not_warned_of(make_llama: MakeLlama, tiny_files: TinyFi
         {"response_format": {"type": "json_object"}},
         {"response_format": {"type": "json_object", "schema": GOOD}},
         {"tools": [tool("look", GOOD)], "tool_choice": {"type": "function", "function": {"name": "look"}}},
-        {"tools": [tool("look", BAD["no anchors"])]},  # it need not be called
+        {"tools": [tool("look", BAD["llama_cpp takes any JSON"])]},  # it need not be called
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from specllama.backend.base_class import BaseLlama
 from specllama.engine.prompt_tokens import prompt_tokens_of
-from specllama.grammars.schemas import enforced, schemas_followed, warn_of_schema
+from specllama.grammars.schemas import enforced, schemas_followed
 
 Message = dict[str, str]
 """``{"role": "system" | "user" | "assistant", "content": ...}``."""
@@ -46,7 +46,6 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
     Raises:
         ValueError: the chat handler makes no prompt of tokens, or its template refuses the messages.
     """
-    warn_of_schema(options)
     try:
         with schemas_followed(options):
             BaseLlama.create_chat_completion(_Recorder(llm), list(messages), **options)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from specllama import _core
 from specllama.backend.base_class import BaseLlama
 from specllama.backend.kernel_use import use_of
 from specllama.backend.prepare import prepare_backend
-from specllama.grammars.schema_matcher import SchemaGrammar
+from specllama.grammars.schema import SchemaGrammar
 from specllama.samplers.mirostat import LlamaCppSampler
 from specllama.stats import Tally
 from specllama.token import Origin
@@ -24,7 +24,7 @@ from specllama.token import Origin
 from .closed import is_open, require_open
 from .prompt_tokens import token_ids
 from .request import checked_callables
-from .schema_constraint import schema_constraint
+from .schema_constraint import schema_vocabulary
 from .session import Session
 from .vocabulary import grammar_of
 from .watch import watch_of_call
@@ -38,7 +38,7 @@ _ORIGINS = {drafter.name: cast(Origin, drafter.origin) for drafter in _core.draf
 def _constraint_of(llama: BaseLlama, grammar: Any) -> _core.Constraint | None:
     """A grammar or a schema over the tokens of a Llama."""
     if isinstance(grammar, SchemaGrammar):
-        return schema_constraint(llama, grammar)
+        return schema_vocabulary(llama).constraint(grammar)
     return None if grammar is None else grammar_of(llama, grammar)
 
 

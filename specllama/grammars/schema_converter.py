@@ -8,8 +8,6 @@ from typing import Any
 
 from llama_cpp.llama_grammar import STRING_FORMAT_RULES, SchemaConverter
 
-from .schema_support import passed_over
-
 _LONGEST = 20_000_000  # characters
 _OF_EACH = 16  # characters around a thing that is repeated
 _OF_VISIT = 100  # of a part of the schema; what is referred to may be visited again and again
@@ -28,17 +26,6 @@ class TooLargeError(ValueError):
         )
 
 
-def parts_passed_over(schema: str) -> list[str]:
-    """What of a schema its grammar does not enforce: each with the name of the part.
-
-    Raises:
-        TooLargeError: the grammar would be too long.
-        Exception: whatever the converter raises.
-    """
-    converter = _visited(schema)
-    return list(dict.fromkeys(converter.passed_over))
-
-
 def grammar_of_schema(schema: str) -> str:
     """What llama_cpp's ``json_schema_to_gbnf`` gives.
 
@@ -46,21 +33,9 @@ def grammar_of_schema(schema: str) -> str:
         TooLargeError: it would be too long.
         Exception: whatever that raises.
     """
-    converter = _visited(schema)
-    return str(converter.format_grammar())
-
-
-def _visited(schema: str) -> Any:
     converter: Any = _Converter()
-    try:
-        resolved = converter.resolve_refs(json.loads(schema), "stdin")
-    except AssertionError as error:
-        reference = re.search(r"ref stdin(\S*):", str(error))
-        if reference is None:
-            raise
-        raise ValueError(f"$ref {reference[1]!r:.80} leads to nothing in the schema: define it there") from error
-    converter.visit(resolved, "")
-    return converter
+    converter.visit(converter.resolve_refs(json.loads(schema), "stdin"), "")
+    return str(converter.format_grammar())
 
 
 def _repeated(schema: dict[str, Any]) -> tuple[tuple[str, ...], str]:
@@ -92,32 +67,15 @@ class _Converter(SchemaConverter):
         super().__init__(**settings)  # type: ignore[no-untyped-call]
         self._num_written = 0
         self._known: set[tuple[str, str]] = set()
-        self._named: dict[str, str] = {}  # what each reference's last part has stood for
-        self._seen: set[str] = set()
-        self.passed_over: list[str] = []
 
     def visit(self, schema: Any, name: str) -> Any:
         self._write(_OF_VISIT, "in all")
-        if not isinstance(schema, dict):
-            raise ValueError(
-                f"{name or 'the schema':.80} is {json.dumps(schema)[:80]}: give an object; {{}} allows anything"
-            )
-        found = passed_over(schema, self._refs.get)
-        self.passed_over += [f"{keyword} in {name or 'the schema'!r:.80}" for keyword in found]
         keys, reference = _repeated(schema)
         for key in keys:
             count = schema.get(key)
             if isinstance(count, int):
                 self._write(count * (len(name) + len(reference) + _OF_EACH), f"{key}={str(count)[:_SHOWN]}")
         return super().visit(schema, name)  # type: ignore[no-untyped-call]
-
-    def _resolve_ref(self, ref: str) -> Any:
-        name = ref.split("/")[-1]
-        known = self._rules
-        if self._named.setdefault(name, ref) != ref or (name in known and ref not in self._seen):
-            self.passed_over.append(f"$ref to {name!r:.80}, a name that something else has")
-        self._seen.add(ref)
-        return super()._resolve_ref(ref)  # type: ignore[no-untyped-call]
 
     def _visit_pattern(self, pattern: str, name: str) -> Any:
         for braces in re.findall(r"\{([^}]*)\}", pattern):

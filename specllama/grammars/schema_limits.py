@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import collections
-import json
 import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
+
+from llguidance import LLMatcher
 
 _LONGEST = 100_000  # characters
 _MOST_REPETITIONS = 20_000  # it writes them out: a million take 15 s and 1 GB, a billion all memory
 _DEEPEST = 300  # of all that is referred to, together: it follows references by recursion. 480 need a stack of 1 MB
 _LARGEST_MULTIPLE = 10_000  # of which all together are multiples: as many states has what recognises them
-_MOST_ALTERNATIVES = 256  # of schemas that all hold: it multiplies them out
-_MOST_STEPS = 20  # from one schema to the next
-_MOST_VISITS = 20_000  # of schemas, until their alternatives are counted
-_BESIDE = {"anyOf", "oneOf", "$ref", "properties"}  # what holds together with an allOf beside it
 _COUNTS = ("minItems", "maxItems", "minProperties", "maxProperties")
 
 
-def too_much_for_matcher(text: str) -> str | None:
+def too_much_for_matcher(schema: dict[str, Any], num_characters: int) -> str | None:
     """What of a schema is too much for llguidance, or wrong there; None if it can have it.
 
     Args:
-        text: the schema as JSON.
+        schema: the schema.
+        num_characters: how long it is as JSON.
     """
-    if len(text) > _LONGEST:
-        return f"{len(text)} characters of schema: at most {_LONGEST}"
-    schema = json.loads(text)
+    if num_characters > _LONGEST:
+        return f"{num_characters} characters of schema: at most {_LONGEST}"
     parts = list(_dicts(schema))
     repetitions = sum(_whole(part.get(name)) for part in parts for name in _COUNTS)
     if repetitions > _MOST_REPETITIONS:
@@ -38,8 +33,6 @@ def too_much_for_matcher(text: str) -> str | None:
         return f"multipleOf with a common multiple of more than {_LARGEST_MULTIPLE} steps"
     if _depth_with_references(schema, parts) > _DEEPEST:
         return f"references nested more than {_DEEPEST} deep"
-    if any(map(_Alternatives(schema).too_many, parts)):
-        return f"allOf of more than {_MOST_ALTERNATIVES} combinations of alternatives"
     return next(filter(None, map(_half_followed, parts)), None)
 
 
@@ -48,16 +41,16 @@ def _half_followed(part: dict[str, Any]) -> str | None:
     properties, patterns = part.get("properties"), part.get("patternProperties")
     if isinstance(part.get("items"), list) or "additionalItems" in part:
         return "items as a list (since draft 2020-12 that is prefixItems)"
-    if not isinstance(properties, dict) or not isinstance(patterns, dict):
-        return None
-    for pattern in patterns:
-        try:
-            matching = [name for name in properties if re.search(pattern, name)]
-        except re.error:
-            matching = list(properties)
-        if matching:
-            return f"properties ({matching[0]!r:.80}) that patternProperties names, too"
+    if properties and patterns and isinstance(properties, dict) and isinstance(patterns, dict):
+        return "properties that patternProperties names, too" if _share(properties, patterns) else None
     return None
+
+
+def _share(names: Iterable[str], patterns: Iterable[str]) -> bool:
+    """Whether one of these names follows one of these patterns. Python's re could take forever to find out."""
+    both = {"type": "string", "enum": [*names], "pattern": "|".join(f"(?:{pattern})" for pattern in patterns)}
+    error = LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(both))
+    return not error.startswith("Unsatisfiable")
 
 
 def _dicts(value: Any) -> Iterator[dict[str, Any]]:
@@ -121,56 +114,3 @@ def _referred(schema: Any, reference: str) -> Any:
         else:
             return schema
     return found
-
-
-class _Alternatives:
-    """How many schemas without alternatives a schema is, multiplied out."""
-
-    def __init__(self, schema: Any) -> None:
-        self._schema = schema
-        self._left = _MOST_VISITS
-
-    def too_many(self, part: dict[str, Any]) -> bool:
-        """Whether what this schema's allOf says together has too many."""
-        members = part["allOf"] if isinstance(part.get("allOf"), list) else []
-        if len(members) + bool(part.keys() & _BESIDE) < 2:
-            return False
-        return self._of(part, 0) > _MOST_ALTERNATIVES
-
-    def _of(self, part: Any, depth: int) -> int:
-        self._left -= 1
-        if self._left < 0 or depth > _MOST_STEPS:
-            return _MOST_ALTERNATIVES + 1
-        part = self._resolved(part)
-        count = 1
-        for name in ("anyOf", "oneOf"):
-            if isinstance(part.get(name), list):
-                count *= max(1, self._sum(part[name], depth + 1))
-        if isinstance(part.get("allOf"), list):
-            members = [self._resolved(member) for member in part["allOf"]]
-            for member in [*members, *self._shared(members)]:
-                count = min(count * self._of(member, depth + 1), _MOST_ALTERNATIVES + 1)
-        return min(count, _MOST_ALTERNATIVES + 1)
-
-    def _sum(self, parts: list[Any], depth: int) -> int:
-        total = 0
-        for part in parts:
-            total += self._of(part, depth)
-            if total > _MOST_ALTERNATIVES:
-                break
-        return total
-
-    def _shared(self, members: list[dict[str, Any]]) -> Iterator[Any]:
-        """The schemas of properties that several members have: these hold together, too."""
-        given = [member["properties"] for member in members if isinstance(member.get("properties"), dict)]
-        names = collections.Counter(name for properties in given for name in properties)
-        return (properties[name] for properties in given for name in properties if names[name] > 1)
-
-    def _resolved(self, part: Any) -> dict[str, Any]:
-        for _ in range(_MOST_STEPS):
-            if not isinstance(part, dict) or not isinstance(part.get("$ref"), str):
-                break
-            if not part["$ref"].startswith("#/"):
-                self._left = 0  # whatever it leads to
-            part = _referred(self._schema, part["$ref"])
-        return part if isinstance(part, dict) else {}

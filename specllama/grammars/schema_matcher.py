@@ -1,54 +1,55 @@
-"""JSON schemas that llguidance enforces, where it is installed (the extra ``schemas``)."""
+"""What a JSON schema allows among a model's tokens, by llguidance."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.util
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from llama_cpp.llama_grammar import LlamaGrammar
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-from .schema_closed import closed_schema
-from .schema_limits import too_much_for_matcher
+from specllama import _core
+from specllama.backend import libllama
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from .schema import LIMITS, SchemaGrammar, reason_of
 
-_LONGEST_REASON = 200  # characters: it quotes the schema
-_NUM_BYTES = 256
-# At most one blank, behind a comma or a colon. Where llguidance may put blanks anywhere, it takes any number of them,
-# whatever the pattern for one is, and a model may go on with them until its tokens are used up.
-# A schema's own "x-guidance" changes none of it.
-_OPTIONS = {
-    "whitespace_flexible": False,
-    "whitespace_pattern": None,
-    "item_separator": ", ?",
-    "key_separator": ": ?",
-    "lenient": False,
-    "coerce_one_of": False,
-}
+_EVERY_BYTE = frozenset(bytes([byte]) for byte in range(256))
+_MOST_FIRST = 8  # matchers of the last schemas, at their beginnings: to make one takes longer than to copy it
 
 
-class NotEnforcedError(ValueError):
-    """Llguidance cannot enforce a schema. Says why."""
+class SchemaVocabulary:
+    """A model's tokens as llguidance knows them. Made once for a model, because it takes a while."""
 
+    def __init__(self, vocab: int, eos: int) -> None:
+        """Takes libllama's vocabulary, and the token that the model's file says to end a text."""
+        pieces, ends = _core.token_pieces(libllama.API, vocab)
+        if not ends:  # llguidance needs one
+            pieces.append(b"\xff<end>")
+        end = eos if eos in ends else ends[0] if ends else len(pieces) - 1
+        tokenizer = _tokenizer(vocab, pieces, end)
+        self.ends = ends
+        """The tokens that end a text."""
+        self.first = functools.lru_cache(_MOST_FIRST)(functools.partial(_matcher, tokenizer))
+        """Gives the matcher of llguidance's grammar, to be copied."""
 
-class SchemaGrammar(LlamaGrammar):
-    """A JSON schema that llguidance enforces. To whoever knows llama_cpp's grammars it is the one made by llama_cpp."""
+    def matcher(self, grammar: SchemaGrammar) -> SchemaMatcher:
+        """Follows a schema from its beginning."""
+        return SchemaMatcher(self.first(grammar.matched).deep_copy(), frozenset(self.ends))
 
-    def __init__(self, gbnf: str, matched: str) -> None:
-        super().__init__(_grammar=gbnf)
-        self.matched = matched
-        """llguidance's grammar."""
+    def constraint(self, grammar: SchemaGrammar) -> _core.MaskConstraint:
+        """The same for the native loop."""
+        return _core.MaskConstraint(self.ends, self.matcher(grammar))
+
+    def processor(self, grammar: SchemaGrammar) -> SchemaProcessor:
+        """The same as a logits processor, for llama.cpp's own samplers."""
+        return SchemaProcessor(self.matcher(grammar), self.ends)
 
 
 class SchemaMatcher:
     """Says what may come next, by llguidance's matcher, which goes along with the text, and back."""
 
-    def __init__(self, matcher: Any, ends: frozenset[int]) -> None:
+    def __init__(self, matcher: LLMatcher, ends: frozenset[int]) -> None:
         self._matcher = matcher
         self._ends = ends
         self._steps = np.empty(0, dtype=np.intc)
@@ -66,11 +67,11 @@ class SchemaMatcher:
         """
         self._go_behind(recent)
         matcher = self._matcher
-        mask: bytes = matcher.compute_bitmask()
-        may_end: bool = matcher.is_accepting()
+        mask = matcher.compute_bitmask()
+        may_end = matcher.is_accepting()
         forced = matcher.compute_ff_tokens()
         if matcher.is_error() or (matcher.is_stopped() and not may_end):
-            raise ValueError(f"the JSON schema cannot be followed any further ({_reason(matcher)}): simplify it")
+            raise ValueError(f"the JSON schema cannot be followed any further ({reason_of(matcher)}): simplify it")
         return mask, may_end, forced[0] if forced else -1
 
     def _go_behind(self, recent: npt.NDArray[np.intc]) -> None:
@@ -86,78 +87,63 @@ class SchemaMatcher:
         self._steps = recent
 
 
-def has_matcher() -> bool:
-    """Whether llguidance is installed."""
-    return importlib.util.find_spec("llguidance") is not None
+class SchemaProcessor:
+    """Lets through what a matcher allows. For one generation."""
+
+    def __init__(self, matcher: SchemaMatcher, ends: list[int]) -> None:
+        self._matcher = matcher
+        self._ends = ends
+        self._prompt_size = -1
+
+    def __call__(self, input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]) -> npt.NDArray[np.single]:
+        """The scores [n_vocab], -inf for what may not come next."""
+        if self._prompt_size < 0:
+            self._prompt_size = len(input_ids)
+        mask, may_end, _ = self._matcher(input_ids[self._prompt_size :])
+        allowed = np.zeros(len(scores), dtype=bool)
+        bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), bitorder="little")[: len(scores)]
+        allowed[: len(bits)] = bits
+        allowed[self._ends] = may_end
+        return np.where(allowed, scores, np.single(-np.inf))
 
 
-def matched_schema(text: str) -> str:
-    """The grammar by which llguidance enforces a schema, all of it.
+class SchemaPieces:
+    """A vocabulary in which some texts cannot be written, as llguidance asks of it.
 
-    Args:
-        text: the schema as JSON.
-
-    Raises:
-        NotEnforcedError: it cannot, or is not installed.
+    Takes the longest token that fits, which need not be the model's way: llguidance guesses by it, no more.
     """
-    if not has_matcher():
-        raise NotEnforcedError('it is not installed: pip install "specllama[schemas]"')
-    return _matched(text)
 
-
-@functools.lru_cache(maxsize=32)
-def _matched(text: str) -> str:
-    reason = too_much_for_matcher(text)
-    if reason is not None:
-        raise NotEnforcedError(reason)
-    grammar = _checked(text)
-    closed = closed_schema(text)
-    if closed is None:
-        return grammar
-    with contextlib.suppress(NotEnforcedError):
-        return _checked(closed)
-    return grammar
-
-
-def _checked(text: str) -> str:
-    """The grammar of a schema, if there are answers and llguidance passes nothing over."""
-    from llguidance import LLMatcher
-
-    try:
-        grammar: str = LLMatcher.grammar_from_json_schema(text, overrides=_OPTIONS)
-    except ValueError as error:
-        raise NotEnforcedError(_cut(str(error))) from None
-    matcher = LLMatcher(_tokens_of_bytes(), grammar, log_level=0)
-    if not matcher.is_error():
-        matcher.compute_bitmask()
-    warnings = [] if matcher.is_error() else matcher.get_grammar_warnings()
-    if matcher.is_stopped() or warnings:  # after an error, too
-        raise NotEnforcedError(_cut("; ".join(warnings)) or _reason(matcher))
-    return grammar
-
-
-def _reason(matcher: Any) -> str:
-    error = _cut(matcher.get_error())
-    return "no answer would be valid" if error in ("", "NoExtension", "NoExtensionBias") else error
-
-
-def _cut(message: str) -> str:
-    return ascii(message.partition("\n")[0])[1:-1][:_LONGEST_REASON]
-
-
-@functools.cache
-def _tokens_of_bytes() -> Any:
-    """The smallest vocabulary: enough to find out whether a schema can be followed."""
-    import llguidance
-
-    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()))
-
-
-class _Bytes:
-    """What llguidance asks of a tokenizer."""
-
-    eos_token_id = _NUM_BYTES
     bos_token_id = None
-    special_token_ids = (_NUM_BYTES,)
-    tokens = (*(bytes([byte]) for byte in range(_NUM_BYTES)), b"<end>")
-    __call__: Callable[..., list[int]] = staticmethod(list)
+
+    def __init__(self, tokens: Sequence[bytes], end: int) -> None:
+        """Takes what each token adds to a text, and the one that ends a text."""
+        self.tokens = tokens
+        self.eos_token_id = end
+        self.special_token_ids = (end,)
+        self._known = {piece: token for token, piece in enumerate(tokens) if piece[:1] != b"\xff"}
+        self._longest = max(map(len, self._known), default=0)
+
+    def __call__(self, text: bytes) -> list[int]:
+        """The tokens of a text, up to what none of them has."""
+        found = []
+        while text:
+            sizes = range(min(self._longest, len(text)), 0, -1)
+            size = next((size for size in sizes if text[:size] in self._known), 0)
+            if not size:
+                break
+            found.append(self._known[text[:size]])
+            text = text[size:]
+        return found
+
+
+def _matcher(tokenizer: LLTokenizer, matched: str) -> LLMatcher:
+    return LLMatcher(tokenizer, matched, log_level=0, limits=LIMITS)
+
+
+def _tokenizer(vocab: int, pieces: list[bytes], end: int) -> LLTokenizer:
+    if not _EVERY_BYTE.issubset(pieces):  # llama_tokenize would end the process at a byte that no token has
+        return LLTokenizer(TokenizerWrapper(SchemaPieces(pieces, end)))
+    made: LLTokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # its stubs lack it
+        tokens=pieces, vocab_ptr=vocab, tokenize_fptr=libllama.address_of("llama_tokenize"), eos_token=end
+    )
+    return made

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.backend.base_class import BaseLlama
-from specllama.engine.schema_constraint import SchemaProcessor
-from specllama.grammars.schema_matcher import SchemaGrammar
+from specllama.engine.schema_constraint import schema_vocabulary
+from specllama.grammars.schema import SchemaGrammar
 
 if TYPE_CHECKING:
     from specllama.engine.request import Request
@@ -26,7 +26,7 @@ class LlamaCppSampler:
         self._context = llama._ctx
         grammar = request.grammar
         if isinstance(grammar, SchemaGrammar):
-            processors = llama_cpp.LogitsProcessorList([*processors, SchemaProcessor(llama, grammar)])
+            processors = llama_cpp.LogitsProcessorList([*processors, schema_vocabulary(llama).processor(grammar)])
             grammar = None
         self._processors = processors
         self._biased = list(request.logit_bias)

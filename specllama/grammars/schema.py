@@ -1,0 +1,144 @@
+"""JSON schemas as llguidance enforces them: all of a schema, or a reason why not."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from llama_cpp.llama_grammar import LlamaGrammar
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from .schema_limits import too_much_for_matcher
+
+_LONGEST_REASON = 200  # characters: it quotes the schema
+# At most one blank, behind a comma or a colon. Where llguidance may put blanks anywhere, it takes any number of them,
+# whatever the pattern for one is, and a model may go on with them until its tokens are used up.
+# A schema's own "x-guidance" changes none of it.
+_OPTIONS: Any = {
+    "whitespace_flexible": False,
+    "whitespace_pattern": None,
+    "item_separator": ", ?",
+    "key_separator": ": ?",
+    "lenient": False,
+    "coerce_one_of": False,
+}
+# An object with 500 optional properties may go on in 2000 ways, which is the most by default. Work is limited apart.
+LIMITS = LLParserLimits(max_items_in_row=50_000)
+_BYTES = LLTokenizer("byte")  # the smallest vocabulary, which is enough to find out whether a schema can be followed
+# Where schemas are in a schema. The value of an "enum" may look like one, and is none.
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_ONE = ("items", "additionalProperties")
+_TOGETHER = ("anyOf", "oneOf", "allOf", "$ref", "properties")  # of which one alone says what an object's properties are
+_OTHERS = ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "minProperties")
+
+
+class NotEnforcedError(ValueError):
+    """Llguidance cannot enforce a schema. Says why."""
+
+
+class SchemaGrammar(LlamaGrammar):
+    """A JSON schema that llguidance enforces. To whoever knows llama_cpp's grammars it is the one made by llama_cpp."""
+
+    def __init__(self, gbnf: str, matched: str) -> None:
+        super().__init__(_grammar=gbnf)
+        self.matched = matched
+        """llguidance's grammar."""
+
+
+@functools.lru_cache(maxsize=32)
+def matched_schema(text: str) -> str:
+    """The grammar by which llguidance enforces a schema, all of it.
+
+    Objects have the properties that the schema names, and no others where it does not speak of others: a model could
+    add properties forever. llama_cpp's grammars of schemas have no others either.
+
+    Args:
+        text: the schema as JSON.
+
+    Raises:
+        NotEnforcedError: there is none.
+    """
+    schema = json.loads(text)
+    if not isinstance(schema, dict):
+        raise NotEnforcedError(f"it is {_cut(text)}: give an object; {{}} allows anything")
+    reason = too_much_for_matcher(schema, len(text))
+    if reason is not None:
+        raise NotEnforcedError(reason)
+    grammar = _checked(text)
+    if _close(schema):
+        with contextlib.suppress(NotEnforcedError):
+            return _checked(json.dumps(schema))
+    return grammar
+
+
+def reason_of(matcher: LLMatcher) -> str:
+    """Why a matcher has stopped where a text may not end."""
+    error = _cut(matcher.get_error())
+    return "no answer would be valid" if error in ("", "NoExtension", "NoExtensionBias") else error
+
+
+def _checked(text: str) -> str:
+    """The grammar of a schema, if there are answers and llguidance passes nothing over."""
+    try:
+        grammar = LLMatcher.grammar_from_json_schema(text, overrides=_OPTIONS)
+    except ValueError as error:
+        raise NotEnforcedError(f"llguidance says: {_cut(str(error))}") from None
+    matcher = LLMatcher(_BYTES, grammar, log_level=0, limits=LIMITS)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    warnings = [] if matcher.is_error() else matcher.get_grammar_warnings()
+    if matcher.is_stopped() or warnings:  # after an error, too
+        raise NotEnforcedError(f"llguidance says: {_cut('; '.join(warnings)) or reason_of(matcher)}")
+    return grammar
+
+
+def _cut(message: str) -> str:
+    return ascii(message.partition("\n")[0])[1:-1][:_LONGEST_REASON]
+
+
+def _close(schema: dict[str, Any]) -> bool:
+    """Closes the objects in a schema. Gives whether there are any.
+
+    Schemas that hold together are left as they are: what one of them does not name another one may require.
+    """
+    parts = list(_schemas(schema))
+    if any(map(_hold_together, parts)):
+        return False
+    open_objects = [part for part in parts if _is_open(part)]
+    for part in open_objects:
+        part["additionalProperties"] = False
+    return bool(open_objects)
+
+
+def _is_open(part: dict[str, Any]) -> bool:
+    properties, required = part.get("properties"), part.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list) or any(name in part for name in _OTHERS):
+        return False
+    return bool(properties) and all(isinstance(name, str) and name in properties for name in required)
+
+
+def _hold_together(part: dict[str, Any]) -> bool:
+    members = part.get("allOf")
+    several = isinstance(members, list) and len(members) > 1
+    return several or sum(name in part for name in _TOGETHER) > 1
+
+
+def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """All schemas in a schema."""
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, dict):
+            continue
+        yield part
+        for name, inner in part.items():
+            if name in _LISTS and isinstance(inner, list):
+                waiting += inner
+            elif name in _MAPS and isinstance(inner, dict):
+                waiting += inner.values()
+            elif name in _ONE:
+                waiting.append(inner)
