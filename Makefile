@@ -57,7 +57,7 @@ warnings: $(VENV)/.venv ## Build with -Wall -Wextra -Werror on GCC and Clang
 	@set -e; for compiler in $(COMPILERS); do \
 		echo "== $$compiler, warnings are errors"; \
 		$(RUN) cmake -S . -B build/warnings-$$compiler -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=$$compiler \
-			-DSPECLLAMA_WERROR=ON -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" \
+			-DSPECLLAMA_WERROR=ON -DSPECLLAMA_TESTS=ON -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" \
 			-Dpybind11_DIR="$$($(BIN)/python -m pybind11 --cmakedir)"; \
 		$(RUN) cmake --build build/warnings-$$compiler; \
 	done
@@ -78,11 +78,11 @@ $(VENV)/.venv: scripts/preflight.py
 	$(PIP) install $(BUILD_TOOLS)
 	@touch $@
 
-# Without build isolation, so that CMake recompiles only what changed. The dependencies come second: an error in our own
+# Without build isolation, so that CMake recompiles only what changed. SPECLLAMA_TESTS: with what only tests need. The dependencies come second: an error in our own
 # sources shows within a minute, before llama.cpp is compiled. pip's cache of wheels does not know CMAKE_ARGS: the last
 # command warns of a llama.cpp from there that would crash on this machine, see docs/troubleshooting.md.
 $(VENV)/.installed: $(VENV)/.venv $(SOURCES)
-	$(PIP) install --no-build-isolation --no-deps .
+	$(PIP) install --no-build-isolation --no-deps --config-settings=cmake.define.SPECLLAMA_TESTS=ON .
 	@$(BIN)/python -c "import importlib.util as u, sys; sys.exit(u.find_spec('llama_cpp') is None)" || printf '%s\n' "" \
 		"Next: llama-cpp-python, which is compiled from source the first time: about 8 minutes on two cores." \
 		"pip says 'still running...' meanwhile. Build it for a GPU as its own documentation says (CMAKE_ARGS)." ""

@@ -27,7 +27,7 @@ import numpy as np
 import recorded
 
 import specllama
-from specllama._core import _test
+from specllama import _core_test as _test
 from specllama.backend.cpu import default_threads
 from specllama.evidence.answer import answer
 from specllama.evidence.machine import describe_machine

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 build=build/tidy
 mkdir -p build
-cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DSPECLLAMA_TESTS=ON \
     -DPython_EXECUTABLE="$(command -v python)" -Dpybind11_DIR="$(python -m pybind11 --cmakedir)" >"$build.log" 2>&1 ||
     { cat "$build.log" >&2; exit 1; }
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import recorded
 
-from specllama._core import _test
+from specllama import _core_test as _test
 from specllama.backend.cpu import cpu_name
 
 Tokens = npt.NDArray[np.int32]

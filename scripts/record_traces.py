@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 import specllama
-from specllama._core import _test
+from specllama import _core_test as _test
 from specllama.evidence.answer import answer
 from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts

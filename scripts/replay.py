@@ -24,7 +24,7 @@ sys.path.append(str(ROOT / "tests"))
 from parallel_simulation import ParallelSimulation  # noqa: E402
 from simulation import Curve, Machine, Simulation, Text, curve  # noqa: E402
 
-from specllama._core import _test  # noqa: E402
+from specllama import _core_test as _test  # noqa: E402
 
 TRACES = sorted((ROOT / "docs" / "data").glob("traces-*.json"))
 MOST = 64  # what "auto" drafts at most

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from simulation import MOST, Curve
 
-from specllama._core import _test
+from specllama import _core_test as _test
 
 Expectation = _test.Expectation
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from simulation import MOST, Decodes, Machine, Simulation
 
-from specllama._core import _test
+from specllama import _core_test as _test
 
 SIZES = range(1, MOST + 2)  # that are known at first
 

@@ -1,7 +1,7 @@
 """A target and a draft that exist only as numbers: what their batches cost, and which drafted tokens would be right.
 
-Drives `specllama._test.Pace` as the native drafter does, and compares it with what plain decoding and fixed numbers of
-drafted tokens would have taken for the same text.
+Drives `Pace` of `specllama._core_test` as the native drafter does, and compares it with what plain decoding and fixed
+numbers of drafted tokens would have taken for the same text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from structs import values
 
-from specllama._core import _test
+from specllama import _core_test as _test
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

@@ -12,7 +12,7 @@ import pytest
 from test_continuing import logits_behind
 from test_logits_processors import processors
 
-from specllama._core import _test
+from specllama import _core_test as _test
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllama import _core
-from specllama._core import _test
+from specllama import _core_test as _test
 
 FAST = [name for name in _core.instruction_sets() if name != "plain"]
 TYPES = [np.float16, np.float32]

@@ -26,7 +26,7 @@ from test_distribution import (
 )
 
 from specllama import _core
-from specllama._core import _test
+from specllama import _core_test as _test
 
 if TYPE_CHECKING:
     from conftest import MakeBase, TinyFiles

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from structs import values
 
 import specllama
-from specllama._core import _test
+from specllama import _core_test as _test
 from specllama.costs import files as cost_cache
 from specllama.costs import learned as cost_memory
 from specllama.costs.key import cost_key

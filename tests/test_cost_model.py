@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import TARGETS
 
-from specllama._core import _test
+from specllama import _core_test as _test
 
 STEPPED = {1: 1.0, 2: 1.63, 3: 2.17, 4: 1.69, 5: 2.65, 6: 3.2}
 """Four tokens cost less than three."""

@@ -17,7 +17,7 @@ import reference as ref
 from llama_chain import llama_cpp_probs
 
 from specllama import _core
-from specllama._core import _test
+from specllama import _core_test as _test
 
 if TYPE_CHECKING:
     from conftest import MakeBase

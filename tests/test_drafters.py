@@ -10,7 +10,7 @@ from engine import Engine
 from structs import values
 
 from specllama import _core
-from specllama._core import _test
+from specllama import _core_test as _test
 from specllama.drafts.draft import TEXT_DRAFTERS
 from specllama.token import Origin
 

@@ -19,7 +19,7 @@ from test_engine_statistics import LEVEL, OFF, VOCAB, Scorer, chi_square, core_s
 from test_engine_statistics import sequence_probabilities as probabilities_of_sequences
 
 from specllama import _core
-from specllama._core import _test
+from specllama import _core_test as _test
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles

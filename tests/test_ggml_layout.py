@@ -17,7 +17,7 @@ import pytest
 from release_source import unpacked
 from test_abi_headers import ROOT, VERSIONS, compiler  # noqa: F401
 
-from specllama import _core
+from specllama import _core, _core_test
 from specllama.backend.ggml import CpuBackend
 
 INSIDES = re.compile(r"[^/]+/vendor/llama\.cpp/ggml/(?:include|src)/((?:ggml-cpu/)?[^/]+\.h)")
@@ -134,7 +134,7 @@ def test_a_known_layout_is_found_whatever_library_has_it(
     registry = version_of(version)
     # A buffer of the loaded library tells by where its type stands how many functions it has, so only that is asked
     # of it; nothing of ours is offered to it here.
-    _core._test.probe_ggml(made, ctypes.addressof(registry))
+    _core_test.probe_ggml(made, ctypes.addressof(registry))
 
 
 @needs_known_platform
@@ -147,7 +147,7 @@ def test_one_more_function_is_refused(
     made = {name: place + (place >= known[inserted_before]) for name, place in known.items()}
     registry = version_of(version)
     with pytest.raises(RuntimeError, match="a buffer type's functions are elsewhere"):
-        _core._test.probe_ggml(library(made), ctypes.addressof(registry))
+        _core_test.probe_ggml(library(made), ctypes.addressof(registry))
 
 
 @needs_known_platform
@@ -157,7 +157,7 @@ def test_a_layout_of_another_version_is_refused(
 ) -> None:
     registry = version_of(version)
     with pytest.raises(RuntimeError, match="a buffer type's functions are elsewhere"):
-        _core._test.probe_ggml(library(BUFFER_TYPE[known]), ctypes.addressof(registry))
+        _core_test.probe_ggml(library(BUFFER_TYPE[known]), ctypes.addressof(registry))
 
 
 @needs_known_platform
@@ -165,7 +165,7 @@ def test_a_layout_of_another_version_is_refused(
 def test_a_version_that_is_not_known_is_refused(library: Callable[..., dict[str, int]], version: int) -> None:
     registry = version_of(version)
     with pytest.raises(RuntimeError, match=f"its backends' interface has the version {version}"):
-        _core._test.probe_ggml(library(BUFFER_TYPE[2]), ctypes.addressof(registry))
+        _core_test.probe_ggml(library(BUFFER_TYPE[2]), ctypes.addressof(registry))
 
 
 @needs_known_platform
@@ -175,11 +175,11 @@ def test_a_registry_that_is_not_asked_for_its_functions_is_refused(library: Call
     made["ggml_backend_reg_get_proc_address"] = ctypes.cast(nothing, ctypes.c_void_p).value or 0
     registry = version_of(2)
     with pytest.raises(RuntimeError, match="its backends' functions are not found by their names"):
-        _core._test.probe_ggml(made, ctypes.addressof(registry))
+        _core_test.probe_ggml(made, ctypes.addressof(registry))
 
 
 @needs_known_platform
 def test_the_kernels_are_offered_to_the_loaded_library(cpu: CpuBackend) -> None:
     version = ctypes.cast(cpu.registry, ctypes.POINTER(ctypes.c_int))[0]
     assert version in (1, 2, 3), "look at this ggml's buffer types, and add its interface to ggml_layout.hpp"
-    _core._test.probe_ggml({name: cpu.address(name) for name in _core.ggml_functions()}, cpu.registry)
+    _core_test.probe_ggml({name: cpu.address(name) for name in _core.ggml_functions()}, cpu.registry)

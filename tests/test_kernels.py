@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quantized import TYPES, dequantized_by_ggml, quantized
 
 from specllama import _core
-from specllama._core import _test
+from specllama import _core_test as _test
 
 FAST = [name for name in _core.instruction_sets() if name != "plain"]
 SHAPES = [(16, 1), (37, 3), (1, 2), (64, 8), (48, 9), (5, 70)]

@@ -13,7 +13,7 @@ import pytest
 import tiny_models
 
 import specllama
-from specllama._core import _test
+from specllama import _core_test as _test
 from specllama.backend.kernel_use import use_of
 from specllama.backend.prepare import prepare_backend
 from specllama.models.quantize import quantize

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pace_driver import Driver, Expectation, decided, looked_up
 from simulation import DRAFT, MOST, TARGETS, curve
 
-from specllama._core import _test
+from specllama import _core_test as _test
 
 START = 10
 """Pace.before() where no token of the model came before."""

@@ -6,7 +6,7 @@ import pytest
 from pace_driver import Driver, Expectation, decided, looked_up
 from simulation import DRAFT, MOST, TARGETS, curve
 
-from specllama._core import _test
+from specllama import _core_test as _test
 
 
 def test_plain_decoding_is_measured_first_and_every_hundred_rounds() -> None:

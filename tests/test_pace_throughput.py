@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from simulation import FIXED_DRAFTERS, TARGETS, Machine, Simulation, Text, make_text, throughput
 
-from specllama._core import _test
+from specllama import _core_test as _test
 
 LENGTH = 128
 SEEDS = range(8)

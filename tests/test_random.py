@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from specllama._core import _test
+from specllama import _core_test as _test
 
 AXES = ("seed", "stream", "position", "token")
 # All draws are fixed, so nothing here is flaky; the level says how surprising the fixed draws may be.

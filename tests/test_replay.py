@@ -12,7 +12,7 @@ import record_traces
 import replay
 from simulation import Machine
 
-from specllama._core import _test
+from specllama import _core_test as _test
 
 FAST, STEEP = "Q8_0, kernels, Xeon (Sapphire Rapids)", "Q4_K_M, llama.cpp, EPYC (Zen 4)"
 

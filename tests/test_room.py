@@ -16,7 +16,7 @@ from exact import EXACT_CACHE
 from test_scheduler import prompts, settings_of
 
 import specllama
-from specllama import _core
+from specllama import _core, _core_test
 from specllama.cli import build_parser
 from specllama.commands.arguments import load_llama
 from specllama.parallel.outcomes import Outcomes
@@ -51,7 +51,7 @@ def test_every_text_is_the_one_it_is_alone(
     counters = texts.scheduler.counters
     assert counters.num_pauses > 0
     assert counters.most_texts > 1
-    assert _core._test.num_generating(texts.scheduler) == 0
+    assert _core_test.num_generating(texts.scheduler) == 0
     alone.close()
 
 
@@ -128,7 +128,7 @@ def test_short_texts_do_not_starve_a_long_one(tiny_files: TinyFiles, open_texts:
     threads = [threading.Thread(target=short, args=(place,)) for place in range(2)]
     for thread in threads:
         thread.start()
-    while _core._test.num_generating(texts.scheduler) < 2:
+    while _core_test.num_generating(texts.scheduler) < 2:
         time.sleep(0.001)
     last = threading.Thread(target=lambda: found.append(texts.generate(2, long, 90, **settings)))
     last.start()

@@ -13,7 +13,7 @@ import pytest
 from engine import Engine
 from scipy import stats
 
-from specllama import _core
+from specllama import _core, _core_test
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -50,7 +50,7 @@ def test_every_text_is_the_one_it_is_alone(
     counters = texts.scheduler.counters
     assert counters.most_texts == PLACES
     assert counters.num_batches < sum(len(text) for text in expected) / 2
-    assert _core._test.num_generating(texts.scheduler) == 0
+    assert _core_test.num_generating(texts.scheduler) == 0
     alone.close()
 
 
@@ -155,7 +155,7 @@ def test_a_reader_who_takes_their_time_holds_nobody_up(
     for _ in range(100):
         quick.step(1)
     assert texts.scheduler.counters.waiting_seconds < 0.5 * max(1.0, time.perf_counter() - start)
-    assert _core._test.num_generating(texts.scheduler) == 1, "nobody asks for the other's next token"
+    assert _core_test.num_generating(texts.scheduler) == 1, "nobody asks for the other's next token"
     assert len(slow.step(1).tokens) == 1, "it goes on where it was"
     texts.finish()
 
@@ -306,8 +306,8 @@ def test_texts_that_draw_are_counted(tiny_files: TinyFiles, open_texts: Callable
         engines.append(engine)
         for _ in range(3):
             engine.step(8)
-            counts.append(_core._test.num_drawing(texts.scheduler))
+            counts.append(_core_test.num_drawing(texts.scheduler))
     assert seen == {0: [0, 0, 0], 3: [1, 1, 1]}
     for engine in engines:
         engine.finish(3)
-    assert _core._test.num_drawing(texts.scheduler) == 0
+    assert _core_test.num_drawing(texts.scheduler) == 0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structs import values
 
-from specllama._core import _test
+from specllama import _core_test as _test
 
 GRAMS = (4, 2)  # an occurrence agrees in at least so many tokens; the longer ones are looked at first
 MAX_MATCH = 64

@@ -13,7 +13,7 @@ import pytest
 from engine import api
 
 from specllama import _core
-from specllama._core import _test
+from specllama import _core_test as _test
 
 if TYPE_CHECKING:
     from conftest import MakeBase

@@ -15,7 +15,7 @@ from random_models import PAIRS, VOCAB
 from structs import values
 
 from specllama import _core
-from specllama._core import _test
+from specllama import _core_test as _test
 
 FORMS = ("sparse", "dense")
 

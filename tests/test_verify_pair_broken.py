@@ -14,7 +14,7 @@ import tiny_models as tiny
 
 import specllama
 from specllama import _core, verify
-from specllama._core import _test
+from specllama import _core_test as _test
 from specllama.engine.generation import Generation
 from specllama.engine.memory import sequence_of
 from specllama.evidence.scorer import Scorer

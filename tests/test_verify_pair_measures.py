@@ -16,7 +16,7 @@ import reference as ref
 import scipy.stats
 
 from specllama import _core
-from specllama._core import _test
+from specllama import _core_test as _test
 from specllama.engine.request import Request
 from specllama.evidence.scorer import scorer_of
 from specllama.evidence.statistics import goodness_of_fit

@@ -25,16 +25,4 @@ void bind_speculator(pybind11::module_ & module);    // the loop
 void bind_kernels(pybind11::module_ & module);       // the kernels, and the buffer type that llama.cpp is offered
 void bind_buffer_types(pybind11::module_ & module);  // ggml's own list of buffer types
 
-// What only tests use: specllama._core._test.
-void bind_memory_pages_for_tests(pybind11::module_ & module);
-void bind_ggml_probe_for_tests(pybind11::module_ & module);
-void bind_noise_for_tests(pybind11::module_ & module);
-void bind_rules_for_tests(pybind11::module_ & module);
-void bind_constraints_for_tests(pybind11::module_ & module);
-void bind_lookup_for_tests(pybind11::module_ & module);
-void bind_pace_for_tests(pybind11::module_ & module);
-void bind_decoding_for_tests(pybind11::module_ & module);
-void bind_products_for_tests(pybind11::module_ & module);
-void bind_attention_for_tests(pybind11::module_ & module);
-
 }  // namespace specllama

@@ -1,22 +1,5 @@
-// The Python module specllama._core, and its submodule for tests.
+// The Python module specllama._core.
 #include "bindings/bindings.hpp"
-
-namespace {
-
-void bind_tests(pybind11::module_ module) {
-    specllama::bind_noise_for_tests(module);
-    specllama::bind_rules_for_tests(module);
-    specllama::bind_constraints_for_tests(module);
-    specllama::bind_lookup_for_tests(module);
-    specllama::bind_pace_for_tests(module);
-    specllama::bind_decoding_for_tests(module);
-    specllama::bind_products_for_tests(module);
-    specllama::bind_attention_for_tests(module);
-    specllama::bind_memory_pages_for_tests(module);
-    specllama::bind_ggml_probe_for_tests(module);
-}
-
-}  // namespace
 
 PYBIND11_MODULE(_core, module) {
     module.doc() = "The native loop of specllama. Use specllama.Llama instead.";
@@ -34,5 +17,4 @@ PYBIND11_MODULE(_core, module) {
     specllama::bind_speculator(module);
     specllama::bind_kernels(module);
     specllama::bind_buffer_types(module);
-    bind_tests(module.def_submodule("_test", "What the tests compare with its definition. Nothing else uses it."));
 }

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "bindings/bindings.hpp"
 #include "bindings/instruction_sets.hpp"
+#include "bindings/test/parts.hpp"
 #include "kernels/attention.hpp"
 
 namespace py = pybind11;

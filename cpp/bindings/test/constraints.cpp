@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "bindings/bindings.hpp"
+#include "bindings/test/parts.hpp"
 #include "math/constraint.hpp"
 #include "math/sequence_breakers.hpp"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bindings/arrays.hpp"
-#include "bindings/bindings.hpp"
+#include "bindings/test/parts.hpp"
 #include "llama/sequence.hpp"
 #include "loop/scheduler.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <pybind11/stl.h>
 
-#include "bindings/bindings.hpp"
+#include "bindings/test/parts.hpp"
 
 namespace py = pybind11;
 

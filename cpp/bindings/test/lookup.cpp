@@ -1,7 +1,7 @@
 // Where the end of a text has occurred before.
 #include "bindings/arrays.hpp"
-#include "bindings/bindings.hpp"
 #include "bindings/result_struct.hpp"
+#include "bindings/test/parts.hpp"
 #include "pacing/suffix_index.hpp"
 
 namespace py = pybind11;

@@ -1,7 +1,7 @@
 // What the system is told about the pages that weights are in.
 #include "ggml_plugin/memory_pages.hpp"
 
-#include "bindings/bindings.hpp"
+#include "bindings/test/parts.hpp"
 
 namespace py = pybind11;
 

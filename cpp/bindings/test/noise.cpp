@@ -1,7 +1,7 @@
 // Random numbers, and what is drawn with them.
 #include "math/random.hpp"
 
-#include "bindings/bindings.hpp"
+#include "bindings/test/parts.hpp"
 #include "math/distribution.hpp"
 
 namespace py = pybind11;

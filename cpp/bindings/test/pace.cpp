@@ -11,8 +11,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "bindings/bindings.hpp"
 #include "bindings/result_struct.hpp"
+#include "bindings/test/parts.hpp"
 #include "drafters/grammar.hpp"
 #include "drafters/lookup.hpp"
 #include "drafters/model.hpp"

@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "bindings/bindings.hpp"
 #include "bindings/instruction_sets.hpp"
+#include "bindings/test/parts.hpp"
 #include "kernels/block.hpp"
 #include "kernels/matrix_product.hpp"
 

@@ -3,8 +3,8 @@
 
 #include <stdexcept>
 
-#include "bindings/bindings.hpp"
 #include "bindings/result_struct.hpp"
+#include "bindings/test/parts.hpp"
 #include "math/rules/block.hpp"
 #include "math/rules/coupled.hpp"
 #include "math/rules/rejection.hpp"

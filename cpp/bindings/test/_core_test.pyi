@@ -1,4 +1,4 @@
-# Written by hand, as __init__.pyi is.
+# Written by hand, as that of _core is.
 """What the tests compare with its definition. Nothing else uses it."""
 
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from collections.abc import Sequence as Items
 import numpy as np
 import numpy.typing as npt
 
-from . import Constraint, Distribution, Scheduler, Sequence, SequenceBreakers
+from specllama._core import Constraint, Distribution, Scheduler, Sequence, SequenceBreakers
 
 def overlap(p: Distribution, q: Distribution) -> float: ...
 def sample(dist: Distribution, u: float) -> int: ...

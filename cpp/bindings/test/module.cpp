@@ -1,0 +1,17 @@
+// The Python module specllama._core_test: what the tests compare with its definition. No wheel of a user's has it.
+#include "bindings/test/parts.hpp"
+
+PYBIND11_MODULE(_core_test, module) {
+    module.doc() = "What the tests compare with its definition. Nothing else uses it.";
+    pybind11::module_::import("specllama._core");  // whose types are taken and returned here
+    specllama::bind_noise_for_tests(module);
+    specllama::bind_rules_for_tests(module);
+    specllama::bind_constraints_for_tests(module);
+    specllama::bind_lookup_for_tests(module);
+    specllama::bind_pace_for_tests(module);
+    specllama::bind_decoding_for_tests(module);
+    specllama::bind_products_for_tests(module);
+    specllama::bind_attention_for_tests(module);
+    specllama::bind_memory_pages_for_tests(module);
+    specllama::bind_ggml_probe_for_tests(module);
+}
