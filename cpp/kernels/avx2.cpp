@@ -55,7 +55,7 @@ struct Avx2 : Avx2Lanes {
         constexpr bool long_sums = layout.span != 16 && room(layout.largest()) >= 8;
         Lanes total[columns];
         Lanes part[columns];
-        begin<Avx2, type, columns>(tile, total);
+        begin<Avx2, type, columns>(tile, 0, total);
         for (int sub = 0; sub < layout.values / 32; ++sub) {
             prefetch<Avx2, type>(panel, first_row, sub);
             const uint8_t * codes = panel + 64 * (layout.low_bits + layout.high_bits) * sub + 4 * first_row;

@@ -50,7 +50,7 @@ float product(const Layout & layout, const uint8_t * panel, const uint8_t * tile
     const TileShape shape = tile_shape(layout, false);
     const uint8_t * sums = tile + shape.code_bytes * width;
     const int span = layout.span == 0 ? 32 : layout.span;
-    float weighted = 0.0F;  // scale * dot
+    float weighted = 0.0F;  // scale * dot; AVX2 adds integers up, which is the same as long as 24 bits hold the sum
     int32_t lowered = 0;    // minimum or scale * sum
     for (int begin = 0; begin < layout.values; begin += span) {
         int32_t dot = 0;

@@ -28,14 +28,14 @@ struct Vnni : Base {
 
     // 16 values, added to the sums of all columns.
     template <int type, int columns>
-    static void add_half(const uint8_t * codes, int half, const uint8_t * tile, bool fresh, Lanes (&dot)[columns]) {
+    static void add_half(const uint8_t * codes, int half, const uint8_t * tile, Lanes (&dot)[columns]) {
         SPECLLAMA_UNROLL
         for (int index = 0; index < 4; ++index) {
             const Lanes code = unsigned_step<type>(codes, half, index);
             SPECLLAMA_UNROLL
             for (int c = 0; c < columns; ++c) {
                 const Lanes x = Base::spread(int_at(tile + 4 * ((4 * half + index) * columns + c)));
-                dot[c] = Base::dot_bytes(fresh && index == 0 ? Base::spread(int32_t{0}) : dot[c], code, x);
+                dot[c] = Base::dot_bytes(dot[c], code, x);
                 Base::keep(dot[c]);
             }
         }
@@ -59,23 +59,24 @@ struct Vnni : Base {
             prefetch<Vnni, type>(panel, first_row, sub);
             const uint8_t * codes = panel + 64 * (layout.low_bits + layout.high_bits) * sub + 4 * first_row;
             const uint8_t * x = tile + 32 * columns * sub;
+            begin<Vnni, type, columns>(tile, sub, dot);
             if constexpr (layout.span == 0) {
-                begin<Vnni, type, columns>(tile, dot);
-                add_half<type, columns>(codes, 0, x, false, dot);
-                add_half<type, columns>(codes, 1, x, false, dot);
+                add_half<type, columns>(codes, 0, x, dot);
+                add_half<type, columns>(codes, 1, x, dot);
                 for (int c = 0; c < columns; ++c) {
                     weighted[c] = Base::to_floats(dot[c]);
                 }
             } else if constexpr (layout.span == 32) {
                 const Lanes pairs = scales_of<Vnni, type>(panel, sub / 2, first_row);
-                add_half<type, columns>(codes, 0, x, true, dot);
-                add_half<type, columns>(codes, 1, x, false, dot);
+                add_half<type, columns>(codes, 0, x, dot);
+                add_half<type, columns>(codes, 1, x, dot);
                 add_scaled<columns>(dot, Base::to_floats(Base::word(pairs, sub % 2)), weighted);
             } else {
                 const Lanes pairs = scales_of<Vnni, type>(panel, sub, first_row);
-                add_half<type, columns>(codes, 0, x, true, dot);
+                add_half<type, columns>(codes, 0, x, dot);
                 add_scaled<columns>(dot, Base::to_floats(Base::word(pairs, 0)), weighted);
-                add_half<type, columns>(codes, 1, x, true, dot);
+                begin<Vnni, type, columns>(tile, sub, dot);
+                add_half<type, columns>(codes, 1, x, dot);
                 add_scaled<columns>(dot, Base::to_floats(Base::word(pairs, 1)), weighted);
             }
         }

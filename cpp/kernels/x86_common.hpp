@@ -150,23 +150,32 @@ constexpr int offset_of() {
     return layout.is_signed && !Isa::kSignedProducts ? 128 : layout.offset;
 }
 
-// Whether what all values are too large by is taken off before a block's products are added up, as an integer: where
-// there is no scale between both.
+// Whether what all values are too large by is taken off before products become floats: where there is no scale between
+// both, and where values were moved up by 128 to be unsigned. Then the products of 32 values are what they are in every
+// instruction set, and so are all roundings after them.
 template <class Isa, int type>
 constexpr bool begins_below_zero() {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
-    return layout.span == 0 && !layout.has_minimum() && offset_of<Isa, type>() != 0;
+    return (layout.span == 0 || layout.is_signed) && !layout.has_minimum() && offset_of<Isa, type>() != 0;
 }
 
-// What the products of a block are added to.
+// What the products of 32 values of a block, the `sub`-th ones, are added to.
 template <class Isa, int type, int columns>
-inline void begin(const uint8_t * tile, typename Isa::Lanes (&dot)[columns]) {
+inline void begin(const uint8_t * tile, int sub, typename Isa::Lanes (&dot)[columns]) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+    constexpr int offset = offset_of<Isa, type>();
     const uint8_t * sums = tile + tile_shape(layout, Isa::kSignedProducts && layout.is_signed).code_bytes * columns;
     SPECLLAMA_UNROLL
     for (int c = 0; c < columns; ++c) {
-        const int32_t below = begins_below_zero<Isa, type>() ? -offset_of<Isa, type>() * int_at(sums + 4 * c) : 0;
-        dot[c] = Isa::spread(below);
+        if constexpr (!begins_below_zero<Isa, type>()) {
+            dot[c] = Isa::spread(int32_t{0});
+        } else if constexpr (layout.span == 0) {
+            dot[c] = Isa::spread(-offset * int_at(sums + 4 * c));
+        } else {
+            static_assert(layout.span == 32);  // a sum is one of two side by side
+            const typename Isa::Lanes two = Isa::spread(int_at(sums + 4 * (sub / 2 * columns + c)));
+            dot[c] = Isa::dot_words(two, Isa::spread(sub % 2 == 0 ? -offset & 0xFFFF : -offset * 0x10000));
+        }
     }
 }
 
