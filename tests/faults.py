@@ -50,6 +50,17 @@ def finished(command: list[str], **options: Any) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)
 
 
+def trial_that_ends(name: str, end: str) -> dict[str, str]:
+    """Environment variables with which the trial `name` does not run, but ends otherwise.
+
+    Args:
+        name: the module, as `specllama.backend.trial.tried` takes it.
+        end: a signal's name, ``exit 3``, ``hang``, ``silent`` (without an answer), ``refuse WHY`` or ``well``.
+    """
+    path = [str(Path(__file__).parent / "simulated_trials"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"SPECLLAMA_SIMULATED_TRIAL": f"{name}:{end}", "PYTHONPATH": os.pathsep.join(path)}
+
+
 def with_catalog(folder: Path, model: Model, *arguments: str, under: str = HEALTHY) -> list[str]:
     """The command line as if the model were the whole catalog. `folder` is for a script."""
     script = folder / "with_catalog.py"

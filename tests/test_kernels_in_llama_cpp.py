@@ -19,6 +19,7 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 import pytest
+from faults import trial_that_ends
 from quantized import quantized_model
 
 import specllama
@@ -240,9 +241,7 @@ def shown(path: Path, first: str = "", **environment: str) -> subprocess.Complet
 def test_a_trial_that_fails_turns_them_off(
     quantized: Callable[[str], Path], tmp_path: Path, end: str, why: str
 ) -> None:
-    found = shown(
-        quantized("Q4_0"), SPECLLAMA_SIMULATED_TRIAL=f"backend._kernel_trial:{end}", SPECLLAMA_CACHE=str(tmp_path)
-    )
+    found = shown(quantized("Q4_0"), **trial_that_ends("backend._kernel_trial", end), SPECLLAMA_CACHE=str(tmp_path))
     assert found.returncode == 0, found.stderr
     failed = f"their products were tried in a process of their own, and failed: {why}"
     assert found.stdout.splitlines()[0].startswith(f"off: {failed}")

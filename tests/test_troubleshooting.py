@@ -26,7 +26,6 @@ NOT_FOR_USERS = {
     "C++: a function of ggml": "Python looks first",
     "specllama/backend/trial.py: ValueError": "the same",
     "specllama/backend/trial.py: RuntimeError": "for who writes a trial",
-    "specllama/backend/_trial_worker.py: ValueError": "for who writes a test",
     "specllama/models/gguf_values.py: ValueError": "llama.cpp refuses such a file, too: its header is explained then",
     "specllama/server/errors.py: error": "the log's heading of a traceback",
     "problems:  with seed …": "part of where a text differs",

@@ -11,13 +11,10 @@ import faulthandler
 import json
 import os
 import runpy
-import signal
 import sys
-import time
 from typing import NoReturn
 
 _GRACE = 5.0  # seconds; whoever started this process is gone if it still lives then
-_SIMULATED = "SPECLLAMA_SIMULATED_TRIAL"  # for tests: "NAME:END" has the trial NAME end otherwise, see `_simulate`
 
 
 def main(command: list[str]) -> NoReturn:
@@ -31,11 +28,8 @@ def main(command: list[str]) -> NoReturn:
     os.dup2(2, 1)
     _leave_no_core()
     faulthandler.dump_traceback_later(float(seconds) + _GRACE, exit=True)
-    trial, _, end = os.environ.get(_SIMULATED, "").partition(":")
     sys.argv = [name, *arguments]
     try:
-        if trial == name:
-            _simulate(end)
         runpy.run_module(f"specllama.{name}", run_name="__main__", alter_sys=True)
         reason = ""
     except SystemExit as ended:
@@ -53,24 +47,3 @@ def _leave_no_core() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _simulate(end: str) -> None:
-    """Die as a trial can: ``SIGSEGV`` and other signals, ``exit 3``, ``hang``, ``silent``, ``refuse WHY``."""
-    if end.startswith("SIG"):
-        number = signal.Signals[end]
-        with contextlib.suppress(OSError):  # nobody may handle SIGKILL
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    if end.startswith("exit "):
-        sys.stderr.write("what it said last\n")
-        sys.exit(int(end.removeprefix("exit ")))
-    if end == "hang":
-        time.sleep(3600)
-    if end == "silent":
-        os._exit(0)
-    if end.startswith("refuse "):
-        sys.exit(end.removeprefix("refuse "))
-    if end != "well":
-        raise ValueError(f"{_SIMULATED} has the end {end!r}, which there is not")
-    sys.exit(0)
