@@ -6,7 +6,6 @@ import ctypes
 from pathlib import Path
 
 import gguf
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 import structs
@@ -33,10 +32,9 @@ def quantized(weights: npt.NDArray[np.float32], kind: str) -> npt.NDArray[np.uin
     return made
 
 
-def dequantized_by_ggml(weights: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.float32]:
-    """What llama.cpp's own code takes the rows for: [rows, columns]."""
+def dequantized_by_gguf(weights: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.float32]:
+    """What the package gguf, llama.cpp's own in Python, takes the rows for: [rows, columns]."""
     rows = gguf.quants.dequantize(weights, gguf.GGMLQuantizationType[kind])
-    assert llama_cpp.__version__  # the quantizer above is of this release, the dequantizer of the gguf package
     return np.asarray(rows, dtype=np.float32)
 
 

@@ -47,11 +47,17 @@ def assert_same(ours: Any, theirs: Any) -> None:
 
 
 def complete(pair: Pair, prompt: Any = PROMPT, **settings: Any) -> Any:
-    """Both complete greedily; asserts that they agree."""
-    settings = {"temperature": 0.0, "max_tokens": 30, **settings}
-    ours, theirs = (comparable(llm.create_completion(prompt, **settings)) for llm in pair)
+    """Ours, as both complete greedily; asserts that they agree."""
+    ours, theirs = completions(pair, prompt, **settings)
     assert_same(ours, theirs)
     return ours
+
+
+def completions(pair: Pair, prompt: Any = PROMPT, **settings: Any) -> tuple[Any, Any]:
+    """Both complete greedily."""
+    settings = {"temperature": 0.0, "max_tokens": 30, **settings}
+    ours, theirs = (comparable(llm.create_completion(prompt, **settings)) for llm in pair)
+    return ours, theirs
 
 
 def stream(llm: llama_cpp.Llama, prompt: Any = PROMPT, **settings: Any) -> list[Any]:

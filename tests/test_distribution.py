@@ -52,8 +52,8 @@ def assert_same(ours: ref.Array, theirs: ref.Array, tolerance: float) -> None:
     assert abs(ours[worst] - theirs[worst]) <= tolerance, f"number {worst}: {ours[worst]} and {theirs[worst]}"
 
 
-def compare(logits: Logits, chain: ref.Chain, recent: Sequence[int] = ()) -> bool:
-    """Asserts that all three agree. False if there is nothing to compare.
+def assert_all_agree(logits: Logits, chain: ref.Chain, recent: Sequence[int] = ()) -> bool:
+    """All three agree. False if there is nothing to compare.
 
     That is so when a decision is closer than llama.cpp's float32 sums are exact, went the other way, and matters: among
     thousands of tokens there is always a close one, but it has next to no probability.
@@ -132,7 +132,7 @@ def test_grid(n_vocab: int, chain: str, penalties: str) -> None:
     for _ in range(4):
         logits = (3.0 * rng.standard_normal(n_vocab)).astype(np.float32)
         recent = [int(token) for token in np.argsort(-logits)[[0, 2, 0, 5, 1, 0, 3, 2]]]
-        compared += compare(logits, params, recent)
+        compared += assert_all_agree(logits, params, recent)
     assert compared, "every case was too close to call: choose other numbers"
 
 
@@ -144,7 +144,7 @@ def test_large_vocabularies(n_vocab: int, chain: str) -> None:
     logits[rng.integers(n_vocab, size=30)] += 9.0  # a head, as real models have
     recent = [int(token) for token in np.argsort(-logits)[:5]]
     params = dataclasses.replace(CHAINS[chain], repeat_penalty=1.05, logit_bias={int(np.argmax(logits)): -2.0})
-    assert compare(logits, params, recent)
+    assert assert_all_agree(logits, params, recent)
 
 
 @pytest.mark.parametrize("typical_p", [0.2, 0.5, 0.9])
@@ -171,7 +171,7 @@ def test_logits_of_a_model(make_base: MakeBase, chain: str) -> None:
         params = dataclasses.replace(CHAINS[chain], logit_bias=bias)
         if params.typical_p < 1 and any(np.isinf(b) for b in bias.values()) and params.top_k <= 0:
             continue  # llama.cpp computes 0 * log 0 here
-        compared += compare(logits, params, tokens[-4:])
+        compared += assert_all_agree(logits, params, tokens[-4:])
     assert compared
 
 
@@ -182,11 +182,11 @@ def test_ties(chain: str) -> None:
     compared = 0
     for n_vocab in (40, 300, 3000):
         logits = np.round(2.0 * rng.standard_normal(n_vocab)).astype(np.float32)
-        compared += compare(logits, CHAINS[chain])
+        compared += assert_all_agree(logits, CHAINS[chain])
     assert compared
     logits[:] = 1.0
     if CHAINS[chain].top_p == 1:  # with equal logits, cumulated sums may meet top_p exactly
-        assert compare(logits, CHAINS[chain])
+        assert assert_all_agree(logits, CHAINS[chain])
 
 
 def test_of_equal_logits_the_lowest_ids_are_kept() -> None:
@@ -312,7 +312,7 @@ def test_any_chain(chain: ref.Chain, seed: int, n_vocab: int, spread: float, rec
     else:
         bias = {**chain.logit_bias, **dict.fromkeys(range(20, 20 + banned), float("-inf"))}
         chain = dataclasses.replace(chain, logit_bias=bias)
-    hypothesis.assume(compare(logits, chain, recent))
+    hypothesis.assume(assert_all_agree(logits, chain, recent))
 
 
 def test_sampling_inverts_the_cumulated_probabilities() -> None:

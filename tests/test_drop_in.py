@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 import pytest
-from responses import PROMPT, ROUNDING, Pair, assert_same, comparable, complete, joined, stream
+from responses import PROMPT, ROUNDING, Pair, assert_same, comparable, complete, completions, joined, stream
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
@@ -17,7 +17,7 @@ MESSAGES = [{"role": "system", "content": "no fox"}, {"role": "user", "content":
 @pytest.mark.parametrize("prompt", [PROMPT, "the", "Zürich ☺", [1, 270, 280, 290], "a dog. " * 40])
 @pytest.mark.parametrize("max_tokens", [1, 2, 7, 30])
 def test_completion(pair: Pair, prompt: Any, max_tokens: int) -> None:
-    complete(pair, prompt, max_tokens=max_tokens)
+    assert_same(*completions(pair, prompt, max_tokens=max_tokens))
 
 
 def test_empty_prompt(pair: Pair) -> None:
@@ -76,7 +76,7 @@ def test_end_of_generation_token(make_llama: MakeLlama, make_base: MakeBase, tin
     ids=str,
 )
 def test_sampling_arguments(pair: Pair, settings: dict[str, Any]) -> None:
-    complete(pair, **settings)
+    assert_same(*completions(pair, **settings))
 
 
 @pytest.mark.parametrize("prompt", [PROMPT, "the", [1, 270, 280]])
@@ -185,7 +185,7 @@ def test_stopping_criteria(pair: Pair) -> None:
         return llama_cpp.StoppingCriteriaList([lambda tokens, logits: len(tokens) >= start + n])
 
     for n in (0, 1, 5):
-        complete(pair, stopping_criteria=after(n))
+        assert_same(*completions(pair, stopping_criteria=after(n)))
 
 
 def test_generate_and_stopping_criteria(pair: Pair) -> None:
@@ -207,7 +207,7 @@ def test_max_tokens_of_the_whole_context(pair: Pair) -> None:
 
 def test_infill_models_and_spm_infill(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> None:
     pair = (make_llama(draft=tiny_files.good, spm_infill=True), make_base(spm_infill=True))
-    complete(pair, suffix=" the dog")
+    assert_same(*completions(pair, suffix=" the dog"))
 
 
 def test_embedding_and_tokenizing_methods(make_llama: MakeLlama, make_base: MakeBase) -> None:

@@ -36,8 +36,8 @@ def tokens_of(llm: llama_cpp.Llama, **settings: Any) -> list[int]:
     return list(itertools.islice(llm.generate(llm.tokenize(TEXT), **settings), LENGTH))
 
 
-def expect_same(llm: specllama.Llama, **settings: Any) -> None:
-    """Every gamma from 0 to 8 gives one text."""
+def assert_the_same_for_every_gamma(llm: specllama.Llama, **settings: Any) -> None:
+    """Each gamma from 0 to 8 gives the text of plain decoding."""
     plain = tokens_of(llm, num_draft_tokens=0, **settings)
     assert len(set(plain)) > 5, "a text of few different tokens proves little"
     for gamma in GAMMAS:
@@ -48,13 +48,13 @@ def expect_same(llm: specllama.Llama, **settings: Any) -> None:
 @pytest.mark.parametrize("rule", ["rejection", "block", "coupled", "auto"])
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_greedy(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str, rule: str) -> None:
-    expect_same(make_llama(draft=tiny_files.draft(draft)), temp=0.0, verify=rule)
+    assert_the_same_for_every_gamma(make_llama(draft=tiny_files.draft(draft)), temp=0.0, verify=rule)
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_greedy_with_penalties(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str) -> None:
     settings = {"repeat_penalty": 1.4, "frequency_penalty": 0.5, "presence_penalty": 0.25}
-    expect_same(make_llama(draft=tiny_files.draft(draft)), temp=0.0, **settings)
+    assert_the_same_for_every_gamma(make_llama(draft=tiny_files.draft(draft)), temp=0.0, **settings)
 
 
 @pytest.mark.parametrize("chain", SAMPLED)
@@ -63,7 +63,7 @@ def test_coupled(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str, chain
     llm = make_llama(draft=tiny_files.draft(draft))
     for seed in (0, 1, 12345):
         llm.set_seed(seed)
-        expect_same(llm, verify="coupled", **SAMPLED[chain])
+        assert_the_same_for_every_gamma(llm, verify="coupled", **SAMPLED[chain])
 
 
 @pytest.mark.parametrize("chain", SAMPLED)
@@ -78,9 +78,9 @@ def test_coupled_texts_are_the_same_across_drafts(make_llama: MakeLlama, tiny_fi
 def test_the_padded_model_as_target(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     """The target has the longer vocabulary: q is zero where only p has rows."""
     llm = make_llama(tiny_files.padded, tiny_files.good)
-    expect_same(llm, temp=0.0)
+    assert_the_same_for_every_gamma(llm, temp=0.0)
     llm.set_seed(3)
-    expect_same(llm, verify="coupled", temp=1.0)
+    assert_the_same_for_every_gamma(llm, verify="coupled", temp=1.0)
 
 
 def test_a_prompt_with_a_token_that_the_draft_does_not_have(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:

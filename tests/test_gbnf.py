@@ -33,6 +33,15 @@ def chain(length: int, rule: str = "{next}") -> str:
     return "\n".join(["root ::= r0", *rules, f'r{length} ::= "a"'])
 
 
+def refusal_of(text: str) -> str:
+    """Why an early release is not given a grammar; empty if it is."""
+    try:
+        check_gbnf(text, recent=False)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 REFUSED = {
     "parentheses": ("root ::= " + "(" * 100_000 + '"a"' + ")" * 100_000, NESTED),
     "open parentheses": ("root ::= " + "(" * 100_000, NESTED),
@@ -109,7 +118,7 @@ def test_a_recent_llama_cpp_takes_a_high_limit_as_none(make_llama: MakeLlama, ti
 
 
 def test_many_long_classes_are_counted_by_their_members() -> None:
-    check_gbnf("root ::= " + r'[^"\\\x7F\x00-\x1F]{0,2000} ' * 200, recent=False)
+    assert refusal_of("root ::= " + r'[^"\\\x7F\x00-\x1F]{0,2000} ' * 200) == ""
 
 
 LOOPS = {
@@ -153,7 +162,7 @@ THEIRS = [text for name, text in vars(llama_cpp.llama_grammar).items() if name.e
 
 @pytest.mark.parametrize("text", [*GRAMMARS.values(), *THEIRS, "", "no grammar", "(", '"'])
 def test_others_pass(text: str) -> None:
-    check_gbnf(text, recent=False)
+    assert refusal_of(text) == ""
 
 
 def test_a_large_schema_passes() -> None:
@@ -161,7 +170,7 @@ def test_a_large_schema_passes() -> None:
     middle = {"type": "object", "properties": {f"part{i}": leaf for i in range(20)}, "required": ["part0"]}
     words = {"enum": [f"word {i}" for i in range(3000)]}
     whole = {"type": "array", "items": {"anyOf": [middle, words, {"type": "null"}]}, "maxItems": 100}
-    check_gbnf(json_schema_to_gbnf(json.dumps(whole)), recent=False)
+    assert refusal_of(json_schema_to_gbnf(json.dumps(whole))) == ""
 
 
 @settings(deadline=None)

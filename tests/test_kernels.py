@@ -8,7 +8,7 @@ import pytest
 import structs
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from quantized import TYPES, dequantized_by_ggml, quantized
+from quantized import TYPES, dequantized_by_gguf, quantized
 
 from specllama import _core
 from specllama import _core_test as _test
@@ -33,9 +33,9 @@ def error_of(found: npt.NDArray, weights: npt.NDArray[np.float64], x: npt.NDArra
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_row_is_what_ggml_takes_it_for(kind: str) -> None:
+def test_a_row_is_what_the_package_gguf_takes_it_for(kind: str) -> None:
     rows, _ = made(kind, 24, 1, 3)
-    expected = dequantized_by_ggml(rows, kind)
+    expected = dequantized_by_gguf(rows, kind)
     found = _test.dequantize_rows(rows, kind)
     assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
 

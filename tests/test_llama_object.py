@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 import numpy as np
 import pytest
-from responses import PROMPT, Pair, comparable, complete
+from responses import PROMPT, Pair, assert_same, comparable, complete, completions
 
 import specllama
 from specllama.samplers import SAMPLERS
@@ -172,11 +172,11 @@ def test_lora_of_the_target(make_llama: MakeLlama, make_base: MakeBase, tiny_fil
 
 def test_quantised_kv_cache(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> None:
     kwargs = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32}
-    complete((make_llama(draft=tiny_files.good, **kwargs), make_base(**kwargs)))
+    assert_same(*completions((make_llama(draft=tiny_files.good, **kwargs), make_base(**kwargs))))
 
 
 def test_flash_attention(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> None:
-    complete((make_llama(draft=tiny_files.good, flash_attn=True), make_base(flash_attn=True)))
+    assert_same(*completions((make_llama(draft=tiny_files.good, flash_attn=True), make_base(flash_attn=True))))
 
 
 def test_from_pretrained(monkeypatch: pytest.MonkeyPatch, tiny_files: TinyFiles) -> None:
