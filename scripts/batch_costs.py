@@ -16,7 +16,7 @@ import recorded
 
 import specllama
 from specllama.backend.cpu import default_threads
-from specllama.engine.memory import sequence_of
+from specllama.drop_in.lending import lent
 from specllama.evidence.machine import describe_machine
 from specllama.evidence.scorer import scorer_of
 
@@ -29,7 +29,7 @@ Samples = dict[int, list[float]]
 
 def decoded(llm: specllama.Llama, tokens: np.ndarray, first_output: int) -> float:
     """Seconds for one batch behind what the cache holds."""
-    sequence = sequence_of(llm, "target")
+    sequence = lent(llm).sequence
     before = time.perf_counter()
     sequence.decode(tokens, first_output)
     return time.perf_counter() - before
@@ -37,7 +37,7 @@ def decoded(llm: specllama.Llama, tokens: np.ndarray, first_output: int) -> floa
 
 def turn(llm: specllama.Llama, tokens: np.ndarray, behind: int, batches: Samples, prompts: Samples) -> None:
     """One decode of each size."""
-    sequence = sequence_of(llm, "target")
+    sequence = lent(llm).sequence
     with scorer_of(llm) as scorer:
         for n in prompts:
             scorer.clear()

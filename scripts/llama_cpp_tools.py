@@ -18,7 +18,7 @@ from pathlib import Path
 
 import specllama
 from specllama.backend.cpu import default_threads
-from specllama.completions.chat_template import chat_call
+from specllama.drop_in.chats import chat_call
 from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
 

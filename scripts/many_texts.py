@@ -40,7 +40,7 @@ def run(llm: specllama.Llama, prompts: list[Any], max_parallel: int, **options: 
     errors = [outcome.error for outcome in outcomes if outcome.error]
     if errors:
         raise errors[0]
-    counters = llm.places.counters
+    counters = llm.engine.texts.counters
     return {
         "max_parallel": max_parallel,
         "num_draft_tokens": options["num_draft_tokens"],

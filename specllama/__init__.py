@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._core import BusyError, ClosedError, ContextFullError, DecodeError
     from .conversation import Conversation
+    from .drop_in.saved_state import StateError
     from .engine.options import FallbackWarning
-    from .engine.saved_state import StateError
     from .llama import Llama
     from .models.loading import ModelNotFoundError
     from .stats import Stats
@@ -30,7 +30,7 @@ _WHERE = {
     "FallbackWarning": ".engine.options",
     "Llama": ".llama",
     "ModelNotFoundError": ".models.loading",
-    "StateError": ".engine.saved_state",
+    "StateError": ".drop_in.saved_state",
     "Stats": ".stats",
     "Token": ".token",
 }

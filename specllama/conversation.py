@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ._core import ContextFullError
-from .completions.chat_template import ChatCall, Message, chat_call, continuation_tokens
-from .samplers import SAMPLERS
+from .drop_in.chats import ChatCall, Message, chat_call, continuation_tokens
+from .engine.samplers import SAMPLERS
 
 if TYPE_CHECKING:
     from .llama import Llama

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .backend.base_class import BaseLlama
-from .engine.closed import require_open
-from .engine.memory import sequence_of, why_no_rollback
+from .drop_in.base_class import BaseLlama
+from .drop_in.lending import lent
+from .engine.model import Model
 from .llama import Llama
 
 _SEED = 1  # of the filling and of the order: two measurements do the same
@@ -116,18 +116,18 @@ def measure_cost_curve(
             it back (a recurrent one, of an early release of llama-cpp-python).
         ClosedError, BusyError: the Llama is closed, or generates in another thread.
     """
-    require_open(llm)
-    checked = _checked_sizes(llm, name, sizes, repeats, n_past)
-    sequence = sequence_of(llm, name)
-    tokens = _filling(llm, sequence.decoder.n_vocab, n_past + max(checked))
+    model = lent(llm, name)
+    checked = _checked_sizes(model, name, sizes, repeats, n_past)
+    sequence = model.sequence
+    tokens = _filling(model, n_past + max(checked))
     samples: dict[int, list[float]] = {n: [] for n in checked}
     order = random.Random(_SEED)
-    with llm.session.exclusive() if isinstance(llm, Llama) else contextlib.nullcontext():
+    with llm.engine.own.exclusive() if isinstance(llm, Llama) else contextlib.nullcontext():
         try:
             _empty(llm, sequence)
             for repeat in range(repeats + 1):
                 for i, n in enumerate(order.sample(checked, len(checked))):
-                    _fill(sequence, tokens[:n_past], llm.n_batch)
+                    _fill(sequence, tokens[:n_past], model.settings.n_batch)
                     started = time.perf_counter()
                     sequence.decode(tokens[n_past : n_past + n], n - 1 if name == "draft" else 0)
                     seconds = time.perf_counter() - started
@@ -140,7 +140,7 @@ def measure_cost_curve(
     return CostCurve(name, n_past, {n: tuple(samples[n]) for n in checked})
 
 
-def _checked_sizes(llm: BaseLlama, name: str, sizes: Iterable[int], repeats: int, n_past: int) -> list[int]:
+def _checked_sizes(model: Model, name: str, sizes: Iterable[int], repeats: int, n_past: int) -> list[int]:
     checked = sorted(set(sizes))
     if not checked or checked[0] < 1:
         raise ValueError(f"sizes={checked} must be batch sizes of at least 1, for example range(1, 17)")
@@ -148,28 +148,28 @@ def _checked_sizes(llm: BaseLlama, name: str, sizes: Iterable[int], repeats: int
         raise ValueError(f"repeats={repeats} must be at least 1")
     if n_past < 0:
         raise ValueError(f"n_past={n_past} must be at least 0")
-    unusable = why_no_rollback(llm, name)
+    unusable = model.why_no_rollback
     if unusable is not None:
         raise ValueError(f"{unusable}: its cost curve cannot be measured")
     largest = checked[-1]
-    if largest > llm.n_batch:
+    if largest > model.settings.n_batch:
         raise ValueError(
-            f"a batch of {largest} tokens does not fit into n_batch={llm.n_batch} of the {name}: "
+            f"a batch of {largest} tokens does not fit into n_batch={model.settings.n_batch} of the {name}: "
             "measure smaller sizes, or create the Llama with a larger n_batch"
         )
-    if n_past + largest > llm.n_ctx():
+    if n_past + largest > model.n_ctx:
         raise ValueError(
-            f"{n_past} + {largest} tokens (n_past and the largest batch) do not fit into n_ctx={llm.n_ctx()} of the "
+            f"{n_past} + {largest} tokens (n_past and the largest batch) do not fit into n_ctx={model.n_ctx} of the "
             f"{name}: measure with a smaller n_past, or create the Llama with a larger n_ctx (-c)"
         )
     return checked
 
 
-def _filling(llm: BaseLlama, n_vocab: int, count: int) -> npt.NDArray[np.int32]:
+def _filling(model: Model, count: int) -> npt.NDArray[np.int32]:
     """The same tokens each time, from those that text is made of: no control tokens, no padding."""
-    vocabulary = llm._model.vocab
+    vocabulary: Any = model.vocab
     of_text = llama_cpp.LLAMA_TOKEN_ATTR_NORMAL | llama_cpp.LLAMA_TOKEN_ATTR_BYTE
-    ids = [i for i in range(n_vocab) if llama_cpp.llama_vocab_get_attr(vocabulary, i) & of_text]
+    ids = [i for i in range(model.n_vocab) if llama_cpp.llama_vocab_get_attr(vocabulary, i) & of_text]
     return np.array(random.Random(_SEED).choices(ids, k=count), dtype=np.int32)
 
 

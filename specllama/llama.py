@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -9,54 +10,59 @@ from typing import Any, Union
 
 import llama_cpp
 import numpy as np
+import numpy.typing as npt
 
-from .backend.base_class import BaseLlama
-from .backend.kernel_use import checked_kernels, loading, remember, use_of
-from .completions.call_options import call_with_options, exclusively, options_of_call
-from .completions.chat_arguments import check_chat
-from .completions.completion import Completion
-from .completions.llama_cpp_arguments import (
+from .backend.kernel_use import checked_kernels, loading
+from .drop_in.arguments import (
     bound,
+    chain_of,
     check_constructor,
     check_draft_kwargs,
     given_to,
     sampling_of,
     with_options,
 )
-from .drafts.draft import TEXT_DRAFTERS, Draft
-from .drafts.opened import opened, refuse
-from .engine.closed import close_for_good
+from .drop_in.base_class import BaseLlama
+from .drop_in.chat_arguments import check_chat
+from .drop_in.closed import close_for_good
+from .drop_in.completion import Completion
+from .drop_in.constraints import constraint_of
+from .drop_in.drafts import opened, refuse
+from .drop_in.lending import lent
+from .drop_in.many import ParallelCompletions
+from .drop_in.mirostat import chooser_of
+from .drop_in.readers import Readers
+from .drop_in.saved_state import fitted, marked, raise_refused, require_loaded
+from .drop_in.seeds import seed_for_generate
+from .drop_in.snapshots import RoomForSnapshots
+from .drop_in.tokenizing import Tokenizing
+from .drop_in.view import EngineLlama, calling, exclusively, run
+from .engine.drafts import TEXT_DRAFTERS, Draft, ModelDraft
+from .engine.engine import Engine
 from .engine.generation import Generation
-from .engine.memory import sequence_of
+from .engine.model import token_ids
 from .engine.options import NumDraftTokens, Options, checked_max_draft_tokens, checked_seed
-from .engine.prompt_tokens import token_ids
-from .engine.readers import Readers
+from .engine.position import Position
 from .engine.request import Request
-from .engine.saved_state import fitted, marked, raise_refused, require_loaded
-from .engine.seeds import seed_for_generate
-from .engine.session import Session
-from .engine.snapshots import RoomForSnapshots
-from .engine.tokenizing import Tokenizing
-from .grammars.schemas import enforced, schemas_followed
+from .engine.samplers import taken_from
+from .engine.texts import checked_cache_tokens, checked_max_parallel
+from .grammars.schemas import schemas_by_grammar, warn_of_schemas
 from .models import catalog
 from .models.loading import captured_errors, explained
 from .models.opening import check_opening
-from .parallel.completions import ParallelCompletions
-from .parallel.places import Places, checked_cache_tokens, checked_max_parallel
-from .samplers import taken_from
 from .stats import Stats
 from .token import Token
 
 DraftModel = Union[str, "os.PathLike[str]", BaseLlama, Callable[..., Any]]
 
 
-class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
+class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
     """A ``llama_cpp.Llama`` that decodes speculatively. The text stays what the target alone would have said.
 
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
     ``create_chat_completion`` and ``generate`` also take ``num_draft_tokens`` and ``verify`` for one call, and the
-    samplers of ``specllama.samplers.Samplers`` (DRY, XTC, top-n-sigma, dynamic temperature). Logits processors are
-    called as without a draft: once for each token of the text, in order.
+    samplers of ``specllama.engine.samplers.Samplers`` (DRY, XTC, top-n-sigma, dynamic temperature). Logits processors
+    are called as without a draft: once for each token of the text, in order.
 
     Args:
         model_path: the target, a path or a name from ``specllama pull --list``.
@@ -113,8 +119,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
         check_constructor(kwargs)
         check_draft_kwargs(draft_kwargs)
         self.tokenizing = Readers()
-        self.session = Session(self, options)
-        self.places = Places(self.session, self.cache_tokens)
+        self.position = Position()
         self._draft_kwargs = draft_kwargs
         self._lookup_corpus = lookup_corpus
         self._num_snapshots = 0 if draft_model is None else options.most_draft_tokens
@@ -129,14 +134,41 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
         check_opening(model_path, kwargs)
         with explained(model_path), loading(self._kernels) as use:
             super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
-        remember(self, use)
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked  # 0 is a seed like any other
         self.scores = np.empty((0, self._n_vocab), dtype=np.single)  # the base class's n_batch x n_vocab is not used
         self.input_ids = np.zeros(self.n_ctx(), dtype=np.intc)  # llama.cpp may have rounded n_ctx up
+        model = lent(self, "target", use)
+        self.engine = Engine(model, options=options, position=self.position, cache_tokens=self.cache_tokens)
         if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
-            sequence_of(self, "target")  # refuses a model that cannot generate
+            model.sequence  # refuses a model that cannot generate  # noqa: B018
         if draft_model is not None:
-            self.session.exchange_draft(self._opened(draft_model, draft_kwargs, lookup_corpus))
+            self.engine.own.exchange_draft(self._opened(draft_model, draft_kwargs, lookup_corpus))
+
+    # What llama_cpp calls the position
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens are evaluated."""
+        return self.position.evaluated
+
+    @n_tokens.setter
+    def n_tokens(self, count: int) -> None:
+        self.position.change(count)
+
+    @property
+    def input_ids(self) -> npt.NDArray[np.intc]:
+        """The tokens [n_ctx]; those behind ``n_tokens`` mean nothing."""
+        return self.position.ids
+
+    @input_ids.setter
+    def input_ids(self, ids: npt.NDArray[np.intc]) -> None:
+        self.position.ids = ids
+
+    @property
+    def models(self) -> dict[str, Any]:
+        """What decodes, by its name in reports: this Llama as the target, and the draft, if that is a Llama."""
+        draft = self.draft_model
+        return {"target": self, **({"draft": draft} if isinstance(draft, BaseLlama) else {})}
 
     # The draft
 
@@ -146,13 +178,15 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
 
         While a Llama serves as a draft its KV cache is the target's to use: streams of its own must be read first.
         """
-        return None if self.session.draft is None else self.session.draft.given
+        return None if self.engine.draft is None else self.engine.draft.given
 
     @draft_model.setter
     def draft_model(self, draft: DraftModel | None) -> None:
+        if draft is None and not hasattr(self, "engine"):
+            return  # the constructor of the base class
         opened = None if draft is None else self._opened(draft)
         try:
-            self.session.exchange_draft(opened)
+            self.engine.own.exchange_draft(opened)
         except BaseException:
             if opened is not None:
                 opened.close()
@@ -173,46 +207,46 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
     @property
     def num_draft_tokens(self) -> NumDraftTokens:
         """Gamma: how many tokens a round drafts, or "auto"; 0 is plain decoding."""
-        return self.session.options.num_draft_tokens
+        return self.engine.account.options.num_draft_tokens
 
     @num_draft_tokens.setter
     def num_draft_tokens(self, value: NumDraftTokens) -> None:
-        self.session.options = self.session.options.overridden(value, None)
+        self.engine.account.options = self.engine.account.options.overridden(value, None)
 
     @property
     def max_draft_tokens(self) -> int:
         """The most that "auto" drafts in a round."""
-        return self.session.options.max_draft_tokens
+        return self.engine.account.options.max_draft_tokens
 
     @max_draft_tokens.setter
     def max_draft_tokens(self, value: int) -> None:
-        self.session.options = dataclasses.replace(
-            self.session.options, max_draft_tokens=checked_max_draft_tokens(value)
+        self.engine.account.options = dataclasses.replace(
+            self.engine.account.options, max_draft_tokens=checked_max_draft_tokens(value)
         )
 
     @property
     def verify(self) -> str:
         """The acceptance rule: auto, rejection, block or coupled."""
-        return self.session.options.verify
+        return self.engine.account.options.verify
 
     @verify.setter
     def verify(self, value: str) -> None:
-        self.session.options = self.session.options.overridden(None, value)
+        self.engine.account.options = self.engine.account.options.overridden(None, value)
 
     @property
     def stats(self) -> Stats:
         """Statistics of the last generation, or of the one under way."""
-        return self.session.stats()
+        return self.engine.stats
 
     @property
     def total_stats(self) -> Stats:
         """Statistics of all finished generations of this Llama together, those of ``create_completions`` too."""
-        return self.session.total_stats()
+        return self.engine.total_stats
 
     @property
     def kernels(self) -> str:
         """Whose kernels multiply the target's weights: ``AVX2, 950 MiB of weights``, say, or ``off`` and why."""
-        return str(use_of(self))
+        return str(self.engine.model.settings.kernels)
 
     @property
     def batch_invariant(self) -> bool:
@@ -220,7 +254,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
 
         Then the text with a draft is that without one, bit for bit. False before the first token was decoded.
         """
-        return self.session.target.decoder.batch_invariant
+        return self.engine.model.sequence.decoder.batch_invariant
 
     # Seeds
 
@@ -240,48 +274,58 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Generator[int, Sequence[int] | None, None]:
         """See the base class."""
-        samplers = taken_from(kwargs)
+        options = self._options(num_draft_tokens, verify, kwargs)
         arguments = bound(BaseLlama.generate, args, kwargs)
+        call, sampling, grammar = self._call, sampling_of(arguments), arguments["grammar"]
         seed, seed_given = seed_for_generate(self)
+        chooser = chooser_of(self, sampling, seed=seed, options=options, logit_bias={}, grammar=grammar)
         request = Request(
             tokens=arguments["tokens"],
-            options=self.session.options.overridden(num_draft_tokens, verify, samplers),
+            options=options,
             seed=seed,
             seed_given=seed_given,
-            sampling=sampling_of(arguments),
+            sampling={**chain_of(sampling), "penalty_last_n": self.last_n_tokens_size},
             logits_processor=arguments["logits_processor"],
-            grammar=arguments["grammar"],
+            constraint=constraint_of(grammar),
+            chooser=chooser,
             stopping_criteria=arguments["stopping_criteria"],
             reset=arguments["reset"],
+            listener=call.listener,
         )
-        return Generation(self.session, request).run()
+        return _with_send(Generation(call.slot, request, keeper=self))
+
+    def _options(self, num_draft_tokens: Any, verify: Any, kwargs: dict[str, Any]) -> Options:
+        """How to speculate in a call. The samplers are taken out of its other arguments."""
+        return self._call.options.overridden(num_draft_tokens, verify, taken_from(kwargs))
 
     @with_options(BaseLlama.create_completion)
     def create_completion(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        return call_with_options(self.session, super().create_completion, num_draft_tokens, verify, args, kwargs)
+        view = calling(self, options=self._options(num_draft_tokens, verify, kwargs))
+        return run(view, super(Llama, view).create_completion, args, kwargs)
 
     @with_options(BaseLlama.__call__)
     def __call__(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        return call_with_options(self.session, super().__call__, num_draft_tokens, verify, args, kwargs)
+        view = calling(self, options=self._options(num_draft_tokens, verify, kwargs))
+        return run(view, super(Llama, view).__call__, args, kwargs)
 
     @with_options(BaseLlama.create_chat_completion)
     def create_chat_completion(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        samplers = taken_from(kwargs)
+        options = self._options(num_draft_tokens, verify, kwargs)
         given = given_to(BaseLlama.create_chat_completion, args, kwargs)
         check_chat(self, given)
-        with schemas_followed(given):
-            return call_with_options(
-                self.session, super().create_chat_completion, num_draft_tokens, verify, args, {**kwargs, **samplers}
-            )
+        if not self._call.knows_schemas:
+            warn_of_schemas(given)
+        view = calling(self, options=options, schemas=schemas_by_grammar(given))
+        return run(view, super(Llama, view).create_chat_completion, args, kwargs)
 
     def generate_tokens(
         self,
@@ -308,16 +352,14 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
             TypeError: an option of another type, or one that this release does not know.
             DecodeError, BusyError, ClosedError: see there.
         """
-        options = self.session.options.overridden(num_draft_tokens, verify, taken_from(kwargs))
+        view = calling(self, options=self._options(num_draft_tokens, verify, kwargs))
         arguments = bound(BaseLlama._create_completion, (prompt,), kwargs)
-        with self.session.exclusive():
-            tokens = Completion(self.session, options, arguments).tokens()
-        return exclusively(self.session, tokens)
+        with view._call.slot.exclusive():
+            tokens = Completion(view, arguments).tokens()
+        return exclusively(view, tokens)
 
     def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        arguments = bound(BaseLlama._create_completion, args, kwargs)
-        arguments["grammar"] = enforced(arguments["grammar"])
-        return Completion(self.session, options_of_call(self.session), arguments).run()
+        return Completion(self, bound(BaseLlama._create_completion, args, kwargs)).run()
 
     # State
 
@@ -327,13 +369,10 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
         Raises:
             BusyError: another thread is generating.
         """
-        with self.session.exclusive():
+        self._call.slot.require_alone("reset")
+        with self.engine.own.exclusive():
             super().reset()  # type: ignore[no-untyped-call]
-            # Numbers, too: a NaN that a damaged state has left would reach later texts.
-            self._ctx.kv_cache_clear()  # type: ignore[no-untyped-call]
-            self.session.note_change()
-            if self.session.draft is not None:
-                self.session.draft.forget()
+            self.engine.forget()
 
     def eval(self, tokens: Sequence[int]) -> None:
         """See the base class.
@@ -341,21 +380,22 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
         Raises:
             ValueError: a token that the vocabulary does not have, or more tokens than there is room for.
         """
-        with self.session.exclusive():
+        own = self._call.slot
+        own.require_alone("eval")
+        with own.exclusive():
             checked = token_ids(tokens, "tokens", self.n_vocab()).tolist()
             if self.n_tokens + len(checked) > self.n_ctx():
                 raise ValueError(
                     f"{len(checked)} tokens behind {self.n_tokens} do not fit into n_ctx={self.n_ctx()}: reset(), or "
                     "create the Llama with a larger n_ctx"
                 )
-            self.session.settle()
+            own.settle(self._call.listener)
             super().eval(checked)
-            self.session.note_change()
 
     def embed(self, input: Any, normalize: bool = False, truncate: bool = True, return_count: bool = False) -> Any:
         """See the base class."""
-        with self.session.exclusive():
-            self.session.require_threads()
+        with self.engine.own.exclusive():
+            self.engine.own.require_threads()
             return super().embed(input, normalize, truncate, return_count)
 
     def save_state(self) -> llama_cpp.LlamaState:
@@ -364,11 +404,13 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
         Raises:
             BusyError: another thread is generating.
         """
-        with self.session.exclusive():
-            if self.session.is_idle:
-                self.session.settle()
+        own = self._call.slot
+        own.require_alone("save_state")
+        with own.exclusive():
+            if own.is_idle:
+                own.settle(self._call.listener)
             state = super().save_state()
-            state.n_tokens = min(state.n_tokens, len(self.session.memory.tokens(self)))
+            state.n_tokens = min(state.n_tokens, self.position.held)
             state.scores = np.zeros((1, self._n_vocab), dtype=np.single)  # the base class copies it over its own rows
             return marked(self, state)
 
@@ -382,7 +424,8 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
             TypeError: no state.
             BusyError: another thread is generating.
         """
-        with self.session.exclusive():
+        self._call.slot.require_alone("load_state")
+        with self.engine.own.exclusive():
             known, seed = fitted(self, state), self._seed
             try:
                 with captured_errors() as errors:
@@ -392,16 +435,18 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
                 self.reset()
                 self._seed = seed
                 raise_refused(state, errors or [str(error)])
-            self.session.note_change()
 
     def __getstate__(self) -> dict[str, Any]:
-        draft = self.session.draft
+        draft = self.engine.draft
+        given = self.draft_model
+        if isinstance(draft, ModelDraft) and draft.is_owned:
+            given = draft.model.settings.path
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         for name in {"logits_all", "use_mmap"} - self._kwargs.keys():  # use_mmap: a draft has a default of its own
             state.pop(name, None)
         return {
             **state,
-            "draft_model": None if draft is None else draft.pickled(),
+            "draft_model": given,
             "draft_kwargs": self._draft_kwargs,
             "lookup_corpus": self._lookup_corpus,
             "num_draft_tokens": self.num_draft_tokens,
@@ -422,14 +467,20 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, BaseLlama):
         """
         if "_stack" not in self.__dict__:
             return  # __init__ failed early
-        with self.session.closing():
-            self.places.require_outside()
-            self.tokenizing.require_outside()
-            self.session.memory.close()
-            self.session.is_closing = True
-            self.places.close()
-            with self.tokenizing.freeing():
-                close_for_good(self)  # first: nobody begins to read what is about to be freed
-                super().close()
-            if self.session.draft is not None:
-                self.session.draft.close()
+        engine = getattr(self, "engine", None)
+        if engine is None:  # the constructor has failed
+            super().close()
+            return
+        self.tokenizing.require_outside()
+        with engine.closing(), self.tokenizing.freeing():
+            close_for_good(self)  # first: nobody begins to read what is about to be freed
+            super().close()
+
+
+def _with_send(generation: Generation) -> Generator[int, Sequence[int] | None, None]:
+    """The tokens. ``send(tokens)`` has the text go on behind the one just yielded with tokens of the caller's own."""
+    with contextlib.closing(generation):
+        for token in generation:
+            own_tokens = yield token
+            if own_tokens is not None:
+                generation.append(own_tokens)

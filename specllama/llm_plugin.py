@@ -9,7 +9,7 @@ import llm
 from pydantic import Field, Json
 
 from .engine.rules import VERIFY
-from .samplers.fields import SamplerFields
+from .server.sampler_fields import SamplerFields
 
 if TYPE_CHECKING:
     from . import Conversation, Llama

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from .backend.cpu import default_threads
-from .parallel.outcome import Outcome
+from .drop_in.outcomes import Outcome
 
 try:
     import pyarrow

@@ -113,7 +113,7 @@ def test_pickling(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     text_of(copy)
     assert len(copy.stats.num_rounds_per_gamma) <= 3
     assert text_of(copy) == text_of(llm)
-    assert pickle.loads(pickle.dumps(copy)).session.options == llm.session.options
+    assert pickle.loads(pickle.dumps(copy)).engine.account.options == llm.engine.account.options
     copy.close()
 
 

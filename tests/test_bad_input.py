@@ -134,7 +134,8 @@ def test_the_vocabulary_is_compared_before_the_weights_are_loaded(
         loaded.append((path.decode(), bool(params.vocab_only)))
         return load(path, params)
 
-    monkeypatch.setattr(llama_cpp.llama_cpp, "llama_model_load_from_file", spy)
+    for module in (llama_cpp, llama_cpp.llama_cpp):
+        monkeypatch.setattr(module, "llama_model_load_from_file", spy)
     with pytest.raises(ValueError, match="zebra"):
         make_llama(draft=tiny_files.other_token)
     assert loaded == [(str(tiny_files.target), False), (str(tiny_files.other_token), True)]

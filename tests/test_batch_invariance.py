@@ -17,7 +17,7 @@ from quantized import quantized_model
 import specllama
 from specllama import _core
 from specllama.backend.prepare import prepare_backend
-from specllama.engine.memory import sequence_of
+from specllama.drop_in.lending import lent
 from specllama.evidence.machine import describe_machine
 from specllama.evidence.tables import machine_text
 from specllama.evidence.verify import batches
@@ -73,7 +73,7 @@ def rows_behind(
 
 def differing(llm: specllama.Llama, tokens: list[int], length: int) -> list[int]:
     """Sizes of batches that change a bit."""
-    sequence = sequence_of(llm, "target")
+    sequence = lent(llm).sequence
     alone = rows_behind(sequence, tokens, length, 1)
     return [size for size in SIZES if not np.array_equal(rows_behind(sequence, tokens, length, size), alone)]
 
@@ -97,7 +97,7 @@ def test_without_the_kernels_they_are_not(path: Path, tokens: list[int]) -> None
 @pytest.mark.parametrize("flash", [True, False])
 def test_a_prompt_in_other_pieces_gives_the_same_bits(path: Path, tokens: list[int], flash: bool) -> None:
     llm = opened(path, flash_attn=flash)
-    sequence = sequence_of(llm, "target")
+    sequence = lent(llm).sequence
     expected = rows_behind(sequence, tokens, 600, 8)
     for prompt in (1, 37, 300):
         sequence.keep(0)
@@ -107,10 +107,10 @@ def test_a_prompt_in_other_pieces_gives_the_same_bits(path: Path, tokens: list[i
 @pytest.mark.parametrize("flash", [True, False])
 def test_threads_and_the_room_of_the_context_change_nothing(path: Path, tokens: list[int], flash: bool) -> None:
     llm = opened(path, flash_attn=flash)
-    expected = rows_behind(sequence_of(llm, "target"), tokens, 530, 4)
+    expected = rows_behind(lent(llm).sequence, tokens, 530, 4)
     for options in ({"n_threads": 2, "n_threads_batch": 3}, {"n_ctx": 2048}, {"n_batch": 128, "n_ubatch": 64}):
         other = opened(path, flash_attn=flash, **options)
-        found = rows_behind(sequence_of(other, "target"), tokens, 530, 4, prompt=128)
+        found = rows_behind(lent(other).sequence, tokens, 530, 4, prompt=128)
         assert np.array_equal(found, expected), options
 
 

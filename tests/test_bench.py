@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specllama.completions.chat_template import RenderedPrompt
+from specllama.drop_in.chats import RenderedPrompt
 from specllama.evidence.bench import Bench, BenchResult, Mode, Plan, Run, run, runner
 from specllama.prompts import Prompt
 from specllama.stats import Stats

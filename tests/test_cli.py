@@ -19,7 +19,7 @@ import specllama
 from specllama import cli
 from specllama.backend.cpu import default_threads
 from specllama.commands.terminal import harmless
-from specllama.samplers import SAMPLERS
+from specllama.engine.samplers import SAMPLERS
 
 if TYPE_CHECKING:
     from conftest import TinyFiles

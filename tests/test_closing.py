@@ -252,7 +252,7 @@ print(next(outcomes).error)
 def test_places_that_are_opened_anew_many_times(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = make_llama(draft=tiny_files.good, n_ctx=128)
     for i in range(400):
-        llm.places.open(1 + i % 2)
+        llm.engine.texts.open(1 + i % 2)
     outcomes = llm.create_completions(["hello"] * 4, max_tokens=4)
     assert [outcome.error for outcome in outcomes] == [None] * 4
 

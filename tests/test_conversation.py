@@ -15,8 +15,8 @@ import pytest
 import tiny_models as tiny
 
 import specllama
-from specllama.completions.chat_template import chat_call, continuation_tokens
 from specllama.conversation import Conversation, _text_behind
+from specllama.drop_in.chats import chat_call, continuation_tokens
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.costs import files as cost_cache
+from specllama.engine import costs as cost_cache
 
 KEY = {"role": "target", "file": "x.gguf", "size": 12, "n_threads": 2, "offload_kqv": True, "file_type": None}
 COSTS = {1: 0.1, 2: 0.107, 4: 0.13, 17: 0.24}

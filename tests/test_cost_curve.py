@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import specllama
-from specllama import cost_curve
 from specllama.cost_curve import CostCurve, measure_cost_curve
-from specllama.engine.memory import sequence_of
+from specllama.drop_in.lending import lent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,8 +57,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[llama_cpp.Ll
     """Puts a recorder between the measurement and the context."""
 
     def record(llm: llama_cpp.Llama) -> Recorder:
-        recorder = Recorder(sequence_of(llm, "target"))
-        monkeypatch.setattr(cost_curve, "sequence_of", lambda llm, name: recorder)
+        recorder = Recorder(lent(llm).sequence)
+        monkeypatch.setattr(lent(llm), "_sequence", recorder)
         return recorder
 
     return record
@@ -129,7 +128,7 @@ def test_llama_is_empty_and_usable_afterwards(make_llama: MakeLlama, tiny_files:
     curve = measure_cost_curve(measured, name, sizes=[1, 2], repeats=2, n_past=16)
     assert curve.sizes == (1, 2)
     assert measured.n_tokens == 0
-    assert sequence_of(measured, name).num_tokens == 0
+    assert lent(measured).sequence.num_tokens == 0
     assert text_of(llm) == before
     assert llm.stats.num_drafts > 0
     if name == "target":
@@ -179,7 +178,7 @@ def test_interrupted(make_llama: MakeLlama, tiny_files: TinyFiles, error: type[B
     with pytest.raises(error):
         measure_cost_curve(llm, "target", sizes=[1, 2, 3], repeats=3, n_past=16, on_progress=interrupt)
     assert llm.n_tokens == 0
-    assert sequence_of(llm, "target").num_tokens == 0
+    assert lent(llm).sequence.num_tokens == 0
     assert text_of(llm) == before
 
 

@@ -19,10 +19,10 @@ from structs import values
 
 import specllama
 from specllama import _core_test as _test
-from specllama.costs import files as cost_cache
-from specllama.costs import learned as cost_memory
-from specllama.costs.key import cost_key
-from specllama.costs.learned import CostMemory, changed
+from specllama.drop_in.lending import lent
+from specllama.engine import costs as cost_cache
+from specllama.engine import costs as cost_memory
+from specllama.engine.costs import CostMemory, changed, cost_key
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -119,25 +119,25 @@ def test_prompts_of_another_length_are_none() -> None:
 def test_a_key_names_all_that_matters(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = make_llama(draft=tiny_files.good)
     keys = [
-        cost_key(llm, "target"),
-        cost_key(llm, "draft"),
-        cost_key(draft_of(llm), "draft"),
-        cost_key(make_llama(n_threads=2), "target"),
-        cost_key(make_llama(n_threads_batch=2), "target"),
-        cost_key(make_llama(n_batch=64), "target"),
-        cost_key(make_llama(n_ubatch=64), "target"),
-        cost_key(make_llama(n_gpu_layers=1), "target"),
-        cost_key(make_llama(split_mode=llama_cpp.LLAMA_SPLIT_MODE_ROW), "target"),
-        cost_key(make_llama(main_gpu=1), "target"),
-        cost_key(make_llama(tensor_split=[3, 1]), "target"),
-        cost_key(make_llama(lora_path=str(tiny_files.lora)), "target"),
-        cost_key(make_llama(flash_attn=True), "target"),
-        cost_key(make_llama(type_k=0), "target"),  # F32
-        cost_key(make_llama(type_v=0), "target"),
+        cost_key(lent(llm), "target"),
+        cost_key(lent(llm), "draft"),
+        cost_key(lent(draft_of(llm)), "draft"),
+        cost_key(lent(make_llama(n_threads=2)), "target"),
+        cost_key(lent(make_llama(n_threads_batch=2)), "target"),
+        cost_key(lent(make_llama(n_batch=64)), "target"),
+        cost_key(lent(make_llama(n_ubatch=64)), "target"),
+        cost_key(lent(make_llama(n_gpu_layers=1)), "target"),
+        cost_key(lent(make_llama(split_mode=llama_cpp.LLAMA_SPLIT_MODE_ROW)), "target"),
+        cost_key(lent(make_llama(main_gpu=1)), "target"),
+        cost_key(lent(make_llama(tensor_split=[3, 1])), "target"),
+        cost_key(lent(make_llama(lora_path=str(tiny_files.lora))), "target"),
+        cost_key(lent(make_llama(flash_attn=True)), "target"),
+        cost_key(lent(make_llama(type_k=0)), "target"),  # F32
+        cost_key(lent(make_llama(type_v=0)), "target"),
     ]
     assert all(keys.count(key) == 1 for key in keys)
     assert json.loads(json.dumps(keys)) == keys
-    assert keys[0] == cost_key(make_llama(n_ctx=1024), "target")
+    assert keys[0] == cost_key(lent(make_llama(n_ctx=1024)), "target")
     assert (keys[0]["file"], keys[0]["size"]) == ("target.gguf", tiny_files.target.stat().st_size)
     assert str(tiny_files.target.parent) not in json.dumps(keys)
 
@@ -146,10 +146,10 @@ def test_another_file_of_the_same_name(make_llama: MakeLlama, tiny_files: TinyFi
     other = tmp_path / "target.gguf"
     other.write_bytes(tiny_files.larger.read_bytes())
     llm = make_llama(other)
-    assert cost_key(llm, "target") != cost_key(make_llama(), "target")
+    assert cost_key(lent(llm), "target") != cost_key(lent(make_llama()), "target")
     if os.name != "nt":  # where a file in use cannot be removed
         other.unlink()
-        assert cost_key(llm, "target")["size"] is None
+        assert cost_key(lent(llm), "target")["size"] is None
 
 
 # --- from one Llama to the next --------------------------------------------------------------------------------------
@@ -158,9 +158,9 @@ def test_another_file_of_the_same_name(make_llama: MakeLlama, tiny_files: TinyFi
 @pytest.mark.parametrize("draft", ["good", "lookup"])
 def test_what_was_learned_is_kept(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str) -> None:
     llm = auto(make_llama, "lookup" if draft == "lookup" else tiny_files.good)
-    assert values(llm.session.engine.costs) == ({}, {})
+    assert values(llm.engine.own.loop.costs) == ({}, {})
     generate(llm)
-    learned = dict(zip(("target", "draft"), values(llm.session.engine.costs), strict=True))
+    learned = dict(zip(("target", "draft"), values(llm.engine.own.loop.costs), strict=True))
     found = {file["key"]["role"]: file for file in files()}
     assert found.keys() == ({"target"} if draft == "lookup" else {"target", "draft"})
     for role, file in found.items():
@@ -170,29 +170,29 @@ def test_what_was_learned_is_kept(make_llama: MakeLlama, tiny_files: TinyFiles, 
 
 def test_a_known_curve_is_restored(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     first = auto(make_llama, tiny_files.good)
-    cost_cache.write(cost_key(first, "target"), CURVE)
-    cost_cache.write(cost_key(draft_of(first), "draft"), FLAT)
-    target, draft = values(auto(make_llama, tiny_files.good).session.engine.costs)
+    cost_cache.write(cost_key(lent(first), "target"), CURVE)
+    cost_cache.write(cost_key(lent(draft_of(first)), "draft"), FLAT)
+    target, draft = values(auto(make_llama, tiny_files.good).engine.own.loop.costs)
     assert target == pytest.approx(CURVE)
     assert draft == pytest.approx(FLAT)
-    target, draft = values(auto(make_llama, "lookup").session.engine.costs)  # the target is the same
+    target, draft = values(auto(make_llama, "lookup").engine.own.loop.costs)  # the target is the same
     assert target == pytest.approx(CURVE)
     assert draft == {}
 
 
 def test_another_draft_has_its_own(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = auto(make_llama, tiny_files.good)
-    cost_cache.write(cost_key(llm, "target"), CURVE)
-    cost_cache.write(cost_key(draft_of(llm), "draft"), FLAT)
+    cost_cache.write(cost_key(lent(llm), "target"), CURVE)
+    cost_cache.write(cost_key(lent(draft_of(llm)), "draft"), FLAT)
     llm.draft_model = str(tiny_files.bad)
-    target, draft = values(llm.session.engine.costs)
+    target, draft = values(llm.engine.own.loop.costs)
     assert target == pytest.approx(CURVE)
     assert draft == {}
     llm.draft_model = None
-    assert values(llm.session.engine.costs) == ({}, {})
+    assert values(llm.engine.own.loop.costs) == ({}, {})
     generate(llm)
     llm.draft_model = "lookup"
-    assert llm.session.engine.costs.target == pytest.approx(CURVE)
+    assert llm.engine.own.loop.costs.target == pytest.approx(CURVE)
 
 
 def test_plain_decoding_and_functions_keep_nothing(make_llama: MakeLlama) -> None:
@@ -216,10 +216,10 @@ WRONG = {
 def test_a_wrong_curve_does_not_change_the_text(make_llama: MakeLlama, tiny_files: TinyFiles, name: str) -> None:
     plain = generate(make_llama())
     first = auto(make_llama, tiny_files.identical)
-    cost_cache.write(cost_key(first, "target"), WRONG[name])
-    cost_cache.write(cost_key(draft_of(first), "draft"), WRONG[name])
+    cost_cache.write(cost_key(lent(first), "target"), WRONG[name])
+    cost_cache.write(cost_key(lent(draft_of(first)), "draft"), WRONG[name])
     llm = auto(make_llama, tiny_files.identical)
-    assert llm.session.engine.costs.target == pytest.approx(WRONG[name])
+    assert llm.engine.own.loop.costs.target == pytest.approx(WRONG[name])
     assert [generate(llm) for _ in range(3)] == [plain] * 3
 
 
@@ -242,16 +242,16 @@ class Rounds:
 def test_a_wrong_curve_is_recovered_from(make_llama: MakeLlama, name: str) -> None:
     """By the sizes that are decoded, and in the cache, too."""
     llm = make_llama()
-    cost_cache.write(cost_key(llm, "target"), WRONG[name])
+    cost_cache.write(cost_key(lent(llm), "target"), WRONG[name])
     engine = Rounds()
-    memory = CostMemory(engine, llm, {})  # type: ignore[arg-type]
+    memory = CostMemory(engine, llm.engine.model, {})  # type: ignore[arg-type]
     assert engine.costs.target == pytest.approx(WRONG[name])
     for _ in range(60):
         for n in (1, 2, 4):
             engine.target.observe(n, CURVE[n])
     memory.keep()
     other = Rounds()
-    CostMemory(other, llm, {})  # type: ignore[arg-type]
+    CostMemory(other, llm.engine.model, {})  # type: ignore[arg-type]
     for curve in (engine.costs.target, other.costs.target):
         assert {n: curve[n] for n in (1, 2, 4)} == pytest.approx({n: CURVE[n] for n in (1, 2, 4)}, rel=0.1)
 
@@ -259,10 +259,10 @@ def test_a_wrong_curve_is_recovered_from(make_llama: MakeLlama, name: str) -> No
 def test_what_one_process_unlearns_is_not_told_to_the_next(make_llama: MakeLlama) -> None:
     """A size that was held up when it was measured, and is never tried again."""
     llm = make_llama()
-    key = cost_key(llm, "target")
+    key = cost_key(lent(llm), "target")
     cost_cache.write(key, {**CURVE, 5: 4 * CURVE[5]})
     engine = Rounds()
-    memory = CostMemory(engine, llm, {})  # type: ignore[arg-type]
+    memory = CostMemory(engine, llm.engine.model, {})  # type: ignore[arg-type]
     for _ in range(300):
         engine.target.observe(1, CURVE[1])
     assert 5 not in engine.target.known()
@@ -272,8 +272,8 @@ def test_what_one_process_unlearns_is_not_told_to_the_next(make_llama: MakeLlama
 
 def test_a_lie_that_forbids_drafting_is_not_kept(make_llama: MakeLlama) -> None:
     llm = auto(make_llama, "lookup")
-    cost_cache.write(cost_key(llm, "target"), {1: 0.001, **{n: 0.01 * n for n in range(2, 18)}})
-    assert llm.session.engine.costs.target == pytest.approx({1: 0.001})
+    cost_cache.write(cost_key(lent(llm), "target"), {1: 0.001, **{n: 0.01 * n for n in range(2, 18)}})
+    assert llm.engine.own.loop.costs.target == pytest.approx({1: 0.001})
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_the_folder_may_be_deleted_at_any_time(make_llama: MakeLlama, monkeypatc
     llm = auto(make_llama, "lookup")
     generate(llm)
     shutil.rmtree(cost_cache.costs_dir())
-    assert values(auto(make_llama, "lookup").session.engine.costs) == ({}, {})
+    assert values(auto(make_llama, "lookup").engine.own.loop.costs) == ({}, {})
     monkeypatch.setattr(cost_memory, "changed", lambda before, now: True)  # whatever this machine's noise was
     generate(llm)
     assert len(files()) == 1
@@ -365,9 +365,9 @@ def test_a_generation_that_is_superseded_keeps_what_was_learned(make_llama: Make
 
 def test_a_copy_knows_it_too(make_llama: MakeLlama) -> None:
     llm = auto(make_llama, "lookup")
-    cost_cache.write(cost_key(llm, "target"), CURVE)
+    cost_cache.write(cost_key(lent(llm), "target"), CURVE)
     copy = pickle.loads(pickle.dumps(llm))
     try:
-        assert copy.session.engine.costs.target == pytest.approx(CURVE)
+        assert copy.engine.own.loop.costs.target == pytest.approx(CURVE)
     finally:
         copy.close()

@@ -21,7 +21,7 @@ from needed import imported
 
 import specllama
 from specllama.cli import build_parser
-from specllama.samplers import SAMPLERS
+from specllama.engine.samplers import SAMPLERS
 
 RUN_ELSEWHERE = {
     "other-packages.md": "tests/test_clients.py runs its blocks, each where its package is installed",
@@ -157,7 +157,7 @@ def test_the_reference_has_everything_public() -> None:
     for module in (*(f"evidence.{name}" for name in specllama._EVIDENCE), "prompts", "server"):
         names = getattr(importlib.import_module(f"specllama.{module}"), "__all__", ["run"])
         public |= {f"specllama.{module}.{name}" for name in names}
-    public |= {"specllama.samplers.Samplers"}  # which Llama's documentation points to
+    public |= {"specllama.engine.samplers.Samplers"}  # which Llama's documentation points to
     assert public - set(re.findall(r"^::: (\S+)", text, re.M)) == set()
 
 

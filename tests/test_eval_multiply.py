@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
     import specllama
-    from specllama.completions.chat_template import RenderedPrompt
+    from specllama.drop_in.chats import RenderedPrompt
 
 # --- questions --------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from faults import files_below
 
 from specllama import cli
 from specllama.commands import pull, steps
-from specllama.costs import files as cost_cache
+from specllama.engine import costs as cost_cache
 
 if TYPE_CHECKING:
     from conftest import TinyFiles

@@ -13,7 +13,9 @@ import tiny_models as tiny
 from interrupts import SOON, seconds_until_interrupted
 
 import specllama
-from specllama.engine.watch import Stopped, Watch, watching
+from specllama.drop_in.view import calling
+from specllama.drop_in.watch import Watch
+from specllama.engine.listener import Stopped
 
 PROMPT = [1, *(270 + i % 40 for i in range(1500))]
 LATEST = 0.5
@@ -28,7 +30,7 @@ def slow(opened: specllama.Llama) -> specllama.Llama:
 
 def empty(llm: specllama.Llama) -> None:
     llm.reset()
-    llm.session.target.keep(0)
+    llm.engine.own.sequence.keep(0)
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +65,8 @@ def test_a_client_that_leaves_ends_a_batch(slow: specllama.Llama) -> None:
     timer = threading.Timer(SOON, watch.stop)
     timer.start()
     start = time.perf_counter()
-    with watching(watch), pytest.raises(Stopped):
-        first_tokens(slow, PROMPT)
+    with pytest.raises(Stopped):
+        first_tokens(calling(slow, watch=watch), PROMPT)
     took = time.perf_counter() - start
     timer.join()
     assert_ended_early(slow, took)
@@ -72,7 +74,7 @@ def test_a_client_that_leaves_ends_a_batch(slow: specllama.Llama) -> None:
 
 def assert_ended_early(llm: specllama.Llama, took: float) -> None:
     """And the caches are at a committed position: what comes next equals what comes without an interruption."""
-    assert llm.session.target.num_tokens == 0, "nothing of the batch is left"
+    assert llm.engine.own.sequence.num_tokens == 0, "nothing of the batch is left"
     whole = seconds_of(lambda: first_tokens(llm, PROMPT))
     assert whole > 3 * SOON, "else the batch was at its end, and nothing is shown"
     assert took < SOON + min(LATEST, 0.6 * whole)

@@ -24,9 +24,10 @@ from quantized import quantized_model
 
 import specllama
 from specllama import _core, cli
-from specllama.backend import kernel_use, kernels
+from specllama.backend import kernels
 from specllama.backend.prepare import Backend, prepare_backend
-from specllama.costs.key import cost_key
+from specllama.drop_in.lending import lent
+from specllama.engine.costs import cost_key
 from specllama.evidence.machine import describe_machine
 from specllama.evidence.tables import machine_text
 
@@ -89,8 +90,8 @@ def logits_of(llm: specllama.Llama, sizes: tuple[int, ...]) -> npt.NDArray[np.fl
 def test_the_model_is_the_same_but_for_rounding(quantized: Callable[[str], Path], kind: str) -> None:
     path = quantized(kind)
     with_ours, without = opened(path), opened(path, kernels="off")
-    assert kernel_use.use_of(with_ours).num_bytes > 0
-    assert kernel_use.use_of(without).num_bytes == 0
+    assert lent(with_ours).settings.kernels.num_bytes > 0
+    assert lent(without).settings.kernels.num_bytes == 0
     ours, theirs = logits_of(with_ours, (5,)), logits_of(without, (5,))
     spread = theirs.std()
     assert spread > 0.5
@@ -118,12 +119,12 @@ def test_mapped_and_read_files_give_the_same_text(quantized: Callable[[str], Pat
 def test_a_draft_has_them_as_its_target_does(quantized: Callable[[str], Path]) -> None:
     path = quantized("Q4_0")
     llm = opened(path, draft_model=str(path))
-    assert kernel_use.use_of(llm.draft_model).instruction_set == OFFERED
+    assert lent(llm.draft_model).settings.kernels.instruction_set == OFFERED
     llm = opened(path, draft_model=str(path), kernels="off")
-    assert not kernel_use.use_of(llm.draft_model).instruction_set
+    assert not lent(llm.draft_model).settings.kernels.instruction_set
     llm = opened(path, draft_model=str(path), draft_kwargs={"kernels": "off"})
-    assert kernel_use.use_of(llm).instruction_set == OFFERED
-    assert str(kernel_use.use_of(llm.draft_model)) == "off: the model was opened with kernels='off'"
+    assert lent(llm).settings.kernels.instruction_set == OFFERED
+    assert str(lent(llm.draft_model).settings.kernels) == "off: the model was opened with kernels='off'"
 
 
 @needs_kernels
@@ -136,8 +137,8 @@ def test_what_they_multiply_is_said(quantized: Callable[[str], Path], tiny_files
     assert f"- kernels of the target: {OFFERED}, " in machine_text(describe_machine(llm))
     floats = opened(tiny_files.target)
     assert floats.kernels == "off: none of its weights are of a type that they multiply"
-    assert cost_key(llm, "target")["kernels"].startswith(OFFERED)
-    assert "kernels" not in cost_key(opened(quantized("Q4_K_M"), kernels="off"), "target")
+    assert cost_key(llm.engine.model, "target")["kernels"].startswith(OFFERED)
+    assert "kernels" not in cost_key(opened(quantized("Q4_K_M"), kernels="off").engine.model, "target")
 
 
 @needs_kernels
@@ -161,7 +162,7 @@ def test_memory_is_the_weights_and_little_more(quantized: Callable[[str], Path])
         llm = opened(quantized(kind))
         matrices = (tensor for tensor in gguf.GGUFReader(llm.model_path).tensors if len(tensor.shape) > 1)
         weights = sum(int(tensor.n_bytes) for tensor in matrices if tensor.name != "token_embd.weight")
-        assert weights <= kernel_use.use_of(llm).num_bytes <= 1.04 * weights
+        assert weights <= lent(llm).settings.kernels.num_bytes <= 1.04 * weights
 
 
 @needs_kernels
@@ -182,7 +183,7 @@ def test_a_llama_of_llama_cpp_is_left_alone(quantized: Callable[[str], Path]) ->
     before = _core.KernelBufferType.bytes_loaded()
     plain = llama_cpp.Llama(str(quantized("Q4_0")), n_ctx=64, verbose=False)
     assert _core.KernelBufferType.bytes_loaded() == before
-    assert kernel_use.use_of(plain).why_not == "it was opened by llama_cpp"
+    assert lent(plain).settings.kernels.why_not == "it was opened by llama_cpp"
 
 
 @needs_kernels

@@ -15,7 +15,7 @@ import pytest
 from responses import PROMPT, Pair, assert_same, comparable, complete, completions
 
 import specllama
-from specllama.samplers import SAMPLERS
+from specllama.engine.samplers import SAMPLERS
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles

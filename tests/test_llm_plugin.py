@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from needed import imported
 
-from specllama.samplers import SAMPLERS
+from specllama.engine.samplers import SAMPLERS
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -95,7 +95,7 @@ def test_samplers_and_rule(model: Any, options: dict[str, Any], make_llama: Make
         assert len(response.text()) > 0
         assert response.response_json["stats"]["verify"] == "rejection"
     model.prompt(MESSAGE, **options, max_draft_tokens=3, max_tokens=2).text()
-    assert model._conversation.llm.session.options.max_draft_tokens == 3
+    assert model._conversation.llm.engine.account.options.max_draft_tokens == 3
     with pytest.raises(ValueError, match="unknown verify='exact': use one of"):
         model.prompt(MESSAGE, **options, verify="exact").text()
 

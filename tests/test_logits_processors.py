@@ -19,7 +19,6 @@ from test_engine_statistics import LENGTH, LEVEL, Scorer, chi_square, sequence_p
 from test_engine_statistics import PROMPT as LETTERS_PROMPT
 
 import specllama
-from specllama.completions.logprobs import scored
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
@@ -112,7 +111,7 @@ def test_it_is_called_as_without_a_draft(make_llama: MakeLlama, tiny_files: Tiny
     text = [*prompt, *tokens]
     assert [ids for ids, _ in seen] == [text[:end] for end in range(len(prompt), len(text))]
     llm.reset()
-    for position, logits in scored(llm.session, text):
+    for position, logits in llm.engine.score(text):
         if position >= len(prompt) - 1:
             assert np.allclose(seen[position - len(prompt) + 1][1], logits, atol=1e-4)
 
@@ -156,7 +155,7 @@ def test_it_is_not_asked_behind_an_end_that_was_looked_up(
 
     again = llama_cpp.LogitsProcessorList([repeat])
     for _ in range(3):
-        llm.session.engine.restore_costs({1: 1.0, 17: 1.1}, {})  # a lookup pays
+        llm.engine.own.loop.restore_costs({1: 1.0, 17: 1.1}, {})  # a lookup pays
         out = llm.create_completion(prompt, max_tokens=60, temperature=0.0, logits_processor=again)
         assert out["choices"][0]["finish_reason"] == "stop"
         assert llm.stats.num_tokens == len(rest)

@@ -14,8 +14,8 @@ import tiny_models
 
 import specllama
 from specllama import _core_test as _test
-from specllama.backend.kernel_use import use_of
 from specllama.backend.prepare import prepare_backend
+from specllama.drop_in.lending import lent
 from specllama.models.quantize import quantize
 
 needs_kernels = pytest.mark.skipif(
@@ -69,7 +69,7 @@ def mapped(path: Path, what: str) -> int:
 @pytest.mark.parametrize("options", [{}, {"draft_model": "lookup"}])
 def test_what_was_packed_is_let_go(several_mib: Path, options: dict[str, Any]) -> None:
     llm = opened(several_mib, use_mmap=True, **options)
-    packed = use_of(llm).num_bytes
+    packed = lent(llm).settings.kernels.num_bytes
     assert packed > 7 * MIB
     assert mapped(several_mib, "Size") > packed / 2  # the rest llama.cpp has unmapped
     assert mapped(several_mib, "Rss") < several_mib.stat().st_size - 0.9 * packed
@@ -82,7 +82,7 @@ def test_a_file_that_is_not_mapped_is_read(several_mib: Path) -> None:
     """Its weights come in a buffer of the process's own, which is left as it is."""
     expected = text_of(opened(several_mib, use_mmap=True))
     llm = opened(several_mib, use_mmap=False)
-    assert use_of(llm).num_bytes > 7 * MIB
+    assert lent(llm).settings.kernels.num_bytes > 7 * MIB
     assert mapped(several_mib, "Size") == 0
     assert text_of(llm) == expected
     assert len(set(expected.split())) > 2
@@ -153,5 +153,5 @@ def test_large_pages_are_asked_for_where_weights_will_be() -> None:
 @needs_large_pages
 def test_packed_weights_ask_for_large_pages(several_mib: Path) -> None:
     llm = opened(several_mib)
-    packed = use_of(llm).num_bytes
+    packed = lent(llm).settings.kernels.num_bytes
     assert max(end - begin for begin, end in large_pages_wanted()) >= packed - 2 * mmap.PAGESIZE

@@ -17,8 +17,9 @@ from exact import EXACT_CACHE
 import specllama
 from specllama import _core
 from specllama.backend import libllama
-from specllama.parallel.outcomes import Outcomes
-from specllama.parallel.places import checked_max_parallel
+from specllama.drop_in.outcomes import Outcomes
+from specllama.drop_in.view import calling
+from specllama.engine.texts import checked_max_parallel
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -55,7 +56,7 @@ def test_each_is_what_create_completion_gives(llm: specllama.Llama, options: dic
         assert outcome.response is not None
         assert outcome.response["usage"] == alone["usage"]
         assert outcome.stats.num_tokens == llm.stats.num_tokens
-    counters = llm.places.counters
+    counters = llm.engine.texts.counters
     assert counters is not None
     assert counters.most_texts > 1
 
@@ -125,18 +126,18 @@ def test_what_takes_the_model_alone_is_generated_beside_the_others(llm: specllam
         assert outcome.text == text_of(llm.create_completion(**arguments, **options)), arguments
     scored = outcomes[2].response["choices"][0]["logprobs"]
     assert scored["tokens"][0] and len(scored["tokens"]) > 9
-    counters = llm.places.counters
+    counters = llm.engine.texts.counters
     assert counters is not None and counters.num_tokens > 9, "the others were at places"
-    with pytest.raises(ValueError, match="not of a place"), llm.places.taken(2, lambda: None) as place:
-        place.create_completion("hello", mirostat_mode=2)
+    with pytest.raises(ValueError, match="not of a place"), llm.engine.texts.taken(2, lambda: None) as slot:
+        calling(llm, slot=slot).create_completion("hello", mirostat_mode=2)
 
 
 def test_who_waits_for_the_llama_itself_can_be_ended(llm: specllama.Llama) -> None:
     taken, done = threading.Event(), threading.Event()
 
     def take() -> None:
-        with llm.places.beside(lambda: None) as itself:
-            assert itself is llm
+        with llm.engine.texts.beside(lambda: None) as itself:
+            assert itself is llm.engine.own
             taken.set()
             done.wait(30)
 
@@ -263,7 +264,7 @@ def test_other_memories(make_llama: MakeLlama, tiny_files: TinyFiles, name: str)
     draft = getattr(tiny_files, f"{name}_draft") if can_roll_back else None
     llm = make_llama(getattr(tiny_files, name), draft=draft, n_ctx=256)
     outcomes = llm.create_completions(PROMPTS, max_tokens=9, temperature=0.0)
-    assert llm.places.counters is None
+    assert llm.engine.texts.counters is None
     for prompt, outcome in zip(PROMPTS, outcomes, strict=True):
         assert outcome.text == text_of(llm.create_completion(prompt, max_tokens=9, temperature=0.0))
 
@@ -277,7 +278,7 @@ def test_a_hybrid_of_a_release_that_cannot_tell(
     monkeypatch.setattr(libllama, "API", _core.LlamaApi(addresses))
     llm = make_llama(tiny_files.hybrid, n_ctx=256)
     outcomes = llm.create_completions(PROMPTS, max_tokens=9, temperature=0.0)
-    assert llm.places.counters is None
+    assert llm.engine.texts.counters is None
     for prompt, outcome in zip(PROMPTS, outcomes, strict=True):
         assert outcome.text == text_of(
             make_llama(tiny_files.hybrid).create_completion(prompt, max_tokens=9, temperature=0.0)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-import specllama
-from specllama.engine.per_model import PerModel
+from specllama.engine.model import Model
 from specllama.engine.schema_constraint import schema_vocabulary
 
 if TYPE_CHECKING:
@@ -23,26 +21,25 @@ class Vocabulary:
 def test_once_for_all_places_and_again_for_another_model(make_llama: MakeLlama) -> None:
     makers: list[Any] = []
 
-    def make(llama: Any) -> Vocabulary:
-        makers.append(llama)
+    def make(model: Model) -> Vocabulary:
+        makers.append(model)
         time.sleep(0.05)  # the others ask meanwhile
         return Vocabulary()
 
-    known = PerModel(make)
     llm, other = make_llama(max_parallel=4), make_llama()
     start = threading.Barrier(4)
 
     def ask(_: int) -> tuple[object, Vocabulary]:
-        with llm.places.taken(2, lambda: None) as place:
+        with llm.engine.texts.taken(2, lambda: None) as place:
             start.wait(30)
-            return place, known(place)
+            return place, place.model.once(make)
 
-    llm.places.open(4)
+    llm.engine.texts.open(4)
     with ThreadPoolExecutor(4) as threads:
         asked = list(threads.map(ask, range(4)))
     assert len({id(place) for place, _ in asked}) == 4
-    assert {id(made) for _, made in asked} == {id(known(llm))}
-    assert known(other) is not known(llm)
+    assert {id(made) for _, made in asked} == {id(llm.engine.model.once(make))}
+    assert other.engine.model.once(make) is not llm.engine.model.once(make)
     assert len(makers) == 2
 
 
@@ -51,19 +48,8 @@ def test_texts_at_once_share_the_vocabulary_of_schemas(make_llama: MakeLlama) ->
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     form: Any = {"type": "json_object", "schema": schema}
     chats = [[{"role": "user", "content": "the cat"}]] * 6
-    vocabulary = schema_vocabulary(llm)
+    vocabulary = llm.engine.model.once(schema_vocabulary)
     outcomes = llm.create_chat_completions(chats, response_format=form, max_tokens=60, seed=1)
     assert [outcome.error for outcome in outcomes] == [None] * 6
     assert len({outcome.text for outcome in outcomes}) == 1
     assert vocabulary.first.cache_info().currsize == 1
-
-
-def test_it_is_forgotten_with_the_model(make_llama: MakeLlama) -> None:
-    known = PerModel(lambda llama: Vocabulary())
-    llm = specllama.Llama(make_llama().model_path, n_ctx=64, n_threads=1, n_threads_batch=1, verbose=False)
-    known(llm)
-    assert len(known._made) == 1
-    llm.close()
-    del llm
-    gc.collect()
-    assert len(known._made) == 0

@@ -19,7 +19,7 @@ import specllama
 from specllama import _core, _core_test
 from specllama.cli import build_parser
 from specllama.commands.arguments import load_llama
-from specllama.parallel.outcomes import Outcomes
+from specllama.drop_in.outcomes import Outcomes
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -147,8 +147,8 @@ def test_what_a_pause_costs_is_not_the_prompts(llm: specllama.Llama) -> None:
     """What is borrowed to compute a text anew is no reused prompt."""
     given = ["hello " * 20 + "word " * (i % 9) for i in range(20)]
     outcomes = llm.create_completions(given, max_tokens=80, temperature=0.0)
-    assert llm.places.counters is not None
-    assert llm.places.counters.num_pauses > 0
+    assert llm.engine.texts.counters is not None
+    assert llm.engine.texts.counters.num_pauses > 0
     for outcome in outcomes:
         assert outcome.stats.num_prompt_tokens_reused < outcome.stats.num_prompt_tokens
 
@@ -190,7 +190,7 @@ def llm(make_llama: MakeLlama, tiny_files: TinyFiles) -> specllama.Llama:
 def test_completions(llm: specllama.Llama, options: dict[str, Any]) -> None:
     given = ["hello " * (i % 5 + 1) + "word " * i for i in range(20)]
     outcomes = llm.create_completions(given, max_tokens=80, **options)
-    counters = llm.places.counters
+    counters = llm.engine.texts.counters
     assert counters is not None
     assert counters.num_pauses > 0
     for prompt, outcome in zip(given, outcomes, strict=True):
@@ -204,7 +204,7 @@ def test_a_call_that_is_given_up_while_texts_are_paused(llm: specllama.Llama) ->
     outcomes = llm.create_completions(given * 20, max_tokens=150, temperature=1.0, stream=True)
     assert isinstance(outcomes, Outcomes)
     next(outcomes)
-    while llm.places.counters.num_pauses < 3:  # type: ignore[union-attr]
+    while llm.engine.texts.counters.num_pauses < 3:  # type: ignore[union-attr]
         next(outcomes)
     start = time.monotonic()
     outcomes.close()

@@ -14,8 +14,7 @@ from responses import PROMPT, joined
 
 import specllama
 from specllama import _core
-from specllama.completions.logprobs import scored
-from specllama.samplers import DEFAULTS, SAMPLERS
+from specllama.engine.samplers import DEFAULTS, SAMPLERS
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -144,7 +143,7 @@ def test_log_probabilities_are_the_models_own(drafted: specllama.Llama) -> None:
     tokens = [token.id for token in drafted.generate_tokens(PROMPT, max_tokens=12, **settings)]
     prompt = drafted.tokenize(PROMPT.encode())
     drafted.reset()
-    rows = dict(scored(drafted.session, [*prompt, *tokens]))
+    rows = dict(drafted.engine.score([*prompt, *tokens]))
     for i, token in enumerate(tokens):
         row = rows[len(prompt) - 1 + i]
         expected = float(row[token] - np.logaddexp.reduce(row.astype(np.float64)))

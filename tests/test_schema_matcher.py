@@ -19,7 +19,8 @@ import numpy as np
 from test_guided import DRAFTS, SAMPLED
 
 import specllama
-from specllama.completions.chat_template import chat_call
+from specllama.drop_in.chats import chat_call
+from specllama.drop_in.lending import lent
 from specllama.engine.schema_constraint import schema_vocabulary
 from specllama.grammars.schema import NotEnforcedError, SchemaGrammar, matched_schema
 from specllama.grammars.schema_matcher import SchemaMatcher, SchemaPieces
@@ -61,7 +62,11 @@ SCHEMAS: dict[str, Any] = {
 
 
 def grammar(name: str) -> SchemaGrammar:
-    return SchemaGrammar('root ::= "never used"', matched_schema(json.dumps(SCHEMAS[name])))
+    return SchemaGrammar('root ::= "never used"', matched(name))
+
+
+def matched(name: str) -> str:
+    return matched_schema(json.dumps(SCHEMAS[name]))
 
 
 def tokens_of(llm: llama_cpp.Llama, name: str, count: int = 30, **settings: Any) -> list[int]:
@@ -78,7 +83,7 @@ def wanted(schema: Any) -> Any:
 def test_greedy(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, name: str, draft: str) -> None:
     """Against llama_cpp itself, which is shown the same masks."""
     base = make_base()
-    processor = schema_vocabulary(base).processor(grammar(name))
+    processor = lent(base).once(schema_vocabulary).processor(matched(name))
     settings: dict[str, Any] = {"temp": 0.0, "logits_processor": llama_cpp.LogitsProcessorList([processor])}
     expected = list(itertools.islice(base.generate(base.tokenize(b"the cat"), **settings), 30))
     llm = make_llama(draft=tiny_files.draft(draft))
@@ -200,9 +205,10 @@ def test_what_ends_a_text_leaves_nothing_behind(make_llama: MakeLlama, tiny_file
 @pytest.mark.parametrize("kind", ["target", "letters", "recurrent"])
 def test_any_vocabulary_will_do(make_llama: MakeLlama, tiny_files: TinyFiles, kind: str) -> None:
     llm = make_llama(getattr(tiny_files, kind))
-    vocabulary = schema_vocabulary(llm)
-    assert vocabulary is schema_vocabulary(llm)
-    matcher = vocabulary.matcher(grammar("values"))
+    model = llm.engine.model
+    vocabulary = model.once(schema_vocabulary)
+    assert vocabulary is model.once(schema_vocabulary)
+    matcher = vocabulary.matcher(matched("values"))
     if kind == "letters":  # llama.cpp would end the process if it were to find the tokens of a brace
         with pytest.raises(ValueError, match="cannot be followed any further"):
             matcher(llm._input_ids[:0])

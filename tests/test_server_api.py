@@ -10,7 +10,7 @@ import pytest
 from needed import imported
 
 import specllama
-from specllama.samplers import SAMPLERS
+from specllama.engine.samplers import SAMPLERS
 
 imported("fastapi")
 

@@ -26,7 +26,7 @@ from test_server_faults import LONG, send
 
 import specllama
 from specllama import cli, server
-from specllama.engine.watch import Watch
+from specllama.drop_in.watch import Watch
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -125,7 +125,7 @@ def test_each_answer_is_the_one_of_the_request_alone(llm: specllama.Llama) -> No
         alone = [answer_to(served, path, body) for path, body in requests()]
     with serving(llm, max_parallel=4) as served, ThreadPoolExecutor(8) as clients:
         together = list(clients.map(lambda request: answer_to(served, *request), requests()))
-    counters = llm.places.counters
+    counters = llm.engine.texts.counters
     assert counters is not None and counters.most_texts > 1
     for request, found, expected in zip(requests(), together, alone, strict=True):
         assert found == without_rounding(expected), request

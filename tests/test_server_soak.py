@@ -30,7 +30,7 @@ from specllama.server.runner import give_back_freed_memory
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
-    from specllama.engine.watch import Watch
+    from specllama.drop_in.watch import Watch
     from specllama.server.job import Item, Work
 
 NUM_REQUESTS = 200

@@ -12,8 +12,7 @@ import tiny_models as tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specllama.completions.stop_string import StopString
-from specllama.completions.text import TextAssembler
+from specllama.drop_in.text import StopString, TextAssembler
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from specllama import _core
-from specllama.completions.logprobs import scored
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -84,7 +83,7 @@ def probabilities(llm: specllama.Llama, tokens: list[int], num_prompt: int) -> l
     """Of each generated token, after the sampler chain."""
     params = _core.SamplerParams(**SAMPLING)
     result = []
-    for position, logits in scored(llm.session, tokens):
+    for position, logits in llm.engine.score(tokens):
         if position + 1 >= num_prompt:
             chain = _core.distribution(logits, params, tokens[num_prompt : position + 1])
             found = dict(zip(chain.ids.tolist(), chain.probs.tolist(), strict=True))

@@ -16,11 +16,12 @@ BINDINGS = (
 
 NOT_FOR_USERS = {
     "AttributeError": "the way by which Python says that a module lacks a name",
+    "ValueError: Failed to ": "explained by the reason that llama.cpp gives",
     "EOFError": "is put into 'its header ends early (…)'",
     "Stopped": "ends the generation of a client that has left: nobody reads it",
     "print: specllama: error: …": "only what every error on the command line begins with",
     "print: specllama: warning: …": "only what every warning on the command line begins with",
-    "specllama/costs/files.py: ValueError": "a file that cannot be used is as good as none: a line of the debug log",
+    "specllama/engine/costs.py: ValueError": "a file that cannot be used is as good as none: a line of the debug log",
     "specllama/backend/ggml.py: LookupError": "another way is taken then, or it becomes the reason of 'AMX off'",
     "specllama/backend/ggml_products.py": "ends up in the reason of 'AMX off'",
     "C++: a function of ggml": "Python looks first",

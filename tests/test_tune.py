@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 import specllama
 from specllama import cli, tune
 from specllama.cost_curve import CostCurve
-from specllama.costs import files as cost_cache
-from specllama.costs.key import cost_key
+from specllama.drop_in.lending import lent
+from specllama.engine import costs as cost_cache
+from specllama.engine.costs import cost_key
 from specllama.evidence.tune import runner
 from specllama.evidence.tune.report import to_text
 
@@ -98,7 +99,7 @@ def test_above_the_break_even_rate_drafting_pays_and_below_it_does_not(
 
 
 def kept(llm: Any, role: str) -> dict[int, float]:
-    return cost_cache.read(cost_key(llm, role))
+    return cost_cache.read(cost_key(lent(llm), role))
 
 
 @pytest.fixture
@@ -135,13 +136,13 @@ def test_a_pair(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     for role, model in (("target", llm), ("draft", draft)):
         wanted = {n: result.curves[role].spread(n)[0] for n in result.curves[role].sizes}
         assert kept(model, role) == wanted
-    restored = llm.session.engine.costs  # the engine that was there believes it from here on
+    restored = llm.engine.own.loop.costs  # the engine that was there believes it from here on
     assert restored.target == pytest.approx(kept(llm, "target"))
     assert restored.draft == pytest.approx(kept(draft, "draft"))
     assert llm.n_tokens == draft.n_tokens == 0
     assert llm.create_completion(PROMPT, max_tokens=8, temperature=0.0)["choices"][0]["text"] == text
     other = make_llama(draft=tiny_files.good)
-    assert other.session.engine.costs.target == pytest.approx(kept(llm, "target"))
+    assert other.engine.own.loop.costs.target == pytest.approx(kept(llm, "target"))
     assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["curves"]["draft"]["points"][-1]["n"] == 256
 
 
@@ -155,7 +156,7 @@ def test_a_target_alone(make_llama: MakeLlama, draft: str | None) -> None:
     assert list(result.plans) == ["lookup"]
     assert list(kept(llm, "target")) == [1, 2, 3, 4, 5]
     llm.draft_model = "lookup"
-    assert list(llm.session.engine.costs.target) == [1, 2, 3, 4, 5]
+    assert list(llm.engine.own.loop.costs.target) == [1, 2, 3, 4, 5]
 
 
 def test_no_more_sizes_than_are_kept_or_fit(make_llama: MakeLlama) -> None:

@@ -15,8 +15,8 @@ import tiny_models as tiny
 import specllama
 from specllama import _core, verify
 from specllama import _core_test as _test
+from specllama.drop_in.lending import lent
 from specllama.engine.generation import Generation
-from specllama.engine.memory import sequence_of
 from specllama.evidence.scorer import Scorer
 from specllama.evidence.verify.report import to_text
 from specllama.evidence.verify.rounding import SAFETY
@@ -44,7 +44,7 @@ class ClaimingDrafter:
     """Claims q, the distribution of a draft model, for each token, whatever the token was drawn from."""
 
     def __init__(self, draft: llama_cpp.Llama, draw: Callable[[Any, _core.Distribution], _core.Distribution]) -> None:
-        self.scorer = Scorer(sequence_of(draft, "draft"), draft.n_batch)
+        self.scorer = Scorer(lent(draft, "draft").sequence, draft.n_batch)
         self.draw = draw
         self.rng = np.random.default_rng(11)
 
@@ -78,7 +78,7 @@ def drafted_by(
 
     def make(drafter: Callable[[Any, int], tuple[list[int], list[_core.Distribution]]]) -> specllama.Llama:
         monkeypatch.setattr(
-            "specllama.drafts.model.ModelDraft.engine",
+            "specllama.engine.drafts.ModelDraft.loop",
             lambda draft, target, **_: _core.Speculator(target, ["function"], function=drafter),
         )
         return make_llama(draft=tiny_files.good)
@@ -235,9 +235,9 @@ class Corrupting(BrokenEngine):
 
 
 def broken(llm: specllama.Llama, kind: type[BrokenEngine]) -> specllama.Llama:
-    engine: Any = kind(llm.session.engine)
-    engine.context = sequence_of(llm, "target")
-    llm.session._engine = engine
+    engine: Any = kind(llm.engine.own.loop)
+    engine.context = lent(llm).sequence
+    llm.engine.own._loop = engine
     return llm
 
 
@@ -307,7 +307,7 @@ def tied(make_llama: MakeLlama, tmp_path: Path) -> specllama.Llama:
     target = tiny.write_llama(tmp_path / "tied.gguf", words, weights)
     draft = tiny.write_llama(tmp_path / "draft.gguf", words, tiny.noisy(weights, 0.05, seed=2))
     llm = broken(make_llama(target, draft), TakesTheOther)
-    engine: Any = llm.session.engine
+    engine: Any = llm.engine.own.loop
     engine.one, engine.other = one, other
     return llm
 
@@ -342,7 +342,7 @@ def test_behind_a_near_tie_with_penalties_nothing_is_compared(tied: specllama.Ll
 
 def test_the_other_of_two_tied_tokens_is_a_failure_where_noise_decides(tied: specllama.Llama) -> None:
     """The loop's fault is the same, but under the coupled rule their noise tells the two apart."""
-    engine: Any = tied.session.engine
+    engine: Any = tied.engine.own.loop
     engine.rule = "coupled"
     result = verify.run(tied, PROMPTS, samples=60, rules=["rejection"], **QUICK)
     failed = [text for text in result.texts if text.problems]

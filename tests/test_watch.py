@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import llama_cpp
 import pytest
 
-from specllama.engine.watch import Stopped, Watch, watching
+from specllama.drop_in.view import calling
+from specllama.drop_in.watch import Watch
+from specllama.engine.listener import Stopped
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -35,8 +37,12 @@ def test_a_stopped_call_leaves_a_usable_model(
     make_llama: MakeLlama, tiny_files: TinyFiles, stream: bool, patience: int
 ) -> None:
     llm = make_llama(draft=tiny_files.good)
-    with watching(Impatient(patience)), pytest.raises(Stopped):
-        list(llm.create_completion(PROMPT, max_tokens=200, temperature=0.0, stream=stream))
+    with pytest.raises(Stopped):
+        list(
+            calling(llm, watch=Impatient(patience)).create_completion(
+                PROMPT, max_tokens=200, temperature=0.0, stream=stream
+            )
+        )
     assert llm.stats.num_drafts < patience
     fresh = make_llama().create_completion(PROMPT, temperature=0.0)
     assert llm.create_completion(PROMPT, temperature=0.0)["choices"] == fresh["choices"]
@@ -46,11 +52,10 @@ def test_a_draft_that_catches_up_is_stopped_in_the_middle(make_llama: MakeLlama,
     llm = make_llama(draft=tiny_files.good, n_batch=16, n_ubatch=16)
     prompt = llm.tokenize(b"a cat " * 60)
     watch = Impatient(1000)
-    with watching(watch):
-        tokens = llm.generate(prompt, temp=0.0)
+    tokens = calling(llm, watch=watch).generate(prompt, temp=0.0)
     first = [next(tokens) for _ in range(3)]
-    assert llm.session.draft is not None
-    draft = llm.session.draft.sequence
+    assert llm.engine.draft is not None
+    draft = llm.engine.draft.sequence
     draft.keep(0)
     watch.patience = 4  # one for the round, and one for each of three chunks
     with pytest.raises(Stopped):
@@ -65,11 +70,11 @@ def test_a_draft_that_catches_up_is_stopped_in_the_middle(make_llama: MakeLlama,
 
 def test_a_long_prompt_is_stopped_in_the_middle(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = make_llama(draft=tiny_files.good, n_batch=32, n_ubatch=32)
-    with watching(Impatient(4)), pytest.raises(Stopped):
-        llm.create_completion("a cat " * 60)
+    with pytest.raises(Stopped):
+        calling(llm, watch=Impatient(4)).create_completion("a cat " * 60)
     assert 0 < llm.n_tokens < 100
-    with watching(Impatient(4)), pytest.raises(Stopped):
-        llm.create_completion("a cat " * 60, echo=True, logprobs=1)
+    with pytest.raises(Stopped):
+        calling(llm, watch=Impatient(4)).create_completion("a cat " * 60, echo=True, logprobs=1)
     text = llm.create_completion("a cat " * 60, temperature=0.0)["choices"][0]["text"]
     assert text == make_llama().create_completion("a cat " * 60, temperature=0.0)["choices"][0]["text"]
 
@@ -77,13 +82,13 @@ def test_a_long_prompt_is_stopped_in_the_middle(make_llama: MakeLlama, tiny_file
 def test_statistics_and_tokens_of_several_calls(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = make_llama(draft=tiny_files.good)
     watch = Watch()
-    with watching(watch):
-        stream = llm.create_completion(PROMPT, max_tokens=9, temperature=0.0, stream=True)
-        chat = llm.create_chat_completion([{"role": "user", "content": "hi"}], max_tokens=7)
+    watched = calling(llm, watch=watch)
+    stream = watched.create_completion(PROMPT, max_tokens=9, temperature=0.0, stream=True)
+    chat = watched.create_chat_completion([{"role": "user", "content": "hi"}], max_tokens=7)
     assert chat["usage"]["completion_tokens"] == 7
     assert watch.stats() == llm.total_stats
     assert len(watch.take_shown()) == 7
-    list(stream)  # what began in the block is watched wherever it is read
+    list(stream)
     assert watch.stats().num_tokens == llm.total_stats.num_tokens == 16
     tokens = [(token.id, token.origin) for token in llm.generate_tokens(PROMPT, max_tokens=9, temperature=0.0)]
     assert [token for token, _ in watch.take_shown()] == [token for token, _ in tokens]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
 from specllama import _core
 
-from .base_class import BaseLlama
 from .prepare import prepare_backend
 
 CHOICES = ("auto", "off")
@@ -45,9 +43,6 @@ def checked_kernels(value: Any) -> str | None:
     raise ValueError(f"kernels={value!r} is unknown: choose {' or '.join(map(repr, CHOICES))}")
 
 
-_USES: weakref.WeakKeyDictionary[BaseLlama, KernelUse] = weakref.WeakKeyDictionary()
-
-
 @contextlib.contextmanager
 def loading(choice: str | None) -> Iterator[KernelUse]:
     """Have the models that this thread loads in the block use our kernels, if they are offered and wanted.
@@ -75,13 +70,3 @@ def loading(choice: str | None) -> Iterator[KernelUse]:
             use.why_not = ""
         else:
             use.instruction_set = ""
-
-
-def remember(llama: BaseLlama, use: KernelUse) -> None:
-    """Note what became of a model."""
-    _USES[llama] = use
-
-
-def use_of(llama: BaseLlama) -> KernelUse:
-    """What became of a model; one that specllama has not opened has llama.cpp's kernels."""
-    return _USES.get(llama) or KernelUse(why_not="it was opened by llama_cpp")

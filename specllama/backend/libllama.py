@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import llama_cpp
-from llama_cpp import _internals
 
 from specllama import _core
 
@@ -74,15 +73,3 @@ API = load_api()
 def address_of(name: str) -> int:
     """Where a function of libllama is."""
     return ctypes.cast(getattr(llama_cpp, name), ctypes.c_void_p).value or 0
-
-
-def first_vocabulary_difference(
-    target: _internals.LlamaModel, draft: _internals.LlamaModel
-) -> _core.VocabularyDifference | None:
-    """The first token whose text differs; None if none does."""
-    return _core.first_vocabulary_difference(API, vocab_of(target), vocab_of(draft))
-
-
-def vocab_of(model: _internals.LlamaModel) -> int:
-    """The address of a model's vocabulary."""
-    return int(ctypes.cast(model.vocab, ctypes.c_void_p).value or 0)

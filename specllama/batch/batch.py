@@ -7,15 +7,11 @@ import dataclasses
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from specllama import Llama
-from specllama.backend.base_class import BaseLlama
-from specllama.engine.watch import Watch, watch_of_call
-from specllama.parallel.alone import takes_the_model_alone
-from specllama.parallel.job import Job
-from specllama.parallel.outcome import Outcome
-from specllama.parallel.outcomes import Outcomes
+from specllama.drop_in.outcomes import Job, Outcome, Outcomes, takes_the_model_alone
+from specllama.drop_in.watch import Watch
 from specllama.stats import Stats, Tally
 from specllama.warn import warn
 
@@ -67,10 +63,9 @@ class Batch:
         """
         self._started = time.monotonic()
         with contextlib.closing(self._jobs()) as jobs:
-            places = self._llm.places
-            if (possible := places.open(count)) < count:
+            if (possible := self._llm.engine.texts.open(count)) < count:
                 warn(f"one text after the other instead of {count} at once: this kind of memory cannot be shared")
-            with Outcomes(places, possible, jobs) as outcomes:
+            with Outcomes(self._llm, possible, jobs) as outcomes:
                 watched = shown(outcomes) if shown else (outcome for outcome in outcomes)
                 with contextlib.closing(watched):
                     for outcome in watched:
@@ -93,8 +88,8 @@ class Batch:
                 yield self._job(number, line)
 
     def _job(self, number: int, line: Line) -> Job:
-        def generate(place: BaseLlama) -> dict[str, Any]:
-            watch = watch_of_call() or Watch()
+        def generate(place: Llama) -> dict[str, Any]:
+            watch = place._call.watch or Watch()
             try:
                 return self._generated(place, line, watch)
             finally:
@@ -102,13 +97,13 @@ class Batch:
 
         return Job(generate, takes_the_model_alone({**self._defaults, **line.arguments}))
 
-    def _generated(self, place: BaseLlama, line: Line, watch: Watch) -> dict[str, Any]:
+    def _generated(self, place: Llama, line: Line, watch: Watch) -> dict[str, Any]:
         if line.problem is not None:
             raise line.problem
         if line.is_request:
             from . import openai
 
-            return openai.generate(cast(Llama, place), line, self._defaults, self._name, watch)
+            return openai.generate(place, line, self._defaults, self._name, watch)
         return plain.generate(place, line, self._defaults)
 
     def _add(self, outcome: Outcome) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from specllama import Llama
-from specllama.engine.watch import Watch
-from specllama.parallel.outcome import Outcome
+from specllama.drop_in.outcomes import Outcome
+from specllama.drop_in.watch import Watch
 from specllama.server.answers import Answers
 from specllama.server.errors import error_body, status_of
 from specllama.server.request_limits import checked

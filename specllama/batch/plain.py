@@ -6,10 +6,9 @@ from typing import Any
 
 from llama_cpp.llama_grammar import LlamaGrammar
 
-from specllama.backend.base_class import BaseLlama
-from specllama.engine.text_limits import require_room, size_of
-from specllama.parallel.outcome import Outcome
-from specllama.parallel.outcomes import arguments_of
+from specllama import Llama
+from specllama.drop_in.outcomes import Outcome, arguments_of
+from specllama.engine.limits import require_room, size_of
 
 from .line import Line
 
@@ -18,7 +17,7 @@ _TEXTS = ("prompt", "suffix", "messages", "tools", "functions")
 _METHODS = {"prompt": "create_completion", "messages": "create_chat_completion"}
 
 
-def generate(place: BaseLlama, line: Line, defaults: dict[str, Any]) -> dict[str, Any]:
+def generate(place: Llama, line: Line, defaults: dict[str, Any]) -> dict[str, Any]:
     """The response to one line.
 
     Args:

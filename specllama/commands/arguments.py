@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specllama.engine.number_limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
+from specllama.engine.limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
 from specllama.engine.rules import VERIFY
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def add_server_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 
 def server_sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of a completion for llama-server's samplers."""
-    from specllama.samplers import SAMPLERS
+    from specllama.engine.samplers import SAMPLERS
 
     return _given(**{name: getattr(arguments, name) for name in SAMPLERS})
 

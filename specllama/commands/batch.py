@@ -120,7 +120,7 @@ def _defaults(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _shown(arguments: argparse.Namespace, survey: Survey) -> Shown | None:
-    from specllama.parallel.progress import progress_bar
+    from specllama.drop_in.progress import progress_bar
 
     if arguments.quiet or not sys.stderr.isatty():
         return None

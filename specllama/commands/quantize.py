@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specllama.commands.arguments import whole
-from specllama.engine.number_limits import MOST_THREADS
+from specllama.engine.limits import MOST_THREADS
 from specllama.models.catalog import FILE_TYPES
 
 if TYPE_CHECKING:

@@ -40,8 +40,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and print what was found."""
-    from specllama.backend.kernel_use import use_of
     from specllama.commands.steps import steps
+    from specllama.drop_in.lending import lent
     from specllama.evidence import tune
     from specllama.evidence.tune.report import to_text
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress.note("loading")
         with contextlib.closing(common.load_llama(arguments)) as llm:
             result = tune.run(llm, on_progress=_shown_in(progress))
-            have_kernels = bool(use_of(llm).instruction_set)
+            have_kernels = bool(lent(llm).settings.kernels.instruction_set)
         if have_kernels:  # after the other is closed: both may not fit into memory
             result = _beside_llama_cpp(arguments, result, progress)
     print(json.dumps(result.to_dict(), allow_nan=False) if arguments.output == "json" else to_text(result))

@@ -10,7 +10,7 @@ from typing import NoReturn, Protocol
 
 import llama_cpp
 
-from specllama.backend.base_class import BaseLlama
+from .model import Model
 
 
 class Inherited(Protocol):
@@ -49,13 +49,13 @@ def _has_openmp() -> bool:
     return b"OPENMP = 1" in llama_cpp.llama_print_system_info()
 
 
-def require_threads(llama: BaseLlama) -> None:
+def require_threads(model: Model) -> None:
     """Called before anything is decoded.
 
     Raises:
         RuntimeError: it would wait for the parent's threads.
     """
-    if max(llama.n_threads, llama.n_threads_batch) > 1 and _has_openmp():
+    if max(model.settings.n_threads, model.settings.n_threads_batch) > 1 and _has_openmp():
         if _team.lost:
             raise_forked()
         _team.begun = True

@@ -3,340 +3,364 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import time
-from collections.abc import Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.backend.base_class import BaseLlama
-from specllama.backend.kernel_use import use_of
 from specllama.backend.prepare import prepare_backend
-from specllama.grammars.schema import SchemaGrammar
-from specllama.samplers.mirostat import LlamaCppSampler
 from specllama.stats import Tally
 from specllama.token import Origin
 
-from .closed import is_open, require_open
-from .prompt_tokens import token_ids
-from .request import checked_callables
-from .schema_constraint import schema_vocabulary
-from .session import Session
-from .vocabulary import grammar_of
-from .watch import watch_of_call
-
-if TYPE_CHECKING:
-    from .request import Request
+from .listener import SILENT
+from .model import token_ids
+from .request import Chooser, Request, checked_callables
+from .slot import Slot
 
 _ORIGINS = {drafter.name: cast(Origin, drafter.origin) for drafter in _core.drafters()}
 
 
-def _constraint_of(llama: BaseLlama, grammar: Any) -> _core.Constraint | None:
-    """A grammar or a schema over the tokens of a Llama."""
-    if isinstance(grammar, SchemaGrammar):
-        return schema_vocabulary(llama).constraint(grammar)
-    return None if grammar is None else grammar_of(llama, grammar)
+class Generation(Iterator[int]):
+    """The tokens of one text. It begins when the first is asked for; an error, or ``close``, ends it.
 
+    The caches are at a committed position whenever it is not running.
 
-class Generation:
-    """Runs one ``Request``. The caches are at a committed position whenever it is not running."""
+    Args:
+        slot: where.
+        request: what.
+        keeper: stays as long as this does: who would free the model when it goes.
 
-    def __init__(self, session: Session, request: Request) -> None:
-        self._session = session
-        self._llama = session.llama
+    Attributes:
+        origin: where the token that came last is from.
+        stopped_by_criteria: whether one of the stopping criteria has ended it.
+    """
+
+    _is_closed = True  # until all is there that closing needs
+
+    def __init__(self, slot: Slot, request: Request, keeper: object = None) -> None:
+        self._keeper = keeper
+        self._slot = slot
         self._request = request
-        self._engine = session.engine
         self._rule = request.rule()
         self._waiting: collections.deque[tuple[int, Origin]] = collections.deque()  # of the last round, not handed out
         self._row = -1  # of the logits of the token handed out last
-        self._prompt_size = self._position = len(request.tokens)  # _position: how much history the caller has
-        self._started = 0.0
-        self._last_active = 0.0
-        self._sample_seconds = 0.0
-        self._fallback_reason = request.fallback_reason()
-        self._processors = llama_cpp.LogitsProcessorList(
-            checked_callables("logits_processor", request.logits_processor)
-        )
+        self._prompt_size = self._end = len(request.tokens)  # _end: how much of the text the caller has
+        self._evaluated: int | None = None  # of the text; None before the first token
+        self._num_changes = 0  # of the position, when it was last ours
+        self._started = self._last_active = self._sample_seconds = 0.0
+        self._processors = checked_callables("logits_processor", request.logits_processor)
         self._criteria = checked_callables("stopping_criteria", request.stopping_criteria)
-        self._own_sampler: LlamaCppSampler | None = None  # for text that is decoded plainly
-        self._tally: Tally | None = None
-        self._watch = watch_of_call()
-        self.begun = False
-        """Whether it has numbers to show."""
+        self._chooser: Chooser | None = None  # once it has begun
         self._rollback = "none"
-        self._published = 0  # the n_tokens that this generation set
-        self._evaluated: int | None = None  # llama_cpp's n_tokens for this text; None before the first token
-        self._finished = False
+        self._tally: Tally | None = None
+        self._has_ended = False  # by another text, perhaps
+        self.has_begun = False
+        """Whether it has numbers to show."""
         self.stopped_by_criteria = False
         self.origin: Origin = "plain"
-        """Where the token yielded last came from."""
+        self._is_closed = False
 
-    def run(self) -> Generator[int, Sequence[int] | None, None]:
-        """Yield the tokens. ``send(tokens)`` appends tokens of the caller's own behind the one just yielded."""
+    def __next__(self) -> int:
+        """The next token.
+
+        Raises:
+            BusyError, ClosedError, DecodeError: see there.
+            RuntimeError: a later text, or somebody who changed the memory, has ended this one.
+        """
+        if self._is_closed:
+            raise StopIteration
         try:
-            with self._session.exclusive():
-                self._begin()
-            while (token := self._next()) is not None:
-                own_tokens = yield token
-                if own_tokens is not None:
-                    self._append(own_tokens)
-        finally:
-            self._finish()
+            with self._slot.exclusive():
+                token = self._next()
+        except BaseException:
+            self.close()
+            raise
+        if token is None:
+            self.close()
+            raise StopIteration
+        return token
+
+    def __del__(self) -> None:
+        """As if it were closed."""
+        self.close()
+
+    def close(self) -> None:
+        """Leave in the caches what the caller has seen, and nothing else."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            with self._slot.exclusive():
+                if not self._has_ended:
+                    self._leave_caches()
+        except (_core.BusyError, _core.ClosedError):
+            self._has_ended = True  # another thread has taken over, is about to, or closes the model
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Go on behind the token that came last with tokens of the caller's own.
+
+        Raises:
+            TypeError, ValueError: they are no tokens, or do not fit.
+            RuntimeError: see ``__next__``.
+        """
+        slot = self._slot
+        with slot.exclusive():
+            self._require_undisturbed()
+            ids = token_ids(tokens, "what is sent", slot.model.n_vocab)
+            end = self._end + len(ids)
+            if end > slot.model.n_ctx:
+                raise ValueError(
+                    f"{len(ids)} tokens behind {self._end} do not fit into n_ctx={slot.model.n_ctx}: send fewer, or "
+                    "create the Llama with a larger n_ctx (-c)"
+                )
+            self._waiting.clear()
+            self._loop.rewind(self._end)
+            self._loop.extend(ids)
+            slot.position.ids[self._end : end] = ids
+            self._note(self._evaluated)
+            self._end = end
 
     def logits(self) -> npt.NDArray[np.single]:
-        """The target's raw logits [n_vocab] from which the token yielded last was sampled."""
-        return self._engine.logits(self._row)
+        """The target's raw logits [n_vocab] from which the token that came last was sampled."""
+        return self._loop.logits(self._row)
 
     def acceptance_probability(self) -> float | None:
-        """min(1, p/q) of the token yielded last; None unless it was drafted."""
-        return self._engine.acceptance_probability(self._row)
+        """min(1, p/q) of the token that came last; None unless it was drafted."""
+        return self._loop.acceptance_probability(self._row)
+
+    # Statistics
 
     def tally(self) -> Tally:
         """The numbers so far."""
         if self._tally is not None:
             return self._tally
+        slot = self._slot
         return Tally.of(
             self._counters,
-            num_tokens=self._position - self._prompt_size,
+            num_tokens=self._end - self._prompt_size,
             total_seconds=self._last_active - self._started,
             verify=self._rule,
             rollback=self._rollback,
-            fallback_reason=self._fallback_reason or self._drafting_stopped or self._draft_unusable(),
+            fallback_reason=self._request.fallback_reason or self._drafting_stopped or self._draft_unusable(),
             extra_sample_seconds=self._sample_seconds,
-            kernels=str(use_of(self._llama)),
-            batch_invariant=self._session.target.decoder.batch_invariant,
+            kernels=str(slot.model.settings.kernels),
+            batch_invariant=slot.sequence.decoder.batch_invariant,
             backend_notes=prepare_backend().notes,
         )
 
     def end(self) -> Tally | None:
-        """It is over, or another generation takes over the caches. Gives its numbers; None if it never began."""
-        if self.begun and not self._finished:
+        """It is over, or another text takes over the caches. Gives its numbers; None if it never began."""
+        if self.has_begun and not self._has_ended:
             self._tally = self.tally()
-            if self._watch is not None:
-                self._watch.end(self._tally)
-        self._finished = True
-        self._processors.clear()  # the engine holds the list until the next generation, and with it what they lead to
+            self._request.listener.end(self._tally)
+        self._has_ended = True
+        self._processors.clear()  # the loop holds the list until the next text, and with it what they lead to
         return self._tally
 
-    def disturb(self) -> None:
-        """Somebody has put something else into the cache: this generation cannot go on."""
-        self._published = -1
-
     def _draft_unusable(self) -> str | None:
-        draft = self._session.draft
+        draft = self._slot.draft
         return None if draft is None or self._request.options.most_draft_tokens == 0 else draft.unusable
 
-    def _how_to_roll_back(self) -> str:
-        if self._session.draft is None or self._fallback_reason or self._draft_unusable():
-            return "none"
-        return self._session.target.decoder.rollback
+    def _look_at_loop(self) -> None:
+        # Statistics may be read by another thread while a round runs: they are made of copies.
+        self._counters = self._loop.counters
+        self._drafting_stopped = self._loop.drafting_stopped
+
+    # The prompt
 
     def _begin(self) -> None:
-        session, llama, request = self._session, self._llama, self._request
-        require_open(llama)
-        if self._fallback_reason:
-            session.require_alone("mirostat")
-        tokens = token_ids(request.tokens, "the prompt", llama.n_vocab())
+        slot, request = self._slot, self._request
+        slot.model.require_open()
+        if request.chooser is not None:
+            slot.require_alone("mirostat")
+        tokens = token_ids(request.tokens, "the prompt", slot.model.n_vocab)
         self._started = self._last_active = time.perf_counter()
-        session.begin(self)
-        self._engine = session.engine  # the draft may have been exchanged since the generator was made
-        if not request.reset and llama.n_tokens:
-            # llama_cpp's reset=False: the prompt continues what was evaluated before.
-            tokens = np.concatenate([llama._input_ids, tokens])
-            self._prompt_size = self._position = len(tokens)
-        num_draft_tokens = 0 if self._fallback_reason else request.options.most_draft_tokens
-        if num_draft_tokens > 0 and not session.claim_draft():
+        slot.begin(self)
+        self._loop = slot.loop
+        self._num_changes = slot.position.num_changes
+        if not request.reset and slot.position.evaluated:
+            tokens = np.concatenate([slot.position.ids[: slot.position.evaluated], tokens])
+            self._prompt_size = self._end = len(tokens)
+        self._begin_loop(tokens)
+        self._look_at_loop()
+        self.has_begun = True
+        request.listener.begin(self.tally)
+        if slot.draft is not None and request.chooser is None and self._draft_unusable() is None:
+            self._rollback = slot.sequence.decoder.rollback
+        slot.position.ids[: len(tokens)] = tokens
+        self._note(None)
+        if request.chooser is not None:
+            request.chooser.begin(self._processors)
+            self._chooser = request.chooser
+            if slot.draft is not None and request.options.most_draft_tokens > 0:
+                slot.account.warn_once(f"{request.chooser.reason}: decoding plainly, without the draft")
+
+    def _begin_loop(self, tokens: npt.NDArray[np.int32]) -> None:
+        slot, request, options = self._slot, self._request, self._request.options
+        num_draft_tokens = 0 if request.chooser else options.most_draft_tokens
+        if num_draft_tokens > 0 and not slot.claim_draft():
             num_draft_tokens = 0
-        sampler = request.native_sampler(llama.last_n_tokens_size, request.options.samplers.breakers(llama))
-        held = session.target.num_tokens
-        constraint = _constraint_of(llama, request.grammar)
+        sampler = request.sampler(options.samplers.breakers(slot.model))
+        constraint = None if request.constraint is None else request.constraint.over(slot.model)
+        position, held = slot.position, slot.sequence.num_tokens
+        processor = functools.partial(_processed, self._processors)  # which the loop keeps, and with it nothing else
         try:
-            self._engine.begin(
+            self._loop.begin(
                 tokens,
                 sampler=sampler,
                 rule=self._rule,
                 num_draft_tokens=num_draft_tokens,
                 seed=request.seed & (2**64 - 1),
-                paced=request.options.paced,
+                paced=options.paced,
                 max_tokens=request.max_tokens,
-                logits_processor=None if self._fallback_reason else self._processors or None,
+                logits_processor=processor if self._processors and not request.chooser else None,
                 constraint=constraint,
-                poll=None if self._watch is None else self._watch.heed,
+                poll=None if request.listener is SILENT else request.listener.heed,
                 keeps_logits=request.keeps_logits,
             )
         except BaseException:
-            left = session.target.num_tokens
-            if left < held:  # it has been cut already
-                llama.n_tokens = min(llama.n_tokens, left)
-            session.memory.note(llama.n_tokens, left)
+            left = slot.sequence.num_tokens
+            position.move(min(position.evaluated, left) if left < held else position.evaluated, left)
             raise
-        self._look_at_engine()
-        self.begun = True
-        if self._watch is not None:
-            self._watch.begin(self.tally)
-        self._rollback = self._how_to_roll_back()
-        llama.input_ids[: len(tokens)] = tokens
-        self._publish(None)
-        if self._fallback_reason:
-            self._own_sampler = LlamaCppSampler(llama, request, self._processors)
-            if session.draft is not None and request.options.most_draft_tokens > 0:
-                session.warn_once(f"{self._fallback_reason}: decoding plainly, without the draft")
+
+    # Rounds
 
     def _next(self) -> int | None:
-        """The next token; None if a stopping criterion ended the generation."""
-        with self._session.exclusive():
-            self._require_undisturbed()
-            try:
-                return self._next_token()
-            except BaseException:
-                # Said while no other thread can take over: a failed decode may have emptied the cache.
-                if self._session.is_under_way(self) and self._llama.n_tokens == self._published:
-                    self._publish(None)
-                raise
+        """The next token; None if a stopping criterion has ended the text."""
+        if not self.has_begun:
+            self._begin()
+        self._require_undisturbed()
+        try:
+            if not self._waiting:
+                self._waiting.extend(self._round())
+            return self._hand_out()
+        except BaseException:
+            # Said while no other thread can take over: a failed decode may have emptied the cache.
+            if self._slot.is_under_way(self) and self._is_undisturbed():
+                self._note(None)
+            raise
 
-    def _next_token(self) -> int | None:
-        llama = self._llama
-        if not self._waiting:
-            self._heed_watch()
-            self._claim_draft()
-            while self._engine.prefill():
-                self._heed_watch()  # here Python looks at signals, too
-            if not self._engine.round_is_open:
-                self._row = -1
-            sampler = self._own_sampler
-            self._waiting.extend(self._speculate() if sampler is None else self._plain_round(sampler))
-            self._look_at_engine()
-        self._row += 1
-        stops = self._stops()
-        self._require_undisturbed()  # a criterion or a processor may have called eval, reset or load_state
-        if stops:
-            self._evaluated = self._position
-            return None
-        token, self.origin = self._waiting.popleft()
-        if self._position < len(llama.input_ids):
-            llama.input_ids[self._position] = token
-        self._evaluated = self._position  # all but this one
-        self._position += 1
-        self._publish(self._evaluated)
-        self._last_active = time.perf_counter()
-        return token
-
-    def _heed_watch(self) -> None:
-        if self._watch is not None:
-            self._watch.heed()
-
-    def _publish(self, n_tokens: int | None) -> None:
-        """Says how many tokens are evaluated (None: as many as the cache holds), and how many the cache holds."""
-        # What was rejected may be in the memory still: at the last token, never before.
-        held = min(self._position - 1, self._session.target.num_tokens)
-        self._llama.n_tokens = self._published = held if n_tokens is None else n_tokens
-        self._session.memory.note(self._llama.n_tokens, held)
-
-    def _claim_draft(self) -> None:
-        if self._request.options.most_draft_tokens > 0 and not self._fallback_reason:
-            self._session.claim_draft()
-        elif self._session.draft is not None:
-            self._session.draft.notice_closing()
-
-    def _look_at_engine(self) -> None:
-        # Statistics may be read by another thread while a round runs: they are made of copies.
-        self._counters = self._engine.counters
-        self._drafting_stopped = self._engine.drafting_stopped
-
-    def _stops(self) -> bool:
-        if not self._criteria:
-            return False
-        history, logits = self._llama.input_ids[: self._position], self.logits()
-        answers = [criterion(history, logits) for criterion in self._criteria]  # each is asked, as in llama_cpp
-        self.stopped_by_criteria = any(answers)
-        return self.stopped_by_criteria
+    def _round(self) -> Iterable[tuple[int, Origin]]:
+        """Tokens and their origins."""
+        request, loop = self._request, self._loop
+        request.listener.heed()
+        self._claim_draft()
+        while loop.prefill():
+            request.listener.heed()  # here Python looks at signals, too
+        if not loop.round_is_open:
+            self._row = -1
+        found = self._speculate() if self._chooser is None else self._plain_round(self._chooser)
+        self._look_at_loop()
+        return found
 
     def _speculate(self) -> Iterable[tuple[int, Origin]]:
-        request = self._request
-        left = request.max_tokens - (self._position - self._prompt_size)
-        done = self._engine.step(max(1, left))
+        left = self._request.max_tokens - (self._end - self._prompt_size)
+        done = self._loop.step(max(1, left))
         num_drafted, num_accepted = done.num_drafted, done.num_accepted
-        if self._engine.drafting_stopped:
-            self._session.warn_once(f"{self._engine.drafting_stopped}: decoding plainly from here on")
+        if self._loop.drafting_stopped:
+            self._slot.account.warn_once(f"{self._loop.drafting_stopped}: decoding plainly from here on")
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
-        sources = self._engine.sources()[:num_accepted] if num_accepted else ()
+        sources = self._loop.sources()[:num_accepted] if num_accepted else ()
         origins: list[Origin] = [_ORIGINS[source] for source in sources]
         # A round that is open has come as far as its accepted tokens.
         return itertools.islice(zip(done.tokens, [*origins, last], strict=False), self._row + 1, None)
 
-    def _plain_round(self, sampler: LlamaCppSampler) -> Iterable[tuple[int, Origin]]:
-        """A round whose token llama.cpp's own sampler chooses."""
-        self._engine.decode_pending()
-        self._publish(self._position)  # a logits processor reads the history from the Llama
+    def _plain_round(self, chooser: Chooser) -> Iterable[tuple[int, Origin]]:
+        """A round whose token somebody else chooses."""
+        self._loop.decode_pending()
+        self._note(self._end)  # a logits processor may read the history from its owner
         start = time.perf_counter()
-        token = sampler.sample()
+        token = chooser.sample()
         self._sample_seconds += time.perf_counter() - start
-        self._engine.extend(np.array([token], dtype=np.int32))
+        self._loop.extend(np.array([token], dtype=np.int32))
         return [(token, "plain")]
 
-    def _append(self, tokens: Sequence[int]) -> None:
-        with self._session.exclusive():
-            self._require_undisturbed()
-            ids = token_ids(tokens, "what is sent", self._llama.n_vocab())
-            end = self._position + len(ids)
-            if end > self._llama.n_ctx():
-                raise ValueError(
-                    f"{len(ids)} tokens behind {self._position} do not fit into n_ctx={self._llama.n_ctx()}: "
-                    "send fewer, or create the Llama with a larger n_ctx (-c)"
-                )
-            self._waiting.clear()
-            self._engine.rewind(self._position)
-            self._engine.extend(ids)
-            self._llama.input_ids[self._position : end] = ids
-            self._publish(self._evaluated)
-            self._position = end
+    def _hand_out(self) -> int | None:
+        self._row += 1
+        stops = self._stops()
+        self._require_undisturbed()  # a criterion or a processor may have called eval, reset or load_state
+        if stops:
+            self._evaluated = self._end
+            return None
+        token, self.origin = self._waiting.popleft()
+        ids = self._slot.position.ids
+        if self._end < len(ids):
+            ids[self._end] = token
+        self._evaluated = self._end  # all but this one
+        self._end += 1
+        self._note(self._evaluated)
+        self._last_active = time.perf_counter()
+        return token
+
+    def _stops(self) -> bool:
+        if not self._criteria:
+            return False
+        history, logits = self._slot.position.ids[: self._end], self.logits()
+        answers = [criterion(history, logits) for criterion in self._criteria]  # each is asked, as in llama_cpp
+        self.stopped_by_criteria = any(answers)
+        return self.stopped_by_criteria
+
+    def _claim_draft(self) -> None:
+        if self._request.options.most_draft_tokens > 0 and self._request.chooser is None:
+            self._slot.claim_draft()
+        elif self._slot.draft is not None:
+            self._slot.draft.notice_closing()
+
+    # The memory
+
+    def _note(self, evaluated: int | None) -> None:
+        """Say how many tokens are evaluated (None: as many as the memory holds), and how many the memory holds."""
+        # What was rejected may be in the memory still: at the last token, never before.
+        held = min(self._end - 1, self._slot.sequence.num_tokens)
+        self._slot.position.move(held if evaluated is None else evaluated, held)
+
+    def _is_undisturbed(self) -> bool:
+        return self._slot.position.num_changes == self._num_changes
 
     def _require_undisturbed(self) -> None:
-        llama = self._llama
-        if self._finished or not self._session.is_under_way(self):
+        if self._has_ended or not self._slot.is_under_way(self):
             raise RuntimeError(
                 "this generation was ended by a later one on the same Llama: finish one before starting the next, "
                 "or create one Llama for each"
             )
-        require_open(llama)
-        if llama.n_tokens != self._published:
+        self._slot.model.require_open()
+        if not self._is_undisturbed():
             raise RuntimeError(
                 "the state of this Llama was changed during a generation (by eval, reset or load_state): "
                 "finish the generation first"
             )
 
-    def _finish(self) -> None:
-        """Leaves in the caches what the caller has seen, and nothing else."""
-        if self._finished:
-            return
-        try:
-            with self._session.exclusive():
-                self._leave_caches()
-        except (_core.BusyError, _core.ClosedError):
-            self._finished = True  # another thread has taken over, is about to, or closes the Llama
-
     def _leave_caches(self) -> None:
-        llama = self._llama
-        if self.begun and self._position == self._prompt_size:
+        slot = self._slot
+        if self.has_begun and self._end == self._prompt_size:
             self._last_active = time.perf_counter()
         # Whoever has changed the state in between (reset, eval, load_state) has said what the cache holds.
-        ours = self.begun and is_open(llama) and llama.n_tokens == self._published
+        ours = self.has_begun and slot.model.is_open and self._is_undisturbed()
         held: int | None = None
         try:
             if ours:
-                if self._session.draft is not None:
-                    self._session.draft.notice_closing()
-                held = self._engine.finish(self._position)
+                if slot.draft is not None:
+                    slot.draft.notice_closing()
+                held = self._loop.finish(self._end)
         finally:
             if ours:
-                self._publish(self._evaluated)
-                llama._requires_eval = True
+                self._note(self._evaluated)
             if held is not None:
-                self._session.memory.note(llama.n_tokens, held)
-            if self.begun:
-                self._look_at_engine()  # a round that was interrupted has counted too
-            self._session.end(self)
+                slot.position.held = held
+            if self.has_begun:
+                self._look_at_loop()  # a round that was interrupted has counted too
+            slot.end(self)
+
+
+def _processed(
+    processors: list[Callable[..., Any]], input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]
+) -> Any:
+    """The scores, as logits processors change them one after the other."""
+    for processor in processors:
+        scores = processor(input_ids, scores)
+    return scores

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import llama_cpp
 
-from specllama.samplers import Samplers
-
-from .number_limits import MOST_DRAFT_TOKENS
+from .limits import MOST_DRAFT_TOKENS
 from .rules import VERIFY
+from .samplers import Samplers
 
 if TYPE_CHECKING:
     Verify = str

@@ -7,12 +7,11 @@ for texts of known characters. Other kinds of vocabularies have a token for what
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, cast
 
 import llama_cpp
 
-from specllama.backend.base_class import BaseLlama
-
-from .per_model import PerModel
+from .model import Model
 
 _SPACE = "\u2581"  # which stands for a space in these vocabularies
 
@@ -30,16 +29,16 @@ class _Known:
     begins_with_space: bool
 
 
-def _made(llama: BaseLlama) -> list[_Known]:
+def _known(model: Model) -> list[_Known]:
     """None or one: of most vocabularies every text can be written."""
-    vocab = llama._model.vocab
+    vocab = cast(Any, model.vocab)
     if llama_cpp.llama_vocab_type(vocab) != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
         return []
     wanted = {b"<0x%02X>" % byte: byte for byte in range(256)}
     characters: set[str] = set()
     parsed: list[str] = []
     control: list[str] = []
-    for token in range(llama.n_vocab()):
+    for token in range(model.n_vocab):
         raw = llama_cpp.llama_vocab_get_text(vocab, token) or b""
         wanted.pop(raw, None)
         if not wanted:
@@ -52,7 +51,7 @@ def _made(llama: BaseLlama) -> list[_Known]:
             parsed.append(text)
         elif text and kind & llama_cpp.LLAMA_TOKEN_ATTR_CONTROL:
             control.append(text)
-    begins = llama.metadata.get("tokenizer.ggml.add_space_prefix", "true") != "false"
+    begins = model.settings.metadata.get("tokenizer.ggml.add_space_prefix", "true") != "false"
     known = frozenset(range(256)).difference(wanted.values())
     return [_Known(frozenset(characters), known, _longest_first(parsed), _longest_first(control), begins)]
 
@@ -61,12 +60,9 @@ def _longest_first(texts: list[str]) -> tuple[str, ...]:
     return tuple(sorted(texts, key=len, reverse=True))
 
 
-_known = PerModel(_made)
-
-
-def unwritable(llama: BaseLlama, text: bytes, special: bool) -> str:
-    """A character of a text for which an open Llama's vocabulary has no token; empty if there is none."""
-    for known in _known(llama):
+def unwritable(model: Model, text: bytes, special: bool) -> str:
+    """A character of a text for which a model's vocabulary has no token; empty if there is none."""
+    for known in model.once(_known):
         left = text.decode("utf-8", "surrogateescape")
         for parsed in (*(known.control if special else ()), *known.parsed):
             left = left.replace(parsed, "")
@@ -79,9 +75,9 @@ def unwritable(llama: BaseLlama, text: bytes, special: bool) -> str:
     return ""
 
 
-def require_writable(llama: BaseLlama, text: bytes, special: bool) -> None:
-    """Raises ValueError if an open Llama's vocabulary has no token for a character of the text."""
-    character = unwritable(llama, text, special)
+def require_writable(model: Model, text: bytes, special: bool) -> None:
+    """Raises ValueError if a model's vocabulary has no token for a character of the text."""
+    character = unwritable(model, text, special)
     if character:
         raise ValueError(
             f"this model's vocabulary has no token for {character!r}, nor for its bytes: give a text of characters "

@@ -9,10 +9,10 @@ from typing import Any
 
 import llama_cpp
 
-from specllama.backend.base_class import BaseLlama
 from specllama.backend.cpu import cpu_name
-from specllama.backend.kernel_use import use_of
 from specllama.backend.prepare import prepare_backend
+from specllama.drop_in.base_class import BaseLlama
+from specllama.drop_in.lending import lent
 
 
 def describe_machine(llm: BaseLlama) -> dict[str, Any]:
@@ -22,8 +22,7 @@ def describe_machine(llm: BaseLlama) -> dict[str, Any]:
         llm: an open Llama; its draft is described if it has one.
     """
     system_info = llama_cpp.llama_print_system_info().decode("utf-8", errors="replace").strip(" |\n")
-    session = getattr(llm, "session", None)  # which llama_cpp's own Llama has not
-    draft = None if session is None else session.models.get("draft")
+    draft = getattr(llm, "models", {}).get("draft")  # llama_cpp's own Llama has none
     return {
         "specllama": metadata.version("specllama"),
         "llama_cpp_python": llama_cpp.__version__,
@@ -63,7 +62,7 @@ def _describe_model(llama: BaseLlama) -> dict[str, Any]:
         "parameters": llama._model.n_params(),
         "n_ctx": llama.n_ctx(),
         "n_gpu_layers": llama.model_params.n_gpu_layers,
-        "kernels": str(use_of(llama)),
+        "kernels": str(lent(llama).settings.kernels),
         "batch_invariant": bool(getattr(llama, "batch_invariant", False)),
         "n_threads": llama_cpp.llama_n_threads(context),
         "n_threads_batch": llama_cpp.llama_n_threads_batch(context),

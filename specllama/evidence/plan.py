@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from specllama.engine.options import NumDraftTokens, checked_num_draft_tokens
 
 if TYPE_CHECKING:
-    from specllama.completions.chat_template import RenderedPrompt
+    from specllama.drop_in.chats import RenderedPrompt
     from specllama.llama import Llama
     from specllama.prompts import Prompt
 

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.engine.memory import sequence_of
 
 if TYPE_CHECKING:
     from specllama.llama import Llama
@@ -64,8 +63,8 @@ def scorer_of(llm: Llama) -> Iterator[Scorer]:
     Raises:
         BusyError: another thread is generating.
     """
-    with llm.session.exclusive():
-        sequence = sequence_of(llm, "target")
+    with llm.engine.own.exclusive():
+        sequence = llm.engine.own.sequence
         llm.n_tokens = 0  # a generation under way notices by this that the cache is no longer its own
         sequence.assume(np.empty(0, dtype=np.int32))
         sequence.keep(0)

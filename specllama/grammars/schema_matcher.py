@@ -12,7 +12,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from specllama import _core
 from specllama.backend import libllama
 
-from .schema import LIMITS, SchemaGrammar, reason_of
+from .schema import LIMITS, reason_of
 
 _EVERY_BYTE = frozenset(bytes([byte]) for byte in range(256))
 _MOST_FIRST = 8  # matchers of the last schemas, at their beginnings: to make one takes longer than to copy it
@@ -33,17 +33,17 @@ class SchemaVocabulary:
         self.first = functools.lru_cache(_MOST_FIRST)(functools.partial(_matcher, tokenizer))
         """Gives the matcher of llguidance's grammar, to be copied."""
 
-    def matcher(self, grammar: SchemaGrammar) -> SchemaMatcher:
-        """Follows a schema from its beginning."""
-        return SchemaMatcher(self.first(grammar.matched).deep_copy(), frozenset(self.ends))
+    def matcher(self, matched: str) -> SchemaMatcher:
+        """Follows a schema, given as llguidance's grammar, from its beginning."""
+        return SchemaMatcher(self.first(matched).deep_copy(), frozenset(self.ends))
 
-    def constraint(self, grammar: SchemaGrammar) -> _core.MaskConstraint:
+    def constraint(self, matched: str) -> _core.MaskConstraint:
         """The same for the native loop."""
-        return _core.MaskConstraint(self.ends, self.matcher(grammar))
+        return _core.MaskConstraint(self.ends, self.matcher(matched))
 
-    def processor(self, grammar: SchemaGrammar) -> SchemaProcessor:
+    def processor(self, matched: str) -> SchemaProcessor:
         """The same as a logits processor, for llama.cpp's own samplers."""
-        return SchemaProcessor(self.matcher(grammar), self.ends)
+        return SchemaProcessor(self.matcher(matched), self.ends)
 
 
 class SchemaMatcher:

@@ -2,60 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import json
-import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llama_cpp.llama_grammar import JSON_GBNF, LlamaGrammar
+from llama_cpp.llama_grammar import JSON_GBNF
 
 from specllama.warn import warn
 
 from .schema import NotEnforcedError, SchemaGrammar, matched_schema
 from .schema_converter import TooLargeError, grammar_of_schema
 
-_followed: contextvars.ContextVar[Mapping[str, SchemaGrammar | None]] = contextvars.ContextVar(
-    "specllama_schemas_followed", default=types.MappingProxyType({})
-)
-_known: contextvars.ContextVar[bool] = contextvars.ContextVar("specllama_schemas_known", default=False)
 _ALTERNATIVES = ("enum", "anyOf", "oneOf")
 
 
-@contextlib.contextmanager
-def schemas_followed(options: Mapping[str, Any]) -> Iterator[None]:
-    """Within the block, what llama_cpp makes of the schemas of a chat is known by ``enforced``.
-
-    Warns where the answer may not follow its schema.
+def warn_of_schemas(options: Mapping[str, Any]) -> None:
+    """Warn where the answer of a chat may not follow its schema.
 
     Args:
         options: the keyword arguments of ``create_chat_completion``. What is malformed is left to it.
 
     Raises:
-        ValueError: a schema that is nested too deeply, that no answer can follow, or of which llama_cpp's grammar would
-            take all memory.
+        ValueError: see ``why_not_enforced``.
     """
-    found = schemas_by_grammar(options)
-    reason = None if _known.get() else why_not_enforced(options)
+    reason = why_not_enforced(options)
     if reason is not None:
         warn(f"{reason}; the answer may not follow all of it: simplify it, or check the answer")
-    token = _followed.set(found)
-    try:
-        yield
-    finally:
-        _followed.reset(token)
 
 
-def enforced(grammar: Any) -> Any:
-    """The schema of which llama_cpp made this grammar, if llguidance enforces it; else the grammar as it is."""
-    if isinstance(grammar, LlamaGrammar) and not isinstance(grammar, SchemaGrammar):
-        return _followed.get().get(grammar._grammar) or grammar
-    return grammar
+def schemas_by_grammar(options: Mapping[str, Any]) -> dict[str, SchemaGrammar]:
+    """The schemas of a chat that can be enforced, by the text of the grammar that llama_cpp makes of each.
 
+    Its chat handlers make one on the way, and hand on nothing else.
 
-def schemas_by_grammar(options: Mapping[str, Any]) -> dict[str, SchemaGrammar | None]:
-    """The schemas of a chat by the text of llama_cpp's grammar. None stands for one that cannot be enforced."""
+    Raises:
+        ValueError: a schema that is nested too deeply, or of which llama_cpp's grammar would take all memory.
+    """
     found: dict[str, SchemaGrammar | None] = {}
     for _, text in _schemas(options):
         gbnf = _gbnf(text)
@@ -64,7 +46,7 @@ def schemas_by_grammar(options: Mapping[str, Any]) -> dict[str, SchemaGrammar | 
         except NotEnforcedError:
             schema = None
         found.setdefault(gbnf, schema)  # the first one takes precedence
-    return found
+    return {gbnf: schema for gbnf, schema in found.items() if schema is not None}
 
 
 def why_not_enforced(options: Mapping[str, Any]) -> str | None:
@@ -88,16 +70,6 @@ def why_not_enforced(options: Mapping[str, Any]) -> str | None:
             return f"{what} cannot be enforced: {error}"
         return None  # the first one takes precedence
     return None
-
-
-@contextlib.contextmanager
-def schemas_are_known() -> Iterator[None]:
-    """Within the block nothing is said of schemas: their user has been told."""
-    token = _known.set(True)
-    try:
-        yield
-    finally:
-        _known.reset(token)
 
 
 def _gbnf(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import logging
 import os
 import stat
 import sys
@@ -50,6 +51,19 @@ def one_at_a_time() -> Iterator[None]:
     """
     with _turn:
         yield
+
+
+@contextlib.contextmanager
+def quiet(verbose: bool = False) -> Iterator[None]:
+    """Within the block llama.cpp warns of nothing, unless it is to be verbose."""
+    logger = logging.getLogger("llama-cpp-python")
+    level = logger.level
+    if not verbose:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @contextlib.contextmanager

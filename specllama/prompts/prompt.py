@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specllama import Llama
-    from specllama.completions.chat_template import RenderedPrompt
+    from specllama.drop_in.chats import RenderedPrompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,6 @@ class Prompt:
 
     def rendered(self, llm: Llama) -> RenderedPrompt:
         """The tokens for this model."""
-        from specllama.completions.chat_template import render_chat, render_text
+        from specllama.drop_in.chats import render_chat, render_text
 
         return (render_chat if self.chat else render_text)(llm, self.text)

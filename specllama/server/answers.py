@@ -6,7 +6,8 @@ from collections.abc import Generator
 from typing import Any
 
 from specllama import Llama
-from specllama.engine.watch import Watch
+from specllama.drop_in.view import calling
+from specllama.drop_in.watch import Watch
 
 from .job import Item
 from .requests import ChatRequest, CompletionRequest
@@ -27,7 +28,7 @@ class Answers:
     def __call__(self, watch: Watch) -> Generator[Item, None, None]:
         """Runs in a thread of the worker's."""
         watch.heed()
-        given = self._request.begin(self._llm)
+        given = self._request.begin(calling(self._llm, watch=watch))
         if self._request.stream:
             yield from self._chunks(given, watch)
         else:

@@ -17,9 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from specllama import Llama, __version__
-from specllama.engine.text_limits import require_room
-from specllama.engine.watch import Stopped
-from specllama.parallel.places import checked_max_parallel
+from specllama.engine.limits import require_room
+from specllama.engine.listener import Stopped
+from specllama.engine.texts import checked_max_parallel
 
 from .auth import KeyRequired
 from .errors import ShuttingDownError, error_body, error_reply

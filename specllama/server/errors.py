@@ -8,7 +8,7 @@ import re
 from starlette.exceptions import HTTPException
 
 import specllama
-from specllama.engine.watch import Stopped
+from specllama.engine.listener import Stopped
 
 from .replies import JsonReply
 

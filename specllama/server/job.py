@@ -8,7 +8,8 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import Any, Literal
 
-from specllama.engine.watch import Stopped, Watch, watching
+from specllama.drop_in.watch import Watch
+from specllama.engine.listener import Stopped
 
 Item = dict[str, Any]
 """A response, or a chunk of a stream."""
@@ -59,7 +60,7 @@ class Job:
 
     def _run(self) -> None:
         try:
-            with watching(self._watch), contextlib.closing(self._work(self._watch)) as items:
+            with contextlib.closing(self._work(self._watch)) as items:
                 for item in items:
                     self._post(item)
             self.outcome = "completed"

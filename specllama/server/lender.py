@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterator
-from typing import cast
 
 from specllama import Llama
-from specllama.engine.seeds import seed_for_completion
-from specllama.engine.watch import Watch
-from specllama.parallel.alone import takes_the_model_alone
+from specllama.drop_in.outcomes import takes_the_model_alone
+from specllama.drop_in.seeds import seed_for_completion
+from specllama.drop_in.view import calling
+from specllama.drop_in.watch import Watch
 from specllama.warn import warn
 
 from .answers import Answers
@@ -34,7 +34,7 @@ class Lender:
 
     def __init__(self, llm: Llama, max_parallel: int) -> None:
         self.llm = llm
-        self.num_places = 1 if max_parallel == 1 else llm.places.open(max_parallel)
+        self.num_places = 1 if max_parallel == 1 else llm.engine.texts.open(max_parallel)
         if self.num_places < max_parallel:
             warn(
                 f"one request after the other instead of {max_parallel} at once: the memory of this model, or of its "
@@ -57,13 +57,13 @@ class Lender:
         Raises:
             Stopped: the client has left before it was its turn.
         """
-        places = self.llm.places
+        texts = self.llm.engine.texts
         if takes_the_model_alone(dict(request)):
-            lent = places.beside(watch.heed)
+            lent = texts.beside(watch.heed)
         else:
-            lent = places.taken(self.num_places, watch.heed, request.text())
-        with lent as llm:
-            yield cast(Llama, llm)
+            lent = texts.taken(self.num_places, watch.heed, request.text())
+        with lent as slot:
+            yield calling(self.llm, slot=slot)
 
 
 class _AnswersAtPlace(Answers):

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from specllama.engine.watch import Stopped
+from specllama.engine.listener import Stopped
 
 MAX_BODY = 8 << 20
 """Bytes of a body, unless the server is told otherwise."""

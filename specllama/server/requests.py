@@ -22,14 +22,13 @@ from pydantic import (
 )
 
 from specllama import Llama
-from specllama.completions.chat_arguments import check_request, require_known
-from specllama.completions.llama_cpp_arguments import nearest
-from specllama.completions.prompt_only import prompt_only
-from specllama.engine.number_limits import LARGEST_INT
+from specllama.drop_in.arguments import nearest
+from specllama.drop_in.chat_arguments import check_request, require_known
+from specllama.drop_in.view import calling
+from specllama.engine.limits import BYTES_OF_TOKEN, LARGEST_INT, require_room, size_of
 from specllama.engine.options import Verify
-from specllama.engine.text_limits import BYTES_OF_TOKEN, require_room, size_of
-from specllama.grammars.schemas import schemas_are_known, why_not_enforced
-from specllama.samplers.fields import SamplerFields
+from specllama.grammars.schemas import why_not_enforced
+from specllama.server.sampler_fields import SamplerFields
 
 _OURS = {"timings_per_token", "return_origins", "stream_options"}
 # OpenAI's fields that mean nothing to one local model.
@@ -159,8 +158,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
 
     def begin(self, llm: Llama) -> Any:
         """A response, or the chunks of a stream."""
-        with prompt_only(self.max_tokens == 0):
-            return llm.create_completion(**_arguments(self, llm))
+        return calling(llm, is_prompt_only=self.max_tokens == 0).create_completion(**_arguments(self, llm))
 
 
 class Message(BaseModel):
@@ -262,8 +260,9 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         arguments["messages"] = [message.template_fields() for message in self.messages]
         if self.logprobs and self.top_logprobs is None:
             arguments["top_logprobs"] = 0  # llama_cpp would give no logprobs at all
-        with _template_errors(), prompt_only(max_tokens == 0), schemas_are_known():
-            return llm.create_chat_completion(**{**arguments, "max_tokens": max_tokens})
+        view = calling(llm, is_prompt_only=max_tokens == 0, knows_schemas=True)
+        with _template_errors():
+            return view.create_chat_completion(**{**arguments, "max_tokens": max_tokens})
 
 
 def _is_strict(body: Any) -> bool:

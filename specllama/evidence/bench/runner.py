@@ -20,8 +20,8 @@ from .summary import summarise
 
 if TYPE_CHECKING:
     from specllama import Llama
-    from specllama.completions.chat_template import RenderedPrompt
     from specllama.cost_curve import CostCurve
+    from specllama.drop_in.chats import RenderedPrompt
     from specllama.stats import Stats
 
 OnRun = Callable[[Run, int, int], None]
@@ -136,7 +136,7 @@ class Bench:
     def _measure_curves(self, say: OnNote) -> None:
         from specllama.cost_curve import measure_cost_curve
 
-        for name, model in self._llm.session.models.items():
+        for name, model in self._llm.models.items():
             say(f"measuring what a batch costs the {name}")
             try:
                 self._curves[name] = measure_cost_curve(model, name)
@@ -189,7 +189,7 @@ class Bench:
             "temperature": plan.temperature,
             "seed": plan.seed,
             "sampling": plan.sampling,
-            "drafter": None if self._llm.session.draft is None else self._llm.session.draft.label,
+            "drafter": None if self._llm.engine.draft is None else self._llm.engine.draft.label,
             "num_draft_tokens": self._llm.num_draft_tokens,
             "verify": self._llm.verify,
             "prompts": dict(collections.Counter(prompt.category for prompt, _ in self._prompts)),

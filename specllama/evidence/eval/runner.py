@@ -16,7 +16,7 @@ from .result import EvalResult, Grade, GradedAnswer, Record
 
 if TYPE_CHECKING:
     from specllama import Llama
-    from specllama.completions.chat_template import RenderedPrompt
+    from specllama.drop_in.chats import RenderedPrompt
     from specllama.prompts import Prompt
 
 Grader = Callable[["Prompt", str], Grade]

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from specllama.backend.base_class import BaseLlama
 from specllama.cost_curve import CostCurve, measure_cost_curve
-from specllama.costs import files as cost_files
-from specllama.costs.key import cost_key
+from specllama.drop_in.base_class import BaseLlama
+from specllama.drop_in.lending import lent
+from specllama.engine.costs import cost_key, thinned, write
 from specllama.evidence.machine import describe_machine, without_home
 
 from .result import Plan, TuneResult
@@ -46,14 +46,14 @@ def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgr
     """
     curves: dict[str, CostCurve] = {}
     notes: list[str | None] = []
-    with llm.session.exclusive():
-        for role, model in llm.session.models.items():
+    with llm.engine.own.exclusive():
+        for role, model in llm.models.items():
             curves[role] = _measured(
-                model, role, llm.session.options.max_draft_tokens + 1, repeats, n_past, on_progress
+                model, role, llm.engine.account.options.max_draft_tokens + 1, repeats, n_past, on_progress
             )
             notes += [on_noise(curves[role]), _keep(model, undisturbed(curves[role]))]
         llm.reset()
-        llm.session.restore_costs()
+        llm.engine.own.restore_costs()
     return TuneResult(curves, _plans(curves), describe_machine(llm), tuple(note for note in notes if note))
 
 
@@ -83,7 +83,7 @@ def _measured(
 
     # A draft decodes long batches of prompts only.
     most = min(most, model.n_batch, max(_SMALL, model.n_ctx() - n_past) if role == "target" else _SMALL)
-    sizes = list(cost_files.thinned(dict.fromkeys(range(1, most + 1), 1.0)))  # what is kept
+    sizes = list(thinned(dict.fromkeys(range(1, most + 1), 1.0)))  # what is kept
     curve = measure("batches", [n for n in sizes if n <= _SMALL], repeats)
     if large := [n for n in sizes if n > _SMALL]:
         more = measure("larger batches", large, min(repeats, _LARGE_REPEATS))
@@ -97,7 +97,7 @@ def _measured(
 def _keep(model: BaseLlama, curve: CostCurve) -> str | None:
     """Write a curve; what to say if that fails."""
     try:
-        cost_files.write(cost_key(model, curve.name), {n: curve.seconds(n) for n in curve.sizes})
+        write(cost_key(lent(model), curve.name), {n: curve.seconds(n) for n in curve.sizes})
     except (OSError, RuntimeError) as error:
         return without_home(f"the costs of the {curve.name} cannot be kept: {error}")
     return None

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from specllama.backend.base_class import BaseLlama
-from specllama.completions.llama_cpp_arguments import bound, sampling_of
+from specllama.drop_in.arguments import bound, chain_of, sampling_of
+from specllama.drop_in.base_class import BaseLlama
 from specllama.engine.generation import Generation
 from specllama.engine.options import Options
 from specllama.engine.request import Request
@@ -33,7 +33,7 @@ class Loop:
         self.sampling = sampling
         self.gamma = num_draft_tokens
         request = self.request([0], "block", 0)
-        self.params = request.native_sampler(llm.last_n_tokens_size)
+        self.params = request.sampler()
         """The chain, as the native code has it."""
         self.chain: dict[str, Any] = {**request.sampling, "logit_bias": request.logit_bias}
         """The same in full, llama_cpp's defaults among it."""
@@ -54,7 +54,7 @@ class Loop:
             options=Options.checked(self.gamma, rule, self.gamma),
             seed=seed,
             seed_given=True,
-            sampling=sampling_of(arguments),
+            sampling={**chain_of(sampling_of(arguments)), "penalty_last_n": self.llm.last_n_tokens_size},
             logit_bias={int(token): float(bias) for token, bias in (arguments["logit_bias"] or {}).items()},
         )
 
@@ -63,7 +63,7 @@ class Loop:
 
         Rounds draft as many tokens as if the text went on.
         """
-        generation = Generation(self.llm.session, self.request(tokens, rule, seed)).run()
+        generation = Generation(self.llm.engine.own, self.request(tokens, rule, seed), keeper=self.llm)
         try:
             found = list(itertools.islice(generation, count))
         finally:

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from specllama.completions.llama_cpp_arguments import SAMPLING
+from specllama.drop_in.arguments import SAMPLING
+from specllama.drop_in.mirostat import fallback_reason
 from specllama.engine.options import NumDraftTokens, checked_seed
 from specllama.engine.rules import RULES
 from specllama.evidence.plan import checked_gamma, require_at_least
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from specllama.llama import Llama
 
 _USUAL_GAMMA = 4
-_OPTIONS = {"temperature", "logit_bias", *SAMPLING} - {"temp"}
+_OPTIONS = {"logit_bias", *SAMPLING}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +51,8 @@ class Plan:
             TypeError: an option that is none of the sampler chain's.
         """
         plan = cls(checked_gamma(llm, num_draft_tokens), tuple(seeds), rules=tuple(rules), **known)
-        if not llm.session.claim_draft() and llm.session.draft is not None:
-            raise ValueError(
-                f"there is nothing to verify: {llm.session.draft.unusable}, so all text is decoded plainly"
-            )
+        if not llm.engine.own.claim_draft() and llm.engine.draft is not None:
+            raise ValueError(f"there is nothing to verify: {llm.engine.draft.unusable}, so all text is decoded plainly")
         if plan.gamma >= llm.n_batch:
             raise ValueError(
                 f"a round of num_draft_tokens={plan.gamma} and one more does not fit n_batch={llm.n_batch}: "
@@ -83,10 +82,9 @@ class Plan:
         for name in self.sampling.keys() - _OPTIONS:
             raise TypeError(f"{name}={self.sampling[name]!r} is no option of the sampler chain")
         request = Loop(llm, self.sampling, self.gamma).request([0], "block", 0)
-        reason = request.fallback_reason()
-        if reason is not None:
-            raise ValueError(f"there is nothing to verify: {reason}, so such text is decoded plainly")
-        if request.sampling["temp"] == 0:
+        if self.sampling.get("mirostat_mode"):
+            raise ValueError(f"there is nothing to verify: {fallback_reason()}, so such text is decoded plainly")
+        if request.sampling["temperature"] == 0:
             raise ValueError(
                 "temperature=0 leaves nothing to sample: give one above 0 (greedy texts are among those compared)"
             )

@@ -30,7 +30,6 @@ class Position:
     """Prompt, chain and seed."""
     generated: list[int]
     """What came behind the prompt, up to this place."""
-    penalty_last_n: int
 
     @property
     def history(self) -> list[int]:
@@ -42,7 +41,7 @@ class Position:
         biased = dict(self.request.logit_bias)
         for token, value in (bias or {}).items():
             biased[token] = biased.get(token, 0.0) + value
-        params = dataclasses.replace(self.request, logit_bias=biased).native_sampler(self.penalty_last_n)
+        params = dataclasses.replace(self.request, logit_bias=biased).sampler()
         distribution = _core.distribution(row, params, self.generated)
         return _core.gumbel_argmax(distribution, self.request.seed & (2**64 - 1), len(self.history))
 

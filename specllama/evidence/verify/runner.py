@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from specllama.completions.chat_template import RenderedPrompt
+from specllama.drop_in.chats import RenderedPrompt
 from specllama.engine.rules import DEPENDENT_ON_DRAFT
 from specllama.evidence.machine import describe_machine
 from specllama.evidence.plan import require_at_least, that_fit

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from specllama.completions.chat_template import RenderedPrompt
+from specllama.drop_in.chats import RenderedPrompt
 from specllama.evidence.result import total
 from specllama.evidence.scorer import Probabilities, probabilities, scorer_of
 from specllama.evidence.statistics import goodness_of_fit

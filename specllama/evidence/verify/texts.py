@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specllama.completions.chat_template import RenderedPrompt
+from specllama.drop_in.chats import RenderedPrompt
 from specllama.evidence.answer import Answer, answer, first_difference
 from specllama.evidence.result import total
 from specllama.evidence.scorer import scorer_of
@@ -84,7 +84,7 @@ def _difference(mode: Mode, prompt: RenderedPrompt, plain: list[int], index: int
     change = 0.0
     if token is not None and other is not None:
         request = mode.loop.request(prompt.tokens, mode.rule, mode.seed)
-        position = Position(request, plain[:index], llm.last_n_tokens_size)
+        position = Position(request, plain[:index])
         with scorer_of(llm) as scorer:
             rows = rows_by_shape(scorer, position, gamma)
         plain_gap, drafted_gap = (position.gap(rows[0], candidate) for candidate in (token, other))

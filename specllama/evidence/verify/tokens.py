@@ -20,7 +20,7 @@ from .loop import Loop
 from .result import TokenTest
 
 if TYPE_CHECKING:
-    from specllama.completions.chat_template import RenderedPrompt
+    from specllama.drop_in.chats import RenderedPrompt
 
 _NUM_CELLS = 10
 

@@ -1,1 +1,0 @@
-"""What drafts for a target: a model, the text itself, a function."""

@@ -1,0 +1,200 @@
+"""Arguments of llama_cpp.Llama's methods: as its installed release declares them, plus those of ours."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from specllama.engine.limits import LARGEST_INT, MOST_THREADS
+from specllama.engine.options import checked_index
+from specllama.engine.samplers import CHAIN, DEFAULTS, check_numbers
+
+from .base_class import BaseLlama
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+SAMPLING = (
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "temperature",
+    "repeat_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "tfs_z",
+    "mirostat_mode",
+    "mirostat_tau",
+    "mirostat_eta",
+    "penalize_nl",
+)
+"""The parameters of ``llama_cpp.Llama._init_sampler`` that are numbers; there the temperature is ``temp``."""
+
+_GENERATE = {"tokens", "temp", "reset", "logits_processor", "stopping_criteria", "grammar"}
+_COMPLETION = {
+    "prompt",
+    "suffix",
+    "max_tokens",
+    "temperature",
+    "logprobs",
+    "echo",
+    "stop",
+    "stream",
+    "seed",
+    "model",
+    "stopping_criteria",
+    "logits_processor",
+    "grammar",
+    "logit_bias",
+}
+_signature = functools.cache(inspect.signature)  # of methods of the base class: making one takes longer than a token
+_KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION}
+_MIROSTATS = (0, 1, 2)
+_MOST_BATCH = 1 << 16  # llama_cpp keeps room for the logits of each
+_OPTIONAL = ("n_threads", "n_threads_batch")
+_OF_OLD_RELEASES = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
+"""What llama_cpp.Llama once took, and software (LangChain) still gives. Without effect, there and here."""
+_RANGES = {
+    "n_ctx": (0, LARGEST_INT),
+    "n_batch": (1, _MOST_BATCH),
+    "n_ubatch": (1, _MOST_BATCH),
+    "n_threads": (0, MOST_THREADS),  # 0: llama_cpp's default
+    "n_threads_batch": (0, MOST_THREADS),
+}
+
+
+def with_options(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
+    """Decorator: the base method's signature and documentation, plus the arguments that are ours."""
+
+    def decorate(method: _Method) -> _Method:
+        functools.update_wrapper(method, base)
+        signature = inspect.signature(base)
+        ours = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+            for name, default in {"num_draft_tokens": None, "verify": None, **DEFAULTS}.items()
+            if name not in signature.parameters  # of a release that has them as well
+        ]
+        parameters = [*signature.parameters.values(), *ours]
+        method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return method
+
+    return decorate
+
+
+def bound(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, with the method's defaults.
+
+    Raises:
+        TypeError: not a call of the method, or one that uses a parameter of a newer llama-cpp-python that specllama
+            does not know: it must not be ignored.
+    """
+    signature = _signature(method)
+    call = signature.bind(None, *args, **kwargs)  # None is self
+    given = set(call.arguments)
+    call.apply_defaults()
+    arguments = dict(list(call.arguments.items())[1:])
+    for name in arguments.keys() - _KNOWN:
+        if name in given and arguments[name] != signature.parameters[name].default:
+            raise TypeError(f"{name}={arguments[name]!r} is not known to this release of specllama: upgrade it")
+    return arguments
+
+
+def given_to(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Those arguments of a call that were given, by name.
+
+    Raises:
+        TypeError: not a call of the method.
+    """
+    return dict(list(_signature(method).bind(None, *args, **kwargs).arguments.items())[1:])
+
+
+def checked_stops(stop: Any) -> list[str]:
+    """The texts that end a text. Empty ones end none.
+
+    Raises:
+        TypeError: neither a text nor a list of texts.
+    """
+    texts = [stop] if isinstance(stop, str) else stop or []
+    if not isinstance(texts, (list, tuple, set)) or not all(text is None or isinstance(text, str) for text in texts):
+        raise TypeError(f"stop={stop!r:.100} must be a text or a list of texts, at the first of which the answer ends")
+    return [text for text in texts if text]
+
+
+def check_constructor(kwargs: dict[str, Any]) -> None:
+    """Look at what goes on to llama_cpp.Llama's constructor, which ignores names that it does not know.
+
+    Raises:
+        TypeError: no argument of ours or of the installed llama_cpp.Llama, or no number where one is needed.
+        ValueError: a size that would reach a GGML_ASSERT, which aborts the process.
+    """
+    own = ("draft_kwargs", "lookup_corpus", "num_draft_tokens", "max_draft_tokens", "verify", "kernels")
+    more = ("max_parallel", "cache_tokens")
+    _check_names("Llama", kwargs, {*_of_constructor(), *own, *more})
+    _check_sizes(kwargs)
+
+
+def check_draft_kwargs(draft_kwargs: Any) -> None:
+    """The same for a draft that is given by its path.
+
+    Raises:
+        TypeError: neither None nor a dict of such arguments.
+        ValueError: see there.
+    """
+    if draft_kwargs is None:
+        return
+    if not isinstance(draft_kwargs, dict) or not all(isinstance(name, str) for name in draft_kwargs):
+        raise TypeError(
+            f"draft_kwargs={draft_kwargs!r:.100} must be a dict of the draft's constructor arguments, such as "
+            "{'n_gpu_layers': 0}"
+        )
+    _check_names("the draft", draft_kwargs, {*_of_constructor(), "kernels"} - {"model_path", "draft_model"})
+    _check_sizes(draft_kwargs)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What was probably meant, as the end of a message; empty if nothing is near."""
+    similar = difflib.get_close_matches(name, known, n=1)
+    return f": did you mean {similar[0]}?" if similar else ""
+
+
+def _of_constructor() -> set[str]:
+    parameters = _signature(BaseLlama.__init__).parameters.values()
+    return {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD} - {"self"}
+
+
+def _check_names(whose: str, kwargs: dict[str, Any], known: set[str]) -> None:
+    for name in kwargs.keys() - known - _OF_OLD_RELEASES:
+        hint = nearest(name, sorted(known)) or "; help(llama_cpp.Llama) lists those of the installed release"
+        raise TypeError(f"{whose} has no argument {name}{hint}")
+
+
+def _check_sizes(kwargs: dict[str, Any]) -> None:
+    for name, (least, most) in _RANGES.items():
+        if name not in kwargs or (kwargs[name] is None and name in _OPTIONAL):
+            continue
+        value = checked_index(name, kwargs[name], f"a whole number, from {least} to {most}")
+        if not least <= value <= most:
+            raise ValueError(f"{name}={value} is out of range: it must be from {least} to {most}")
+
+
+def chain_of(sampling: dict[str, Any]) -> dict[str, Any]:
+    """Those of them that our own chain has."""
+    return {name: value for name, value in sampling.items() if name in CHAIN}
+
+
+def sampling_of(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The sampling parameters among the arguments of ``generate`` or ``create_completion``, checked.
+
+    Raises:
+        TypeError: one that is no number.
+        ValueError: one that is too large, or a mode of mirostat that does not exist.
+    """
+    named = {**arguments, "temperature": arguments.get("temperature", arguments.get("temp"))}
+    sampling = {name: named[name] for name in SAMPLING if name in named}
+    check_numbers({name: value for name, value in sampling.items() if name != "penalize_nl"})  # a flag
+    if sampling["mirostat_mode"] not in _MIROSTATS:
+        raise ValueError(f"mirostat_mode={sampling['mirostat_mode']} must be 0 (off), 1 or 2")
+    return sampling

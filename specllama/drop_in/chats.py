@@ -1,0 +1,127 @@
+"""Messages in the form in which a model was trained to read them, as tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, cast
+
+from specllama.grammars.schemas import schemas_by_grammar, warn_of_schemas
+
+from .base_class import BaseLlama
+from .prompt_tokens import prompt_tokens_of
+from .view import EngineLlama, View
+
+Message = dict[str, str]
+"""``{"role": "system" | "user" | "assistant", "content": ...}``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RenderedPrompt:
+    """A prompt ready for ``create_completion``."""
+
+    tokens: list[int]
+    stop: list[str]
+    """Texts that end an answer in this chat format, beside the model's own end-of-generation tokens."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatCall:
+    """The completion that ``create_chat_completion`` would ask for."""
+
+    tokens: list[int]
+    """The prompt."""
+    text: str | None
+    """The text of which these are the tokens; None if the chat handler did not make them of one text."""
+    options: dict[str, Any]
+    """All other arguments of ``create_completion``: the sampler chain, stop strings, ..."""
+
+
+def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> ChatCall:
+    """What ``llm.create_chat_completion`` would decode for some messages.
+
+    Args:
+        llm: gives the chat handler or template, and the tokenizer.
+        messages: system message and turns; the last one is the user's.
+        options: those of ``llama_cpp.Llama.create_chat_completion``.
+
+    Raises:
+        ValueError: the chat handler makes no prompt of tokens, or its template refuses the messages.
+    """
+    warn_of_schemas(options)
+    noting = _Noting(cast(EngineLlama, llm), schemas_by_grammar(options))
+    try:
+        BaseLlama.create_chat_completion(cast(BaseLlama, noting), cast(Any, list(messages)), **options)
+    except Exception:
+        if noting.call is None:  # else the handler could make nothing of the empty answer
+            raise
+    if noting.call is None:
+        raise ValueError(
+            f"the chat handler of {llm.model_path} asks for no completion: it cannot be rendered as a prompt"
+        )
+    return cast(ChatCall, noting.call)
+
+
+def render_chat(llm: BaseLlama, message: str) -> RenderedPrompt:
+    """What ``llm.create_chat_completion`` would decode for one message of a user.
+
+    Raises:
+        ValueError: the chat handler makes no prompt of tokens.
+    """
+    call = chat_call(llm, [{"role": "user", "content": message}])
+    stop = call.options.get("stop") or []
+    return RenderedPrompt(call.tokens, [stop] if isinstance(stop, str) else list(stop))
+
+
+def render_text(llm: BaseLlama, text: str) -> RenderedPrompt:
+    """What ``llm.create_completion`` would decode for a text: with BOS if the model wants one."""
+    return RenderedPrompt(prompt_tokens_of(llm, text, None), [])
+
+
+def continuation_tokens(llm: BaseLlama, text: str) -> list[int]:
+    """The tokens of a text that goes on behind another, special tokens included.
+
+    A SentencePiece tokenizer puts a space before a text; behind another text there is none.
+    """
+    mark = llm.tokenize(b"\n", add_bos=False, special=True)
+    marked = llm.tokenize(b"\n" + text.encode("utf-8"), add_bos=False, special=True)
+    if marked[: len(mark)] == mark:
+        return marked[len(mark) :]
+    return llm.tokenize(text.encode("utf-8"), add_bos=False, special=True)  # it merges with newlines: no SentencePiece
+
+
+class _Noting(View):
+    """Stands for a Llama in its chat handler: notes the completion that is asked for, and answers it with nothing."""
+
+    __slots__ = ("_schemas", "_text", "_tokens", "call")
+
+    def __init__(self, llama: EngineLlama, schemas: dict[str, Any]) -> None:
+        super().__init__(llama, None)
+        self._set(_schemas=schemas, _text="", _tokens=None, call=None)
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
+        """Notes of which text a prompt's tokens are."""
+        tokens: list[int] = self._llama.tokenize(text, add_bos, special)
+        self._set(_text=text.decode("utf-8"), _tokens=tokens)
+        return tokens
+
+    def create_completion(self, prompt: str | list[int], **options: Any) -> Any:
+        """Notes the first."""
+        if self.call is not None:
+            raise ValueError("the chat handler asks for a second completion, behind the answer to the first")
+        grammar = options.get("grammar")
+        options["grammar"] = self._schemas.get(getattr(grammar, "_grammar", ""), grammar)
+        tokens = prompt_tokens_of(self._llama, prompt, None)
+        if isinstance(prompt, str):
+            text: str | None = prompt
+        else:
+            text = self._text if tokens == self._tokens else None
+        self._set(call=ChatCall(tokens, text, options))
+        choice = {"text": "", "index": 0, "logprobs": None, "finish_reason": "stop"}
+        answer = {"id": "", "object": "text_completion", "created": 0, "model": "", "choices": [choice]}
+        usage = {"prompt_tokens": len(tokens), "completion_tokens": 0, "total_tokens": len(tokens)}
+        return iter([answer]) if options.get("stream") else {**answer, "usage": usage}

@@ -1,0 +1,266 @@
+"""create_completion: text, stop strings and log-probabilities out of a generation's tokens.
+
+The base class's version detokenises the growing answer at every token, needs ``logits_all`` for log-probabilities, and
+loses its place in a few corners. The responses here have its form and, but for those corners, its content.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from specllama.engine.generation import Generation
+from specllama.engine.options import checked_index
+from specllama.engine.request import Request, checked_bias
+from specllama.token import Origin, Token
+from specllama.warn import warn
+
+from .arguments import chain_of, checked_stops, sampling_of
+from .constraints import constraint_of
+from .logprobs import LogprobLog, prompt_logprobs
+from .mirostat import chooser_of
+from .prompt_tokens import checked_prompt, prompt_tokens_of
+from .saved_state import StateError
+from .seeds import seed_for_completion
+from .text import TextAssembler
+from .view import EngineLlama
+
+_Known = tuple[Origin, float | None, float | None]
+"""Of a token whose text is not known yet: origin, logprob, acceptance_probability."""
+
+
+class Completion:
+    """One call of ``create_completion``, with the arguments of the base class by name."""
+
+    def __init__(self, llama: EngineLlama, arguments: dict[str, Any]) -> None:
+        self._llama = llama
+        self._call = call = llama._call
+        self._prompt = checked_prompt(arguments["prompt"])
+        self._echo: bool = arguments["echo"]
+        self._stream: bool = arguments["stream"]
+        self._num_logprobs = _checked_logprobs(arguments["logprobs"])
+        self._id = f"cmpl-{uuid.uuid4()}"
+        self._created = int(time.time())
+        self._model_name = llama.model_path if arguments["model"] is None else arguments["model"]
+        self._prompt_tokens = prompt_tokens_of(llama, self._prompt, arguments["suffix"])
+        self._warn_double_bos()
+        self._max_tokens = self._room_for(arguments["max_tokens"])
+        stops = [text.encode("utf-8") for text in checked_stops(arguments["stop"])]
+        self._assembler = TextAssembler(llama, self._prompt_tokens, stops, at_start=not self._prompt)
+        self._log = None if self._num_logprobs is None else LogprobLog(llama, self._num_logprobs)
+        self._generation = Generation(call.slot, self._request(arguments))
+        self._watch = call.watch
+        self._origins: list[Origin] = []  # of the assembler's tokens, for the watch
+        self._num_shown = 0  # tokens of which the watch knows
+        self._finish_reason = "length"
+
+    def _request(self, arguments: dict[str, Any]) -> Request:
+        llama, call = self._llama, self._call
+        seed, seed_given = seed_for_completion(llama, arguments["seed"])
+        grammar = call.schemas.get(getattr(arguments["grammar"], "_grammar", ""), arguments["grammar"])
+        sampling = sampling_of(arguments)
+        logit_bias = checked_bias(arguments["logit_bias"] or {}, llama.n_vocab())
+        chooser = chooser_of(llama, sampling, seed=seed, options=call.options, logit_bias=logit_bias, grammar=grammar)
+        return Request(
+            tokens=self._prompt_tokens,
+            options=call.options,
+            seed=seed,
+            seed_given=seed_given,
+            sampling={**chain_of(sampling), "penalty_last_n": llama.last_n_tokens_size},
+            logit_bias=logit_bias,
+            logits_processor=arguments["logits_processor"],
+            constraint=constraint_of(grammar),
+            chooser=chooser,
+            stopping_criteria=arguments["stopping_criteria"],
+            max_tokens=self._max_tokens,
+            wants_logits=self._log is not None,
+            listener=call.listener,
+        )
+
+    def run(self) -> Iterator[dict[str, Any]]:
+        """The chunks of a stream, or one response."""
+        self._load_cached_state()
+        if self._stream:
+            yield from self._chunks()
+            self._save_cached_state()
+        else:
+            for _ in self._generate():
+                pass
+            self._save_cached_state()
+            yield self._response()  # nobody asks for a second one: no code behind this would run
+
+    def tokens(self) -> Iterator[Token]:
+        """The tokens one by one. Their texts together are the text of the completion."""
+        self._load_cached_state()
+        assembler, generation = self._assembler, self._generation
+        waiting: collections.deque[_Known] = collections.deque()
+        for _ in self._generate():
+            logprob = None if self._log is None else self._log.last
+            waiting.append((generation.origin, logprob, generation.acceptance_probability()))
+            yield from self._text_tokens(waiting, final=False)
+        yield from self._text_tokens(waiting, final=True)
+        # Half a character, or a stop string: tokens all the same.
+        for token in assembler.tokens[assembler.num_taken :]:
+            yield Token(token, "", *waiting.popleft())
+        self._save_cached_state()
+
+    # The loop
+
+    def _generate(self) -> Iterator[None]:
+        """Feeds tokens to the assembler until something ends the completion; yields after each one."""
+        llama, assembler = self._llama, self._assembler
+        if self._watch is not None:
+            self._watch.num_prompt_tokens += len(self._prompt_tokens)
+        if self._echo and self._log is not None and not self._stream:
+            self._call.slot.require_alone("echo with logprobs")
+            entries = prompt_logprobs(llama.engine, self._prompt_tokens, self._num_logprobs, self._call.listener)
+            self._log.add_prompt(self._prompt_tokens, entries)
+        if self._call.is_prompt_only:
+            return
+        ends_text = llama.engine.model.ends_text
+        try:
+            for token in self._generation:
+                if ends_text(token):
+                    self._finish_reason = "stop"
+                    return
+                if self._log is not None:
+                    self._log.add(token, self._generation.logits())
+                if self._watch is not None:
+                    self._origins.append(self._generation.origin)
+                stopped = assembler.add(token)
+                yield
+                if stopped:
+                    self._finish_reason = "stop"
+                    return
+                if assembler.num_tokens >= self._max_tokens:
+                    return
+            if self._generation.stopped_by_criteria:
+                self._finish_reason = "stop"
+        finally:
+            self._generation.close()
+            if self._watch is not None:
+                self._watch.finish_reason = self._finish_reason
+
+    def _chunks(self) -> Iterator[dict[str, Any]]:
+        for _ in self._generate():
+            yield from self._text_chunks(final=False)
+        yield from self._text_chunks(final=True)
+        self._show(self._assembler.num_tokens)
+        yield self._chunk("", None, self._finish_reason)
+
+    def _text_chunks(self, final: bool) -> Iterator[dict[str, Any]]:
+        for text, first, count in self._assembler.take(final):
+            logprobs = None
+            if self._log is not None:
+                logprobs = self._log.entries(first, first + count, len(self._prompt_text))
+            self._show(first + count)
+            yield self._chunk(text, logprobs, None)
+
+    def _show(self, end: int) -> None:
+        """Tells the watch of the tokens before `end`, whose text is handed out now."""
+        if self._watch is not None:
+            start, self._num_shown = self._num_shown, end
+            self._watch.show(zip(self._assembler.tokens[start:end], self._origins[start:end], strict=True))
+
+    def _text_tokens(self, waiting: collections.deque[_Known], final: bool) -> Iterator[Token]:
+        for text, first, count in self._assembler.take(final):
+            *without_text, last = self._assembler.tokens[first : first + count]
+            for token in without_text:
+                yield Token(token, "", *waiting.popleft())
+            yield Token(last, text, *waiting.popleft())
+
+    # Responses
+
+    def _chunk(self, text: str, logprobs: Any, finish_reason: str | None) -> dict[str, Any]:
+        choice = {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}
+        return {**self._head(), "choices": [choice]}
+
+    def _response(self) -> dict[str, Any]:
+        num_prompt, num_generated = len(self._prompt_tokens), self._assembler.num_tokens
+        text = self._assembler.text()
+        self._show(num_generated)
+        logprobs = None
+        if self._log is not None:
+            logprobs = self._log.all(0 if self._echo else len(self._prompt_text))
+        if self._echo:
+            text = self._prompt_text + text
+        return {
+            **self._chunk(text, logprobs, self._finish_reason),
+            "usage": {
+                "prompt_tokens": num_prompt,
+                "completion_tokens": num_generated,
+                "total_tokens": num_prompt + num_generated,
+            },
+        }
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": self._id, "object": "text_completion", "created": self._created, "model": self._model_name}
+
+    @functools.cached_property
+    def _prompt_text(self) -> str:
+        if isinstance(self._prompt, str):
+            return self._prompt
+        return self._llama.detokenize(self._prompt_tokens).decode("utf-8", errors="ignore")
+
+    # Limits and caches
+
+    def _room_for(self, max_tokens: int | None) -> int:
+        room = self._llama.n_ctx() - len(self._prompt_tokens)
+        if room <= 0:
+            raise ValueError(
+                f"Requested tokens ({len(self._prompt_tokens)}) exceed context window of {self._llama.n_ctx()}: "
+                "shorten the prompt, or create the Llama with a larger n_ctx (-c)"
+            )
+        wanted = _checked_max_tokens(max_tokens)
+        return min(wanted, room) if wanted > 0 else room
+
+    def _warn_double_bos(self) -> None:
+        bos = self._llama.token_bos()
+        if self._prompt_tokens[:2] == [bos, bos]:
+            text = self._llama._model.token_get_text(bos)
+            warn(
+                f'Detected duplicate leading "{text}" in prompt, this will likely reduce response quality, '
+                "consider removing it...",
+                RuntimeWarning,
+            )
+
+    def _load_cached_state(self) -> None:
+        llama = self._llama
+        if not llama.cache or not self._call.slot.is_alone:
+            return
+        try:
+            state = llama.cache[self._prompt_tokens]
+        except KeyError:
+            return
+        of_cache = llama.longest_token_prefix(state.input_ids[: state.n_tokens].tolist(), self._prompt_tokens)
+        if of_cache > llama.longest_token_prefix(llama._input_ids.tolist(), self._prompt_tokens):
+            seed = llama._seed  # the state of a text says nothing about the seed of the next
+            # A cache on disk outlives a library: what is of no use any more is as good as not there.
+            with contextlib.suppress(StateError):
+                llama.load_state(state)
+            llama._seed = seed
+
+    def _save_cached_state(self) -> None:
+        if self._llama.cache and self._call.slot.is_alone and not self._call.is_prompt_only:
+            self._llama.cache[self._prompt_tokens + self._assembler.tokens] = self._llama.save_state()
+
+
+def _checked_max_tokens(value: Any) -> int:
+    """As an int, 0 for as many as fit. A whole number may be a float, as in llama_cpp."""
+    if value is None:
+        return 0
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return checked_index("max_tokens", value, "an int, or None for as many as fit")
+
+
+def _checked_logprobs(value: Any) -> int | None:
+    """How many alternatives to each token; None for no log-probabilities."""
+    if value is None or isinstance(value, bool):  # a flag in chats, which llama_cpp takes for a number here
+        return None if value is None else int(value)
+    return checked_index("logprobs", value, "a whole number: how many alternatives to give for each token")

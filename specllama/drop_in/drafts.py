@@ -1,0 +1,148 @@
+"""What a user's ``draft_model`` means: a model, a lookup in the text, a function."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence, Sized
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from specllama import _core
+from specllama.backend.kernel_use import checked_kernels, loading
+from specllama.engine.drafts import LOOKUP, TEXT_DRAFTERS, Draft, FunctionDraft, ModelDraft, TextDraft
+from specllama.engine.model import Model, token_ids
+from specllama.engine.same_vocabulary import require_same_vocabulary
+from specllama.models import catalog
+from specllama.models.loading import explained, one_at_a_time, quiet
+from specllama.models.opening import check_opening
+
+from .base_class import BaseLlama
+from .closed import is_open
+from .lending import lent
+
+# What a draft given by its path takes over from the target, unless draft_kwargs say otherwise.
+_INHERITED = (
+    *("n_gpu_layers", "split_mode", "main_gpu", "tensor_split", "offload_kqv", "op_offload", "flash_attn"),
+    *("use_mmap", "use_mlock", "numa"),
+)
+
+
+def opened(
+    target: BaseLlama,
+    draft: Any,
+    *,
+    settings: Mapping[str, Any],
+    draft_kwargs: dict[str, Any] | None = None,
+    lookup_corpus: str | Sequence[int] | None = None,
+) -> Draft:
+    """The draft that a user's ``draft_model`` means.
+
+    Args:
+        target: what it drafts for.
+        draft: what the user gave.
+        settings: constructor arguments of the target, some of which a draft given by its path takes over.
+        draft_kwargs: constructor arguments of such a draft, which win.
+        lookup_corpus: a text, or token ids, to look up besides.
+
+    Raises:
+        TypeError: nothing that can draft, or no corpus.
+        ValueError: another vocabulary (before the weights are loaded), a file that is no model, an argument that
+            another kind of draft takes, or a corpus of tokens that the vocabulary does not have.
+    """
+    model = lent(target)
+    if callable(draft) and not isinstance(draft, (BaseLlama, type)):  # a Llama is callable, too, and is not meant
+        refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
+        refuse(lookup_corpus, "lookup_corpus", f"a draft model or draft_model={LOOKUP!r}")
+        return FunctionDraft(model, draft)
+    corpus = _corpus_tokens(target, lookup_corpus)
+    if isinstance(draft, str) and draft in TEXT_DRAFTERS:
+        refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
+        return TextDraft(model, draft, corpus)
+    if isinstance(draft, BaseLlama):
+        return _given(target, draft, draft_kwargs, corpus)
+    if isinstance(draft, (str, os.PathLike)):
+        return _loaded(target, catalog.resolve(draft), settings, draft_kwargs, corpus)
+    raise TypeError(
+        f"draft_model={draft!r} must be a path, a model name, a llama_cpp.Llama, 'lookup', "
+        "a llama_cpp LlamaDraftModel or None"
+    )
+
+
+def _given(
+    target: BaseLlama, draft: BaseLlama, draft_kwargs: dict[str, Any] | None, corpus: npt.NDArray[np.int32]
+) -> ModelDraft:
+    if draft_kwargs:
+        raise ValueError("draft_kwargs are for a draft_model given by its path: this one is already loaded")
+    if draft is target:
+        raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
+    if not is_open(draft):
+        raise _core.ClosedError("the draft Llama is closed: open it again, or give its path as draft_model")
+    return ModelDraft(lent(target), lent(draft, "draft"), corpus, given=draft)
+
+
+def _loaded(
+    target: BaseLlama,
+    path: str,
+    settings: Mapping[str, Any],
+    draft_kwargs: dict[str, Any] | None,
+    corpus: npt.NDArray[np.int32],
+) -> ModelDraft:
+    _require_same_vocabulary_file(lent(target), path)
+    own = dict(draft_kwargs or {})
+    choice = checked_kernels(own.pop("kernels", settings.get("kernels")))
+    arguments = {
+        # llama.cpp repacks 4-bit weights as it loads them. Mapped, the file would stay in memory beside the copy.
+        "use_mmap": False,
+        "verbose": target.verbose,
+        **{name: settings[name] for name in _INHERITED if name in settings},
+        "n_ctx": target.n_ctx(),
+        "n_batch": target.n_batch,
+        "n_threads": target.n_threads,
+        "n_threads_batch": target.n_threads_batch,
+        **own,
+    }
+    check_opening(path, arguments)
+    with explained(path), loading(choice) as use:
+        draft = BaseLlama(path, **arguments)
+    return ModelDraft(lent(target), lent(draft, "draft", use), corpus, given=draft, close=draft.close)
+
+
+def _require_same_vocabulary_file(target: Model, path: str) -> None:
+    """Refuse a draft before its weights are loaded.
+
+    Raises:
+        ValueError: it has another vocabulary than the target, or is no model.
+    """
+    params = llama_cpp.llama_model_default_params()
+    params.vocab_only = True
+    with explained(path), contextlib.ExitStack() as stack:
+        with one_at_a_time(), quiet():
+            model = llama_cpp.llama_model_load_from_file(path.encode("utf-8"), params)
+        if not model:
+            raise ValueError(f"Failed to load model from file: {path}")
+        stack.callback(llama_cpp.llama_model_free, model)
+        require_same_vocabulary(target.vocab, int(llama_cpp.llama_model_get_vocab(model) or 0))
+
+
+def _corpus_tokens(target: BaseLlama, corpus: object) -> npt.NDArray[np.int32]:
+    """A text to look up, as tokens of the target."""
+    if isinstance(corpus, str):
+        corpus = target.tokenize(corpus.encode(), add_bos=False)
+    elif corpus is None:
+        corpus = []
+    if not isinstance(corpus, (Sequence, np.ndarray)) or isinstance(corpus, (bytes, bytearray, memoryview)):
+        raise TypeError(
+            f"lookup_corpus must be a text or a sequence of token ids, not of type {type(corpus).__name__}: read a "
+            "file's text first, decode bytes"
+        )
+    return token_ids(corpus, "lookup_corpus", target.n_vocab())
+
+
+def refuse(value: object, name: str, owner: str) -> None:
+    """Raise a ValueError if an argument was given that only another draft takes."""
+    if value is not None and (not isinstance(value, Sized) or len(value)):
+        raise ValueError(f"{name} is for {owner}: leave it out")

@@ -1,0 +1,101 @@
+"""A ``llama_cpp.Llama`` lends its weights and its context to an engine."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specllama import _core
+from specllama.backend.kernel_use import KernelUse
+from specllama.engine.model import Lora, Model, Settings, raise_closed
+from specllama.engine.position import Position
+
+from .base_class import BaseLlama
+from .closed import is_open
+from .view import llama_of
+
+_MODELS: weakref.WeakKeyDictionary[BaseLlama, Model] = weakref.WeakKeyDictionary()
+_lock = threading.RLock()
+
+
+def lent(llama: BaseLlama, name: str = "target", kernels: KernelUse | None = None) -> Model:
+    """What an open Llama lends: one model to all who ask.
+
+    Args:
+        llama: it frees what it lends when it is closed, or goes.
+        name: ``"target"`` or ``"draft"``, for messages, if nobody has asked before.
+        kernels: what became of its weights when it was opened; None if llama_cpp has opened it.
+
+    Raises:
+        ClosedError: it is closed.
+    """
+    llama = llama_of(llama)
+    with _lock:
+        if not is_open(llama):
+            raise_closed()
+        model = _MODELS.get(llama)
+        if model is None:
+            model = _MODELS[llama] = _made(llama, name, kernels)
+        return model
+
+
+def _made(llama: BaseLlama, name: str, kernels: KernelUse | None) -> Model:
+    more = {} if kernels is None else {"kernels": kernels}
+    settings = Settings(
+        path=llama.model_path,
+        metadata=llama.metadata,
+        model_params=llama.model_params,
+        context_params=type(llama.context_params).from_buffer_copy(llama.context_params),
+        n_batch=llama.n_batch,
+        n_threads=llama.n_threads,
+        n_threads_batch=llama.n_threads_batch,
+        tensor_split=llama.tensor_split,
+        lora=_lora(llama),
+        verbose=llama.verbose,
+        **more,
+    )
+    address, context = int(llama._model.model), int(llama._ctx.ctx)
+    model = Model(address, context, settings, name=name, owner=_Owner(llama))
+    llama._stack.callback(functools.partial(_free, weakref.ref(llama), model, llama._ctx, llama._stack))
+    return model
+
+
+def _lora(llama: BaseLlama) -> Lora | None:
+    adapter = llama._lora_adapter
+    return None if adapter is None else Lora(str(llama.lora_path), llama.lora_scale, adapter)
+
+
+def _free(owner: weakref.ref[BaseLlama], model: Model, context: Any, stack: Any) -> None:
+    """The first of what a Llama's stack of callbacks does when it is closed. The others free its weights."""
+    rest = stack.pop_all()
+    try:
+        model.close(context.close, rest.close)
+    except _core.BusyError:
+        llama = owner()
+        if llama is not None:  # it stays as it was
+            rest.callback(functools.partial(_free, owner, model, context, rest))
+            llama._stack = rest
+        raise
+
+
+class _Owner:
+    """The Llama, as the borrower sees it."""
+
+    def __init__(self, llama: BaseLlama) -> None:
+        self._llama = weakref.ref(llama)
+
+    def used(self) -> npt.NDArray[np.int32] | None:
+        """See ``engine.model.Owner``. While the context is the borrower's, ``n_tokens`` is 0."""
+        llama = self._llama()
+        if llama is None or not llama.n_tokens:
+            return None
+        position = getattr(llama, "position", None)
+        held = position.tokens() if isinstance(position, Position) else llama.input_ids[: llama.n_tokens]
+        tokens: npt.NDArray[np.int32] = held.astype(np.int32)  # a copy
+        llama.n_tokens = 0
+        return tokens

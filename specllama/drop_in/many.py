@@ -1,0 +1,128 @@
+"""``create_completions`` and its kin, which ``Llama`` inherits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator, Sized
+from typing import Any, cast
+
+from specllama.engine.engine import Engine
+from specllama.engine.texts import checked_max_parallel
+
+from .outcomes import Job, Outcome, Outcomes, arguments_of, takes_the_model_alone
+from .progress import progress_bar
+from .seeds import seed_for_completion
+from .view import EngineLlama
+
+
+class ParallelCompletions:
+    """Many completions at once, of a Llama."""
+
+    engine: Engine
+    max_parallel: int
+
+    def create_completions(
+        self,
+        prompts: Iterable[Any],
+        *,
+        max_parallel: int | None = None,
+        stream: bool = False,
+        progress: bool | None = None,
+        **kwargs: Any,
+    ) -> list[Outcome] | Outcomes:
+        """Complete many prompts at once. Each text is the one that ``create_completion`` gives of its prompt alone.
+
+        Args:
+            prompts: texts, lists of token ids, or mappings of arguments with a ``prompt``. Read as they are needed.
+            max_parallel: how many texts at once; None for the Llama's.
+            stream: return the outcomes as they end instead of a list in the prompts' order. Their memory is then no
+                more than two for each slot.
+            progress: show how far it is on stderr; None: where that is a terminal.
+            kwargs: those of ``create_completion`` for every prompt. A seed is that of every text.
+
+        Returns:
+            An ``Outcome`` for each prompt, with a response or the error that this text got.
+
+        Raises:
+            TypeError, ValueError: ``max_parallel`` is none. What is wrong with a prompt is in its outcome.
+            MemoryError: there is no room for so many texts.
+            BusyError: others are under way at fewer places. ClosedError: see there.
+        """
+        return self._many("create_completion", "prompt", prompts, max_parallel, stream, progress, kwargs)
+
+    def create_chat_completions(
+        self,
+        conversations: Iterable[Any],
+        *,
+        max_parallel: int | None = None,
+        stream: bool = False,
+        progress: bool | None = None,
+        **kwargs: Any,
+    ) -> list[Outcome] | Outcomes:
+        """The same for chats: of lists of messages, or mappings of arguments with ``messages``."""
+        return self._many("create_chat_completion", "messages", conversations, max_parallel, stream, progress, kwargs)
+
+    async def acreate_completions(
+        self, prompts: Iterable[Any], *, max_parallel: int | None = None, **kwargs: Any
+    ) -> AsyncIterator[Outcome]:
+        """The outcomes as they end, for ``async for``. Closing it ends what is under way."""
+        outcomes = await asyncio.to_thread(
+            self.create_completions, prompts, max_parallel=max_parallel, stream=True, progress=False, **kwargs
+        )
+        try:
+            while (outcome := await asyncio.to_thread(next, cast(Outcomes, outcomes), None)) is not None:
+                yield outcome
+        finally:
+            await asyncio.to_thread(cast(Outcomes, outcomes).close)
+
+    def _many(
+        self,
+        method: str,
+        name: str,
+        items: Iterable[Any],
+        max_parallel: int | None,
+        stream: bool,
+        progress: bool | None,
+        common: dict[str, Any],
+    ) -> list[Outcome] | Outcomes:
+        if isinstance(items, (str, bytes)):
+            raise TypeError(f"{name}s must be a list: put the one {name} into one")
+        count = self.engine.texts.open(
+            self.max_parallel if max_parallel is None else checked_max_parallel(max_parallel)
+        )
+        llama = cast(EngineLlama, self)
+        jobs = (self._job(llama, method, item, name, common) for item in items)
+        outcomes = Outcomes(llama, count, jobs)
+        if stream:
+            return outcomes
+        with contextlib.closing(outcomes):
+            shown = sys.stderr.isatty() if progress is None else progress
+            total = len(items) if isinstance(items, Sized) else None
+            watched: Iterator[Outcome] = progress_bar(outcomes, total) if shown else outcomes
+            return sorted(watched, key=lambda outcome: outcome.index)
+
+    @staticmethod
+    def _job(llama: EngineLlama, method: str, item: Any, name: str, common: dict[str, Any]) -> Job:
+        """Called in the prompts' order, so that texts without a seed have theirs from the Llama's, in this order."""
+        try:
+            arguments = arguments_of(item, name, common)
+            seed, is_given = seed_for_completion(llama, arguments.get("seed"))
+            if is_given:
+                arguments["seed"] = seed
+            elif "seed" in arguments:
+                del arguments["seed"]
+        except (TypeError, ValueError) as error:
+            return _failing(error)
+        return Job(
+            lambda at_slot: cast("dict[str, Any]", getattr(at_slot, method)(**arguments)),
+            takes_the_model_alone(arguments),
+        )
+
+
+def _failing(error: Exception) -> Job:
+    def fail(_: object) -> dict[str, Any]:
+        raise error
+
+    return Job(fail)

@@ -1,0 +1,207 @@
+"""Many texts under way: threads that fill the slots, and their outcomes as they come."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from specllama.engine.forks import raise_forked
+from specllama.engine.listener import Stopped
+from specllama.stats import Stats
+
+from .view import EngineLlama, calling
+from .watch import Watch
+
+_CLOSING = 0.1  # seconds between two looks at whether it was closed
+_PATIENCE = 0.7  # seconds that Ctrl-C waits for the threads, which end as soon as they can
+
+
+class Job(NamedTuple):
+    """How a text of many is generated, and where.
+
+    Attributes:
+        run: generates it by the Llama that it is given, which knows where.
+        is_alone: only the Llama's own context can.
+    """
+
+    run: Callable[[Any], dict[str, Any]]
+    is_alone: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """One text: a response, or the error that it got."""
+
+    index: int
+    """Which of the prompts it was."""
+    response: dict[str, Any] | None
+    """As ``create_completion`` or ``create_chat_completion`` returns it; None after an error."""
+    error: Exception | None
+    """None unless this text failed. The others do not notice."""
+    stats: Stats
+    """Statistics of this text alone. Of a batch of several texts each has an equal part of the time."""
+
+    @property
+    def text(self) -> str:
+        """The answer.
+
+        Raises:
+            Exception: the error, if there is one.
+        """
+        if self.error is not None:
+            raise self.error
+        choice = (self.response or {})["choices"][0]
+        return str(choice["message"]["content"] or "" if "message" in choice else choice["text"])
+
+
+class Outcomes(Iterator[Outcome]):
+    """The outcomes, in the order in which they end. At most two for each slot wait to be taken.
+
+    ``close`` ends what is under way, from any thread. An exception in the source of the jobs is raised here once,
+    behind the outcomes of the jobs before it. Read to its end, or close it.
+    """
+
+    def __init__(self, llama: EngineLlama, count: int, jobs: Iterable[Job]) -> None:
+        self._llama = llama  # nobody else may hold it
+        self._count = count
+        self._jobs = enumerate(jobs)
+        self._source = threading.Lock()  # the jobs may be made by a generator
+        self._source_error: BaseException | None = None  # after which nothing is read
+        self._ended: queue.Queue[Outcome | BaseException | None] = queue.Queue(maxsize=2 * count)
+        self._watches: dict[int, Watch] = {}
+        self._closed = threading.Event()
+        self._interrupted = False
+        self._process = os.getpid()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"specllama-text-{number}", daemon=True) for number in range(count)
+        ]
+        self._num_working = count
+        for thread in self._threads:
+            thread.start()
+
+    def __next__(self) -> Outcome:
+        """The next that ends."""
+        if self._process != os.getpid():
+            raise_forked()
+        while self._num_working and not self._closed.is_set():
+            try:
+                ended = self._ended.get()
+            except KeyboardInterrupt:
+                self._interrupted = True
+                raise
+            if ended is None:
+                self._num_working -= 1
+            elif isinstance(ended, BaseException):
+                self.close()
+                raise ended
+            else:
+                return ended
+        self.close()
+        if self._source_error is not None:
+            error, self._source_error = self._source_error, None
+            raise error
+        raise StopIteration
+
+    def close(self) -> None:
+        """End what is under way, and begin nothing more."""
+        self._closed.set()
+        for watch in list(self._watches.values()):
+            watch.stop()
+        last = time.monotonic() + _PATIENCE
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, last - time.monotonic()) if self._interrupted else None)
+
+    def __enter__(self) -> Outcomes:
+        """Closes it in the end."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """See ``close``."""
+        self._interrupted = self._interrupted or isinstance(exception[1], KeyboardInterrupt)
+        self.close()
+
+    # In a thread
+
+    def _work(self) -> None:
+        try:
+            while not self._closed.is_set():
+                if not self._source.acquire(timeout=_CLOSING):
+                    continue
+                try:
+                    number, job = (-1, None) if self._source_error else next(self._jobs, (-1, None))
+                except BaseException as error:
+                    self._source_error = error
+                    break
+                finally:
+                    self._source.release()
+                if job is None:
+                    break
+                self._put(self._outcome(number, job))
+        except Stopped:
+            pass
+        except BaseException as error:
+            self._put(error)
+        self._put(None)
+
+    def _outcome(self, number: int, job: Job) -> Outcome:
+        watch = self._watches[number] = Watch()
+        try:
+            if self._closed.is_set():
+                watch.stop()
+            texts = self._llama.engine.texts
+            taken = texts.beside(watch.heed) if job.is_alone else texts.taken(self._count, watch.heed)
+            with taken as slot:
+                response = job.run(calling(self._llama, slot=slot, watch=watch))
+                return Outcome(number, response, None, watch.stats())
+        except Stopped:
+            raise
+        except Exception as error:
+            return Outcome(number, None, error, watch.stats())
+        finally:
+            del self._watches[number]
+
+    def _put(self, ended: Outcome | BaseException | None) -> None:
+        while True:
+            try:
+                self._ended.put(ended, timeout=_CLOSING)
+            except queue.Full:
+                if self._closed.is_set():
+                    return
+            else:
+                return
+
+
+def arguments_of(item: Any, name: str, common: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of one call: what all have in common, and an item's own.
+
+    Args:
+        item: what is given for the argument `name`; or a mapping of arguments, which win over the common ones.
+        name: ``prompt`` or ``messages``.
+        common: arguments of every call.
+
+    Raises:
+        ValueError: a mapping without `name`, or one that asks for a stream.
+    """
+    own = dict(item) if isinstance(item, Mapping) else {name: item}
+    if name not in own:
+        raise ValueError(f"a mapping must have {name!r}, and may have other arguments: {sorted(own)!r:.100} has not")
+    arguments = {**common, **own}
+    if arguments.pop("stream", False):
+        raise ValueError("stream=True is for all texts together: their outcomes come as they end")
+    return arguments
+
+
+def takes_the_model_alone(arguments: Mapping[str, Any]) -> bool:
+    """Whether only the Llama's own context can generate the text, see ``Slot.require_alone``.
+
+    Args:
+        arguments: those of ``create_completion`` or ``create_chat_completion``. They may be wrong.
+    """
+    scores_prompt = arguments.get("echo") and arguments.get("logprobs") is not None
+    return bool(arguments.get("mirostat_mode") or scores_prompt)

@@ -1,0 +1,84 @@
+"""Tokens of texts, and texts of tokens, while another thread may close the Llama."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llama_cpp.llama_tokenizer import LlamaTokenizer
+
+from specllama.engine.model import token_ids
+from specllama.engine.writable import require_writable
+
+from .base_class import BaseLlama
+from .lending import lent
+from .readers import Readers
+
+
+class Tokenizing(BaseLlama):
+    """The base class's methods that read the vocabulary for long: closing waits for them, and frees it then.
+
+    Attributes:
+        tokenizing: who is in one of them. Set before the base class opens anything.
+    """
+
+    tokenizing: Readers
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
+        """See ``llama_cpp.Llama``. Any thread may call it, at any time.
+
+        Raises:
+            ClosedError: the Llama is closed.
+            ValueError: the vocabulary has no tokens for the text.
+        """
+        with self.tokenizing:
+            require_writable(lent(self), text, special)
+            return super().tokenize(text, add_bos, special)
+
+    def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False) -> bytes:
+        """See ``llama_cpp.Llama``. Any thread may call it, at any time.
+
+        Raises:
+            ClosedError: the Llama is closed.
+            ValueError: a token that the vocabulary does not have.
+            TypeError: no tokens.
+        """
+        with self.tokenizing:
+            known = self.known_tokens(tokens)
+            before = None if prev_tokens is None else self.known_tokens(prev_tokens, "prev_tokens")
+            return super().detokenize(known, before, special)
+
+    def known_tokens(self, tokens: Any, name: str = "tokens") -> list[int]:
+        """Tokens of the vocabulary. llama.cpp ends the process when it is asked for the text of another.
+
+        Raises:
+            ValueError, TypeError: see `token_ids`.
+        """
+        most = self._n_vocab
+        if isinstance(tokens, list) and all(type(token) is int and 0 <= token < most for token in tokens):
+            return tokens  # which is nearly always so
+        found: list[int] = token_ids(tokens, name, most).tolist()
+        return found
+
+    def tokenizer(self) -> LlamaTokenizer:
+        """See ``llama_cpp.Llama``."""
+        return _Tokenizer(self)
+
+
+class _Tokenizer(LlamaTokenizer):
+    """The model's own tokenizer, whatever tokenizer the Llama has, with what holds for the Llama's methods."""
+
+    def __init__(self, llama: Tokenizing) -> None:
+        self._llama = llama
+
+    @property
+    def _model(self) -> Any:  # type: ignore[override]
+        return self._llama._model
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
+        with self._llama.tokenizing:
+            require_writable(lent(self._llama), text, special)
+            return super().tokenize(text, add_bos, special)
+
+    def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False) -> bytes:
+        with self._llama.tokenizing:
+            return super().detokenize(self._llama.known_tokens(tokens), prev_tokens, special)

@@ -1,0 +1,140 @@
+"""A Llama with what one call asks for beside the arguments that llama_cpp's methods hand on."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+from specllama.engine.engine import Engine
+from specllama.engine.listener import SILENT, Listener
+from specllama.engine.options import Options
+from specllama.engine.position import Position
+from specllama.engine.slot import Slot
+from specllama.grammars.schema import SchemaGrammar
+
+from .base_class import BaseLlama
+from .watch import Watch
+
+_Item = TypeVar("_Item")
+_Llama = TypeVar("_Llama", bound="EngineLlama")
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What one call asks for. Llama's methods read it from themselves: a Llama has an empty one.
+
+    Attributes:
+        slot: where its texts are.
+        options: how to speculate.
+        watch: who hears of its texts, and may stop them.
+        schemas: by the text of the grammar that llama_cpp makes of one.
+        is_prompt_only: nothing is to be generated, to which ``max_tokens=0`` would mean no limit.
+        knows_schemas: the user has been told what of the schemas cannot be enforced.
+    """
+
+    slot: Slot
+    options: Options
+    watch: Watch | None = None
+    schemas: Mapping[str, SchemaGrammar] = dataclasses.field(default_factory=dict)
+    is_prompt_only: bool = False
+    knows_schemas: bool = False
+
+    @property
+    def listener(self) -> Listener:
+        """The watch, or nobody."""
+        return self.watch or SILENT
+
+
+class EngineLlama(BaseLlama):
+    """A llama_cpp.Llama over an engine, as far as this room needs to know it.
+
+    Attributes:
+        engine: what generates.
+        position: where the text of its own context is.
+    """
+
+    engine: Engine
+    position: Position
+
+    @property
+    def _call(self) -> Call:
+        """What a call asks for, where none is under way."""
+        return Call(self.engine.own, self.engine.account.options)
+
+
+class View:
+    """Stands for a Llama in one call, which knows no more than the Llama's methods: these run with it as ``self``."""
+
+    __slots__ = ("__weakref__", "_call", "_llama")
+    _llama: Any
+    _call: Any
+
+    def __init__(self, llama: EngineLlama, call: Call | None) -> None:
+        object.__setattr__(self, "_llama", llama)
+        object.__setattr__(self, "_call", call)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._llama, name)
+        if isinstance(found, types.MethodType) and found.__self__ is self._llama:
+            return types.MethodType(found.__func__, self)
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._llama, name, value)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # so that `super()` and `isinstance` take it for the Llama
+        return type(self._llama)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the Llama is called."""
+        return self._llama.__call__.__func__(self, *args, **kwargs)
+
+
+def llama_of(given: Any) -> Any:
+    """The Llama that a view stands for; anything else as it is."""
+    return object.__getattribute__(given, "_llama") if issubclass(type(given), View) else given
+
+
+def calling(llama: _Llama, **changes: Any) -> _Llama:
+    """The Llama, for a call that differs from that of the caller's.
+
+    Args:
+        llama: a Llama, or what an earlier call of this gave.
+        changes: fields of ``Call``.
+    """
+    return cast(_Llama, View(llama_of(llama), dataclasses.replace(llama._call, **changes)))
+
+
+def run(llama: EngineLlama, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a method that generates, with nobody else at the Llama's slot. A stream is read likewise.
+
+    Raises:
+        BusyError: another thread is generating there.
+    """
+    slot = llama._call.slot
+    with slot.exclusive():
+        result = method(*args, **kwargs)
+    return exclusively(llama, result) if isinstance(result, Iterator) else result
+
+
+def exclusively(llama: EngineLlama, items: Iterator[_Item]) -> Iterator[_Item]:
+    """Reads a stream, with nobody else at the Llama's slot while it makes an item.
+
+    It holds the Llama: the stream may drop the last other name for it, and freed in here it could not be closed.
+    """
+    slot = llama._call.slot
+    try:
+        while True:
+            with slot.exclusive():
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            yield item
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            close()

@@ -1,0 +1,69 @@
+"""What a caller hears of its texts, and stops them with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from specllama.engine.listener import Listener, Stopped
+from specllama.stats import Stats, Tally
+from specllama.token import Origin
+
+
+class Watch(Listener):
+    """Of one call, or of several in one thread.
+
+    ``stop`` may be called from any thread; everything else belongs to the thread that generates.
+    """
+
+    def __init__(self) -> None:
+        self._stopped = False
+        self._ended = Tally()
+        self._running: Callable[[], Tally] | None = None
+        self._shown: list[tuple[int, Origin]] = []
+        self.finish_reason = "stop"
+        """Of the last completion: ``stop`` or ``length``."""
+        self.num_prompt_tokens = 0
+        """Tokens of the prompts, also of those behind which nothing was to be generated."""
+        self.num_shown = 0
+        """Tokens of the texts, without those that ended one."""
+
+    def stop(self) -> None:
+        """Ends the generation under way, and any later one, within a round: it raises Stopped."""
+        self._stopped = True
+
+    def heed(self) -> None:
+        """Called between rounds.
+
+        Raises:
+            Stopped: ``stop`` was called.
+        """
+        if self._stopped:
+            raise Stopped("the generation was stopped")
+
+    def begin(self, tally: Callable[[], Tally]) -> None:
+        """A generation has begun; `tally` gives its numbers so far."""
+        self._running = tally
+
+    def end(self, tally: Tally) -> None:
+        """The generation has ended with these numbers."""
+        self._running = None
+        self._ended = self._ended + tally
+
+    def stats(self) -> Stats:
+        """Statistics of all generations together, the one under way included."""
+        return self.tally().stats()
+
+    def tally(self) -> Tally:
+        """The sums that they are made of."""
+        return self._ended if self._running is None else self._ended + self._running()
+
+    def show(self, tokens: Iterable[tuple[int, Origin]]) -> None:
+        """These tokens (id, origin) make the piece of text that is handed out next."""
+        before = len(self._shown)
+        self._shown.extend(tokens)
+        self.num_shown += len(self._shown) - before
+
+    def take_shown(self) -> list[tuple[int, Origin]]:
+        """The tokens shown since the last call."""
+        shown, self._shown = self._shown, []
+        return shown

@@ -1,0 +1,118 @@
+"""The native side of many texts: contexts with room for several sequences, and what decodes these together."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import Any
+
+import llama_cpp
+
+from specllama import _core
+from specllama.backend.libllama import API
+from specllama.models.loading import one_at_a_time, quiet
+
+from .drafts import Draft
+from .model import Lora, Model
+
+
+class Contexts:
+    """A context of the target, and one of a draft model, besides those that the models have.
+
+    The weights are shared. Each context has ``count`` sequences of the target's ``n_ctx`` tokens in one cache, so that
+    prompts which begin alike share their cells. A cache with room for fewer tokens has texts wait for each other.
+
+    Args:
+        model: the target.
+        draft: what drafts for it.
+        count: how many texts there may be.
+        cache_tokens: how many tokens of them a cache holds; None: all that they may have.
+
+    Raises:
+        MemoryError: there is no room for the caches.
+        ValueError: ``cache_tokens`` is less than one text may need.
+    """
+
+    def __init__(self, model: Model, draft: Draft | None, count: int, cache_tokens: int | None = None) -> None:
+        self._stack = contextlib.ExitStack()
+        try:
+            self._target = self._decoder(model, "target", count, cache_tokens)
+            self._draft = self._draft_decoder(draft, count, cache_tokens)
+            self.scheduler = _core.Scheduler(self._target, self._draft)
+            self._stack.callback(self.scheduler.close)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def sequences(self, number: int) -> tuple[_core.Sequence, _core.Sequence | None]:
+        """The target's and the draft's sequence of one place, which may be made once."""
+        return (
+            _core.Sequence(self._target, number),
+            None if self._draft is None else _core.Sequence(self._draft, number),
+        )
+
+    def end(self) -> None:
+        """Give ClosedError to whatever is under way, and to who asks later."""
+        self.scheduler.close()
+
+    def close(self) -> None:
+        """Free both. Whatever is under way gets ClosedError, but must not read logits meanwhile."""
+        self._stack.close()
+
+    def _draft_decoder(self, draft: Draft | None, count: int, cache_tokens: int | None) -> _core.Decoder | None:
+        if draft is None or not draft.models or draft.unusable is not None:
+            return None
+        (model,) = draft.models.values()
+        try:
+            self._stack.enter_context(draft.kept())
+            return self._decoder(model, "draft", count, cache_tokens)
+        except _core.ClosedError:  # meanwhile, by its owner
+            draft.notice_closing()
+            return None
+
+    def _decoder(self, model: Model, name: str, count: int, cache_tokens: int | None) -> _core.Decoder:
+        n_ctx = model.n_ctx
+        size = n_ctx * count
+        if cache_tokens is not None:
+            if cache_tokens < n_ctx:
+                raise ValueError(
+                    f"cache_tokens={cache_tokens} is less than n_ctx={n_ctx} of the {name}, which one text may "
+                    "fill: take a larger cache_tokens (--cache-tokens), or a smaller n_ctx (-c)"
+                )
+            size = min(size, cache_tokens)
+        settings = model.settings
+        params: Any = type(settings.context_params).from_buffer_copy(settings.context_params)
+        params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count, True
+        params.n_batch = max(params.n_batch, count)  # llama.cpp makes room for a row of each text, and asserts it
+        if hasattr(params, "n_rs_seq"):
+            params.n_rs_seq = 0
+        if settings.kernels.num_bytes and hasattr(params, "flash_attn_type"):
+            # Without it each text goes through the cells of all: our kernels skip them in flash attention alone.
+            params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        # Else it would warn that a text has fewer tokens than the model knows: it takes the room of all for one's.
+        with one_at_a_time(), quiet(settings.verbose):
+            context = llama_cpp.llama_init_from_model(model.address, params)
+        if not context:
+            raise MemoryError(
+                f"there is no room for {count} texts of n_ctx={n_ctx} tokens with the {name}: take a smaller "
+                "max_parallel (--parallel) or cache_tokens (--cache-tokens), or create the Llama with a smaller n_ctx "
+                "(-c)"
+            )
+        self._stack.callback(llama_cpp.llama_free, context)
+        if settings.lora is not None:
+            _apply_lora(settings.lora, context)
+        decoder = _core.Decoder(API, int(context), name, n_ctx)
+        self._stack.callback(decoder.close)
+        return decoder
+
+
+def _apply_lora(lora: Lora, context: Any) -> None:
+    """Does what llama_cpp.Llama does to its own context."""
+    if hasattr(llama_cpp, "llama_set_adapters_lora"):
+        kind: Any = llama_cpp.llama_adapter_lora_p_ctypes
+        adapters, scales = (kind * 1)(lora.adapter), (ctypes.c_float * 1)(lora.scale)
+        failed = llama_cpp.llama_set_adapters_lora(context, adapters, 1, scales)
+    else:  # before 0.3.17
+        failed = llama_cpp.llama_set_adapter_lora(context, lora.adapter, lora.scale)
+    if failed:
+        raise RuntimeError(f"the LoRA adapter {lora.path} cannot be applied to the texts' context")

@@ -1,0 +1,236 @@
+"""What drafts for a target: a model, the text itself, a function."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from specllama import _core
+from specllama.warn import warn
+
+from .model import Model
+from .same_vocabulary import require_same_vocabulary
+
+LOOKUP = "lookup"
+GRAMMAR = "grammar"
+TEXT_DRAFTERS = tuple(drafter.name for drafter in _core.drafters() if drafter.needs == "text")
+"""Those that need nothing but a name."""
+
+
+class Draft(abc.ABC):
+    """A drafter in the service of one target.
+
+    Attributes:
+        given: what the user has given.
+        unusable: why it cannot draft; None if it can.
+    """
+
+    def __init__(self, given: Any, unusable: str | None) -> None:
+        self.given = given
+        self.unusable = unusable
+
+    sequence: _core.Sequence | None = None
+    """Of a draft that decodes: its own."""
+    models: Mapping[str, Model] = MappingProxyType({})
+    """What it decodes with, by the names that messages, costs and reports have for them."""
+
+    @property
+    def label(self) -> str:
+        """What reports call it."""
+        return str(self.given)
+
+    def kept(self) -> contextlib.AbstractContextManager[None]:
+        """Within the block the weights of its models stay, even if their owner closes them.
+
+        Raises:
+            ClosedError: they are closed.
+        """
+        return contextlib.nullcontext()
+
+    @abc.abstractmethod
+    def loop(
+        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+    ) -> _core.Speculator:
+        """The native loop over the target and this draft.
+
+        Args:
+            target: its sequence.
+            own: another sequence for a draft that decodes.
+            scheduler: what decodes for several texts, where this is one of them.
+        """
+
+    # A draft without a context of its own has nothing to do in what follows.
+
+    def notice_closing(self) -> None:  # noqa: B027
+        """Look whether its owner has closed it."""
+
+    def claim(self) -> None:  # noqa: B027
+        """Learn what its cache holds, if its owner has used it."""
+
+    def forget(self) -> None:  # noqa: B027
+        """Empty its cache, as far as the target uses it."""
+
+    def close(self) -> None:  # noqa: B027
+        """Free what was opened for the target alone."""
+
+
+class ModelDraft(Draft):
+    """A smaller model: the draft of Leviathan et al. (2022) and Chen et al. (2023).
+
+    Args:
+        target: what it drafts for.
+        model: the draft.
+        corpus: tokens [n] to look up besides.
+        given: what the user has given for it.
+        close: frees the model, where it was opened for this target. None: somebody else frees it.
+
+    Raises:
+        ValueError: another vocabulary, or a model that keeps no KV cache.
+    """
+
+    def __init__(
+        self,
+        target: Model,
+        model: Model,
+        corpus: npt.NDArray[np.int32],
+        *,
+        given: Any,
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        require_same_vocabulary(target.vocab, model.vocab)
+        self.sequence: _core.Sequence = model.sequence  # refuses a model that cannot generate
+        super().__init__(given, target.why_no_rollback or model.why_no_rollback)
+        self.model = model
+        self.models = {"draft": model}
+        self.is_owned = close is not None
+        self._close = close
+        self._corpus = corpus
+        _warn_if_larger(target, model)
+
+    @property
+    def label(self) -> str:
+        """The name of its file."""
+        return os.path.basename(self.model.settings.path)
+
+    def kept(self) -> contextlib.AbstractContextManager[None]:
+        """See the base class."""
+        return self.model.kept()
+
+    def loop(
+        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+    ) -> _core.Speculator:
+        """See the base class."""
+        drafters = [GRAMMAR, LOOKUP, "model"]
+        return _core.Speculator(target, drafters, draft=own or self.sequence, corpus=self._corpus, scheduler=scheduler)
+
+    def notice_closing(self) -> None:
+        """Look whether the draft's owner has closed it: its native context must not be touched then."""
+        if not self.model.is_open:
+            self.unusable = self.unusable or "the draft Llama is closed"
+
+    def claim(self) -> None:
+        """Learn what the cache holds, if the draft's owner has used it."""
+        self.notice_closing()
+        if self.unusable is None and (held := self.model.used_by_owner()) is not None:
+            self.sequence.assume(held)
+
+    def forget(self) -> None:
+        """Empty its cache, as far as the target uses it."""
+        self.notice_closing()
+        if self.unusable is None:
+            self.model.used_by_owner()
+            self.sequence.assume(np.empty(0, dtype=np.int32))
+
+    def close(self) -> None:
+        """See the base class."""
+        if self._close is not None:
+            self._close()
+
+
+class TextDraft(Draft):
+    """Drafts from prompt, output and a corpus, as ``"lookup"`` (Saxena 2023) does. It costs no decoding."""
+
+    def __init__(self, target: Model, name: str, corpus: npt.NDArray[np.int32]) -> None:
+        super().__init__(name, target.why_no_rollback)
+        self._name = name
+        self._corpus = corpus
+
+    def loop(
+        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+    ) -> _core.Speculator:
+        """See the base class."""
+        return _core.Speculator(target, [GRAMMAR, self._name], corpus=self._corpus, scheduler=scheduler)
+
+
+class FunctionDraft(Draft):
+    """A function that drafts, such as a llama_cpp ``LlamaDraftModel``: token ids in, the ids that may follow out.
+
+    What it drafts must depend on nothing but the tokens that it is given: their q has one token. A function that draws
+    its tokens at random returns ``(ids, q)``, where q[i] has the probabilities of the whole vocabulary that token i was
+    drawn with: an array [ids, n_vocab].
+    """
+
+    def __init__(self, target: Model, function: Callable[[npt.NDArray[np.intc]], Any]) -> None:
+        super().__init__(function, target.why_no_rollback)
+        self._function = function
+
+    @property
+    def label(self) -> str:
+        """The name of its type."""
+        return type(self._function).__name__
+
+    def loop(
+        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+    ) -> _core.Speculator:
+        """See the base class."""
+        return _core.Speculator(target, ["function"], function=self._propose, scheduler=scheduler)
+
+    def _propose(
+        self, history: npt.NDArray[np.int32], num_draft_tokens: int
+    ) -> tuple[list[int], _core.DraftProbabilities]:
+        drafted = self._function(history.astype(np.intc))
+        if not _has_q(drafted):
+            tokens = [int(token) for token in np.asarray(drafted)[:num_draft_tokens]]
+            return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
+        tokens, q = [int(token) for token in drafted[0]], np.asarray(drafted[1], dtype=np.float64)
+        # A draft may stop anywhere, whatever was drawn.
+        return tokens[:num_draft_tokens], q[:num_draft_tokens] if q.shape[:1] == (len(tokens),) else q
+
+
+class DraftOfMany(Draft):
+    """Another draft, over the sequence of one of several texts. Who has opened it frees it."""
+
+    def __init__(self, draft: Draft, sequence: _core.Sequence | None) -> None:
+        super().__init__(draft.given, draft.unusable)
+        self._draft = draft
+        self._sequence = sequence
+
+    def loop(
+        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+    ) -> _core.Speculator:
+        """See the base class."""
+        if self.unusable is not None:
+            return _core.Speculator(target, scheduler=scheduler)
+        return self._draft.loop(target, own or self._sequence, scheduler)
+
+
+def _has_q(drafted: Any) -> bool:
+    """Whether this is (ids, q); two ids in a tuple are not."""
+    return isinstance(drafted, tuple) and len(drafted) == 2 and np.ndim(drafted[0]) == 1
+
+
+def _warn_if_larger(target: Model, draft: Model) -> None:
+    of_target, of_draft = (llama_cpp.llama_model_n_params(model.address) for model in (target, draft))
+    if of_draft > of_target:
+        warn(
+            f"the draft ({of_draft:,} parameters) is larger than the target ({of_target:,}): this is slower than no "
+            "draft; exchange the two paths"
+        )

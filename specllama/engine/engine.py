@@ -1,0 +1,345 @@
+"""A model, what drafts for it, and the texts that both generate: tokens in, tokens out."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from specllama.stats import Stats
+
+from .account import Account
+from .drafts import TEXT_DRAFTERS, Draft, FunctionDraft, ModelDraft, TextDraft
+from .generation import Generation
+from .limits import LARGEST_INT
+from .listener import SILENT, Listener
+from .model import Model, token_ids
+from .opening import open_model
+from .options import NumDraftTokens, Options, checked_seed
+from .position import Position
+from .request import Constraint, Request, checked_bias
+from .samplers import CHAIN, SAMPLERS
+from .slot import Slot
+from .texts import Texts
+from .writable import require_writable
+
+_CHUNK = 32  # positions whose logits are held at once
+
+
+class Engine:
+    """Decodes speculatively. The text stays what the target alone would have said.
+
+    ``Engine.open`` opens files; the constructor takes models that somebody else has opened, who closes them.
+
+    Args:
+        model: the target.
+        draft: what drafts for it; None for plain decoding.
+        options: how to speculate where a text does not say.
+        position: where the text of the model's own context is.
+        cache_tokens: how many tokens the cache of several texts at once holds; None: all that they may have.
+
+    Attributes:
+        model: the target.
+        own: the slot of the model's own context.
+        texts: the slots of several texts at once.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        draft: Draft | None = None,
+        *,
+        options: Options | None = None,
+        position: Position | None = None,
+        cache_tokens: int | None = None,
+    ) -> None:
+        self._close_model: Callable[[], None] | None = None
+        self.model = model
+        self.account = Account(options or Options.checked("auto", "auto", 64))
+        self.own = Slot(self.account, model, position or Position(model.n_ctx), draft)
+        self.texts = Texts(self.own, cache_tokens)
+
+    @classmethod
+    def open(
+        cls,
+        target: str | os.PathLike[str],
+        draft: str | os.PathLike[str] | Callable[[npt.NDArray[np.intc]], Any] | None = None,
+        *,
+        n_ctx: int = 4096,
+        n_batch: int = 512,
+        n_threads: int | None = None,
+        n_gpu_layers: int = 0,
+        kernels: str | None = None,
+        lookup_corpus: Sequence[int] = (),
+        num_draft_tokens: NumDraftTokens = "auto",
+        max_draft_tokens: int = 64,
+        verify: str = "auto",
+        cache_tokens: int | None = None,
+    ) -> Engine:
+        """Open a target, and what drafts for it.
+
+        Args:
+            target: a GGUF file.
+            draft: a GGUF file of a smaller model with the target's vocabulary; ``"lookup"``; a function from token ids
+                to those that may follow; or None for plain decoding.
+            n_ctx: tokens of one text.
+            n_batch: the most that are decoded at once.
+            n_threads: of both models; None: half of the machine's.
+            n_gpu_layers: how many layers of both models are on the GPU; -1 for all.
+            kernels: ``"auto"`` or ``"off"``, see ``specllama.Llama``.
+            lookup_corpus: token ids to look up besides the text.
+            num_draft_tokens: gamma, or ``"auto"``: what pays. 0 is plain decoding.
+            max_draft_tokens: the most that ``"auto"`` drafts in a round.
+            verify: the acceptance rule.
+            cache_tokens: see the class.
+
+        Raises:
+            ModelNotFoundError, ValueError: no loadable model, another vocabulary, or an option out of range.
+        """
+        options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
+        settings: dict[str, Any] = {
+            "n_ctx": n_ctx,
+            "n_batch": n_batch,
+            "n_threads": n_threads,
+            "n_gpu_layers": n_gpu_layers,
+        }
+        room = 0 if draft is None else options.most_draft_tokens
+        model, close = open_model(target, name="target", kernels=kernels, num_snapshots=room, **settings)
+        engine = cls(model, options=options, cache_tokens=cache_tokens)
+        engine._close_model = close
+        try:
+            model.sequence  # refuses a model that cannot generate  # noqa: B018
+            if draft is not None:
+                corpus = token_ids(lookup_corpus, "lookup_corpus", model.n_vocab)
+                engine.own.exchange_draft(_draft(model, draft, corpus, {**settings, "kernels": kernels}))
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    # Texts
+
+    def generate(self, tokens: Sequence[int], **asked: Any) -> Generation:
+        """The tokens that follow others, one at a time. See `request` for what may be asked."""
+        return Generation(self.own, self.request(tokens, **asked), keeper=self)
+
+    def request(
+        self,
+        tokens: Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        seed: int | None = None,
+        num_draft_tokens: NumDraftTokens | None = None,
+        verify: str | None = None,
+        logit_bias: dict[int, float] | None = None,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        constraint: Constraint | None = None,
+        wants_logits: bool = False,
+        listener: Listener = SILENT,
+        **sampling: Any,
+    ) -> Request:
+        """What one text asks for.
+
+        Args:
+            tokens: the prompt. As much of it as the memory holds already is not decoded again.
+            max_tokens: the most that follow; None: as many as the context has room for. Whoever reads the tokens may
+                stop at any of them, such as one that ends the text (``model.ends_text``).
+            seed: None for a random one.
+            num_draft_tokens: as in ``open``, for this text.
+            verify: the same.
+            logit_bias: what is added to the logits of tokens.
+            logits_processor: functions (tokens, logits [n_vocab]) -> logits, called once for each token of the text.
+            stopping_criteria: functions (tokens, logits [n_vocab]) -> whether the text ends, called for each token.
+            constraint: ``Gbnf(text)`` or ``Schema(grammar)``.
+            wants_logits: whether ``Generation.logits`` is to be read.
+            listener: who hears of it, and may end it.
+            sampling: the sampler chain: ``temperature``, ``top_k``, ``dry_multiplier``, ... with ``llama_cpp.Llama``'s
+                names and defaults.
+
+        Raises:
+            TypeError: an option of another type, or one that does not exist.
+            ValueError: one that is out of range.
+        """
+        more = {name: sampling.pop(name) for name in SAMPLERS if name in sampling}
+        for name in sampling.keys() - CHAIN.keys():
+            raise TypeError(f"there is no option {name}: the sampler chain has {', '.join([*CHAIN, *SAMPLERS])}")
+        chosen = checked_seed(seed)
+        return Request(
+            tokens=tokens,
+            options=self.account.options.overridden(num_draft_tokens, verify, more),
+            seed=secrets.randbits(64) if chosen is None else chosen,
+            seed_given=chosen is not None,
+            sampling=sampling,
+            logit_bias=checked_bias(logit_bias or {}, self.model.n_vocab),
+            logits_processor=logits_processor,
+            stopping_criteria=stopping_criteria,
+            constraint=constraint,
+            wants_logits=wants_logits,
+            max_tokens=LARGEST_INT if max_tokens is None else max_tokens,
+            listener=listener,
+        )
+
+    def score(self, tokens: Sequence[int], listener: Listener = SILENT) -> Iterator[tuple[int, npt.NDArray[np.single]]]:
+        """The position and the raw logits [n_vocab] behind each token but the last, decoded from the beginning.
+
+        Raises:
+            BusyError, ClosedError, DecodeError: see there.
+        """
+        own = self.own
+        for start in range(0, len(tokens) - 1, _CHUNK):
+            listener.heed()
+            part = np.asarray(tokens[start : min(start + _CHUNK, len(tokens) - 1)], dtype=np.int32)
+            with own.exclusive():
+                own.require_threads()
+                sequence, position = own.sequence, own.position
+                sequence.assume(np.asarray(tokens[:start], dtype=np.int32))
+                sequence.keep(start)
+                sequence.decode(part, 0)
+                position.ids[start : start + len(part)] = part
+                position.change(sequence.num_tokens)
+                rows = [sequence.logits(i) for i in range(len(part))]
+            yield from enumerate(rows, start)
+
+    def forget(self) -> None:
+        """Empty the model's own context: the next text is decoded from its beginning, by the draft too.
+
+        Raises:
+            BusyError: another thread is generating.
+        """
+        with self.own.exclusive():
+            self.model.clear()
+            self.own.position.change(0)
+            if self.own.draft is not None:
+                self.own.draft.forget()
+
+    # Texts and tokens
+
+    def tokenize(self, text: bytes | str, *, add_bos: bool = True, special: bool = True) -> list[int]:
+        """The tokens of a text.
+
+        Args:
+            text: the same, in UTF-8.
+            add_bos: have BOS before it, if the model wants one.
+            special: read the names of special tokens in it as these tokens.
+
+        Raises:
+            ClosedError: see there.
+            ValueError: the vocabulary has no tokens for the text.
+        """
+        data = text.encode("utf-8") if isinstance(text, str) else text
+        with self.model.kept():
+            require_writable(self.model, data, special)
+            size = len(data) + 2
+            while True:
+                room, vocab = (llama_cpp.llama_token * size)(), cast(Any, self.model.vocab)
+                count = llama_cpp.llama_tokenize(vocab, data, len(data), room, size, add_bos, special)
+                if count >= 0:
+                    return list(room[:count])
+                size = -count
+
+    def text(self, tokens: Sequence[int], *, special: bool = False) -> bytes:
+        """The text of tokens.
+
+        Raises:
+            ClosedError: see there.
+            TypeError, ValueError: see `token_ids`.
+        """
+        checked = token_ids(tokens, "tokens", self.model.n_vocab).tolist()
+        with self.model.kept():
+            return b"".join(self._piece(token, special) for token in checked)
+
+    def _piece(self, token: int, special: bool) -> bytes:
+        size = 32
+        while True:
+            room = ctypes.create_string_buffer(size)
+            count = llama_cpp.llama_token_to_piece(
+                cast(Any, self.model.vocab), token, cast(Any, room), size, 0, special
+            )
+            if count >= 0:
+                return room.raw[:count]
+            size = -count
+
+    # What is known, and what is over
+
+    @property
+    def draft(self) -> Draft | None:
+        """What drafts, usable or not."""
+        return self.own.draft
+
+    @property
+    def models(self) -> dict[str, Model]:
+        """What decodes: the target, and what its draft decodes with, by their names in reports."""
+        return {"target": self.model, **({} if self.draft is None else self.draft.models)}
+
+    @property
+    def stats(self) -> Stats:
+        """Statistics of the last text of the model's own context, or of the one under way there."""
+        return self.own.stats()
+
+    @property
+    def total_stats(self) -> Stats:
+        """Statistics of all texts that have ended, those of several at once too, together."""
+        return self.account.stats()
+
+    @contextlib.contextmanager
+    def closing(self) -> Iterator[None]:
+        """Within the block who has opened the target may free it.
+
+        Texts of several at once that are under way get ClosedError, and are waited for.
+
+        Raises:
+            BusyError: another thread is generating in the model's own context, or this is called by a text.
+        """
+        with self.own.closing():
+            self.texts.require_outside()
+            self.model.end_sequence()
+            self.own.is_closing = True
+            self.texts.close()
+            yield
+            if self.own.draft is not None:
+                self.own.draft.close()
+
+    def close(self) -> None:
+        """Free what ``open`` has opened. Whatever is called afterwards raises ClosedError.
+
+        Raises:
+            BusyError: see ``closing``.
+        """
+        if self._close_model is None:
+            return
+        with self.closing():
+            close, self._close_model = self._close_model, None
+            close()
+
+    def __del__(self) -> None:
+        """As if it were closed."""
+        self.close()
+
+    def __enter__(self) -> Engine:
+        """Closes it in the end."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """See ``close``."""
+        self.close()
+
+
+def _draft(target: Model, draft: Any, corpus: npt.NDArray[np.int32], settings: dict[str, Any]) -> Draft:
+    if callable(draft):
+        return FunctionDraft(target, draft)
+    if draft in TEXT_DRAFTERS:
+        return TextDraft(target, draft, corpus)
+    model, close = open_model(draft, name="draft", **settings)
+    try:
+        return ModelDraft(target, model, corpus, given=draft, close=close)
+    except BaseException:
+        close()
+        raise

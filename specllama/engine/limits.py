@@ -1,0 +1,34 @@
+"""The largest values that a number may have, and how long a text may be before it is tokenized."""
+
+from __future__ import annotations
+
+from typing import Any
+
+LARGEST_INT = 2**31 - 1  # of C
+MOST_THREADS = 512  # ggml's GGML_MAX_N_THREADS
+MOST_DRAFT_TOKENS = 512  # ours: no draft is accepted that far
+
+BYTES_OF_TOKEN = 64
+"""More than texts of many tokens have."""
+
+
+def require_room(num_bytes: int, n_ctx: int) -> None:
+    """Refuse a text before it is tokenized.
+
+    Raises:
+        ValueError: it has more bytes than so many tokens have.
+    """
+    if num_bytes > n_ctx * BYTES_OF_TOKEN:
+        raise ValueError(
+            f"{num_bytes} bytes of text exceed context window of {n_ctx} tokens, for which at most {BYTES_OF_TOKEN} "
+            "bytes each are taken: shorten the text, or start with a larger context (-c)"
+        )
+
+
+def size_of(value: Any) -> int:
+    """Bytes of all texts in a value."""
+    if isinstance(value, str):
+        return len(value.encode("utf-8", errors="replace"))
+    if isinstance(value, dict):
+        return sum(size_of(key) + size_of(part) for key, part in value.items())
+    return sum(map(size_of, value)) if isinstance(value, list) else 0

@@ -1,0 +1,247 @@
+"""A model of llama.cpp's: its weights, its vocabulary, and one context over them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Protocol, TypeVar, cast
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from specllama import _core
+from specllama.backend import libllama
+from specllama.backend.kernel_use import KernelUse
+
+Made = TypeVar("Made")
+SEQUENCE = 0
+"""The seq_id of a context that has one text."""
+_RECURRENT_TENSORS = (".ssm.conv_kernel", ".shortconv.l_cache")
+
+
+@dataclasses.dataclass(frozen=True)
+class Lora:
+    """An adapter that a context has."""
+
+    path: str
+    scale: float
+    adapter: Any
+    """llama.cpp's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How a model and its context were opened. What batches cost depends on it, and other contexts are opened alike."""
+
+    path: str
+    metadata: Mapping[str, str]
+    model_params: Any
+    """``llama_model_params``."""
+    context_params: Any
+    """``llama_context_params``."""
+    n_batch: int
+    n_threads: int
+    n_threads_batch: int
+    kernels: KernelUse = dataclasses.field(default_factory=lambda: KernelUse(why_not="it was opened by llama_cpp"))
+    tensor_split: Sequence[float] | None = None
+    lora: Lora | None = None
+    verbose: bool = False
+
+
+class Owner(Protocol):
+    """Who has opened a model that is lent, and may use its context between two texts of the borrower's."""
+
+    def used(self) -> npt.NDArray[np.int32] | None:
+        """The tokens that the context holds, if the owner has used it since the last call. It says that it has none."""
+
+
+def raise_closed() -> NoReturn:
+    """Raises ClosedError."""
+    raise _core.ClosedError("this Llama is closed: create a new one")
+
+
+class Model:
+    """Weights, their vocabulary, and one context over them. Many may use it; who has opened it closes it.
+
+    Args:
+        address: of the ``llama_model``.
+        context: the address of the ``llama_context``.
+        settings: how both were opened.
+        name: ``"target"`` or ``"draft"``, for messages.
+        owner: who else may use the context.
+
+    Attributes:
+        vocab: the address of the vocabulary.
+        n_vocab: how many tokens it has.
+        n_ctx: how many tokens one text may have.
+        is_open: whether the context is there.
+    """
+
+    def __init__(
+        self, address: int, context: int, settings: Settings, *, name: str = "target", owner: Owner | None = None
+    ) -> None:
+        self.address = address
+        self.context = context
+        self.settings = settings
+        self.name = name
+        self.vocab = int(ctypes.cast(llama_cpp.llama_model_get_vocab(address), ctypes.c_void_p).value or 0)
+        self.n_vocab = int(llama_cpp.llama_vocab_n_tokens(cast(Any, self.vocab)))
+        self.n_ctx = int(llama_cpp.llama_n_ctx(context))
+        self.is_open = True
+        self._owner = owner
+        self._sequence: _core.Sequence | None = None
+        self._made: dict[object, Any] = {}
+        self._making = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may come back here
+        self._num_users = 0
+        self._free_weights: Callable[[], None] | None = None
+
+    # The context
+
+    @property
+    def sequence(self) -> _core.Sequence:
+        """The one sequence of the context. All who use the context share it.
+
+        Raises:
+            ValueError: the model keeps no KV cache (an embedding model), or has no weights.
+            ClosedError: see there.
+        """
+        with self._lock:
+            if self._sequence is None:
+                self.require_open()
+                if self.settings.model_params.vocab_only:
+                    raise ValueError(
+                        f"the {self.name} was opened with vocab_only=True: it has no weights, and can only tokenize"
+                    )
+                self._sequence = _core.Sequence(_core.Decoder(libllama.API, self.context, self.name), SEQUENCE)
+            return self._sequence
+
+    @property
+    def why_no_rollback(self) -> str | None:
+        """Why the context's memory cannot forget its last tokens; None if it can."""
+        if self.sequence.decoder.rollback != "none":
+            return None
+        return (
+            f"the {self.name}'s memory is recurrent, and llama-cpp-python {llama_cpp.__version__} cannot copy its "
+            "state to roll it back: install a later release"
+        )
+
+    @property
+    def is_shareable(self) -> bool:
+        """Whether one context can hold several texts: neither a recurrent state nor a sliding window can.
+
+        By the file's own words, too: llama-cpp-python 0.3.16 cannot say whether a model is a hybrid.
+        """
+        return self.sequence.decoder.rollback == "seq_rm" and not any(
+            name.endswith(_RECURRENT_TENSORS) for name in self.settings.metadata
+        )
+
+    def clear(self) -> None:
+        """Empty the context's memory, numbers too: a NaN in it would reach later texts."""
+        memory = llama_cpp.llama_get_memory(self.context)
+        if memory is not None:
+            llama_cpp.llama_memory_clear(memory, True)
+
+    def used_by_owner(self) -> npt.NDArray[np.int32] | None:
+        """The tokens that the context holds, if its owner has used it since the last call."""
+        return None if self._owner is None else self._owner.used()
+
+    # Opening and closing
+
+    def require_open(self) -> None:
+        """Raises ClosedError unless the model is open."""
+        if not self.is_open:
+            raise_closed()
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within the block the weights stay, even if their owner closes them meanwhile.
+
+        Raises:
+            ClosedError: they are closed.
+        """
+        with self._lock:
+            self.require_open()
+            self._num_users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_users -= 1
+                self._free_unused()
+
+    def end_sequence(self) -> None:
+        """Have the context's sequence raise ClosedError.
+
+        Raises:
+            BusyError: another thread decodes on it.
+        """
+        with self._lock:
+            if self._sequence is not None:
+                self._sequence.decoder.close()
+
+    def close(self, free_context: Callable[[], None], free_weights: Callable[[], None]) -> None:
+        """For who has opened it.
+
+        Args:
+            free_context: called now.
+            free_weights: called when nobody keeps them any more.
+
+        Raises:
+            BusyError: another thread decodes on the context. Nothing has changed then.
+        """
+        with self._lock:
+            self.end_sequence()
+            self.is_open = False
+            free_context()
+            self._free_weights = free_weights
+            self._free_unused()
+
+    def _free_unused(self) -> None:
+        if self._free_weights is not None and not self._num_users:
+            free, self._free_weights = self._free_weights, None
+            free()
+
+    # The vocabulary
+
+    def once(self, make: Callable[[Model], Made]) -> Made:
+        """What a function makes of the model, which takes a while: made when it is first asked for, and kept."""
+        with self._making:
+            if make not in self._made:
+                self._made[make] = make(self)
+            return cast(Made, self._made[make])
+
+    def ends_text(self, token: int) -> bool:
+        """Whether a text ends with this token."""
+        return bool(llama_cpp.llama_vocab_is_eog(cast(Any, self.vocab), token))
+
+
+def token_ids(given: Sequence[int] | npt.NDArray[Any], what: str, n_vocab: int) -> npt.NDArray[np.int32]:
+    """Tokens as the native loop takes them.
+
+    Args:
+        given: the tokens.
+        what: they are, for messages.
+        n_vocab: how many tokens the vocabulary has.
+
+    Raises:
+        TypeError: no sequence of integers.
+        ValueError: one that the vocabulary does not have.
+    """
+    try:
+        tokens = np.asarray(given)
+    except ValueError:  # lists of several lengths
+        raise TypeError(f"{what} must be a sequence of token ids, not of lists") from None
+    if tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
+        raise TypeError(f"{what} must be a sequence of token ids, not of {tokens.dtype} values")
+    wrong = np.flatnonzero((tokens < 0) | (tokens >= n_vocab))
+    if wrong.size:
+        raise ValueError(
+            f"{what}: token {tokens[wrong[0]]} at index {wrong[0]} is out of range: the vocabulary has the tokens 0 to "
+            f"{n_vocab - 1}; take them from this model's tokenize()"
+        )
+    return tokens.astype(np.int32)

@@ -1,0 +1,93 @@
+"""Opens a model by llama.cpp's own functions."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import Any
+
+import llama_cpp
+
+from specllama.backend.kernel_use import checked_kernels, loading
+from specllama.models import catalog
+from specllama.models.loading import explained, one_at_a_time, quiet
+
+from .model import Model, Settings
+
+_MOST_SNAPSHOTS = 8  # each takes as much memory as the state; drafts that are longer are rolled back by a copy
+
+
+def num_snapshots_of(wanted: int, params: Any) -> int:
+    """How many states of a recurrent model a context keeps, to forget as many tokens of a batch.
+
+    llama.cpp ends the process unless a batch has room for more tokens than there are states to keep.
+    """
+    return max(0, min(wanted, _MOST_SNAPSHOTS, int(params.n_ubatch) - 2))
+
+
+def open_model(
+    path: str | os.PathLike[str],
+    *,
+    name: str,
+    n_ctx: int,
+    n_batch: int,
+    n_threads: int | None,
+    n_gpu_layers: int,
+    kernels: str | None,
+    num_snapshots: int = 0,
+) -> tuple[Model, Callable[[], None]]:
+    """A model, and what closes it.
+
+    Args:
+        path: a GGUF file, or a name of the catalog.
+        name: ``"target"`` or ``"draft"``, for messages.
+        n_ctx: tokens of the context.
+        n_batch: the most that are decoded at once.
+        n_threads: None for half of the machine's.
+        n_gpu_layers: how many layers are on the GPU; -1 for all.
+        kernels: see `checked_kernels`.
+        num_snapshots: how many tokens of a batch a recurrent model may have to forget again.
+
+    Raises:
+        ModelNotFoundError, ValueError: no loadable model.
+    """
+    file = catalog.resolve(os.fspath(path))
+    threads = n_threads or max(1, (os.cpu_count() or 2) // 2)
+    model_params = llama_cpp.llama_model_default_params()
+    model_params.n_gpu_layers = 0x7FFFFFFF if n_gpu_layers == -1 else n_gpu_layers
+    params: Any = llama_cpp.llama_context_default_params()
+    params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, n_batch, min(n_batch, 512)
+    params.n_threads = params.n_threads_batch = threads
+    if hasattr(params, "n_rs_seq"):
+        params.n_rs_seq = num_snapshots_of(num_snapshots, params)
+    with explained(file), loading(checked_kernels(kernels)) as use, one_at_a_time(), quiet():
+        llama_cpp.llama_backend_init()
+        weights = llama_cpp.llama_model_load_from_file(file.encode(), model_params)
+        if not weights:
+            raise ValueError(f"Failed to load model from file: {file}")
+        context = llama_cpp.llama_init_from_model(weights, params)
+        if not context:
+            llama_cpp.llama_model_free(weights)
+            raise ValueError("Failed to create llama_context")
+    settings = Settings(file, _metadata(weights), model_params, params, n_batch, threads, threads, use)
+    model = Model(int(weights), int(context), settings, name=name)
+    return model, lambda: model.close(
+        lambda: llama_cpp.llama_free(context), lambda: llama_cpp.llama_model_free(weights)
+    )
+
+
+def _metadata(weights: Any) -> dict[str, str]:
+    def read(function: Callable[..., int], index: int) -> str:
+        size = 256
+        while True:
+            room = ctypes.create_string_buffer(size)
+            needed = function(weights, index, room, size)
+            if needed < size:
+                return room.value.decode("utf-8", errors="replace")
+            size = needed + 1
+
+    return {
+        read(llama_cpp.llama_model_meta_key_by_index, i): read(llama_cpp.llama_model_meta_val_str_by_index, i)
+        for i in range(llama_cpp.llama_model_meta_count(weights))
+    }

@@ -1,0 +1,109 @@
+"""The numbers of the sampler chain, and the samplers of llama-server that ``llama_cpp.Llama`` has no arguments for."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+from specllama import _core
+
+from .limits import LARGEST_INT
+from .model import Model
+from .vocabulary import sequence_breakers_of
+
+_NUMBERS = {sampler.name: sampler for sampler in _core.server_samplers()}
+
+DEFAULTS: Mapping[str, Any] = {
+    **{name: sampler.default for name, sampler in _NUMBERS.items()},
+    "dry_sequence_breakers": ("\n", ":", '"', "*"),
+}
+"""What they are unless they are given: all of them are off."""
+
+SAMPLERS = tuple(DEFAULTS)
+"""Their names, as arguments of the methods that generate."""
+
+CHAIN: Mapping[str, Any] = {
+    "temperature": 0.8,
+    "top_k": 40,
+    "top_p": 0.95,
+    "min_p": 0.05,
+    "typical_p": 1.0,
+    "repeat_penalty": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "penalty_last_n": 64,
+}
+"""The other numbers of the sampler chain, with ``llama_cpp.Llama``'s defaults."""
+_WHOLE = ("top_k", "penalty_last_n", "mirostat_mode")
+
+
+def check_numbers(values: Mapping[str, Any]) -> None:
+    """Look at sampling parameters.
+
+    Raises:
+        TypeError: one that is no number, or must be a whole one.
+        ValueError: one that is too large.
+    """
+    for name, value in values.items():
+        if not isinstance(value, numbers.Integral if name in _WHOLE else numbers.Real):
+            raise TypeError(f"{name}={value!r:.100} must be a {'whole ' * (name in _WHOLE)}number")
+        if isinstance(value, numbers.Integral) and name in _WHOLE and abs(int(value)) > LARGEST_INT:
+            raise ValueError(f"{name}={value} is out of range: it must be at most {LARGEST_INT}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Samplers:
+    """llama-server's samplers, under its names and with its meanings: values by name. All are off unless asked for."""
+
+    values: Mapping[str, Any] = dataclasses.field(default_factory=lambda: DEFAULTS)
+
+    def overridden(self, given: Mapping[str, Any]) -> Samplers:
+        """These values but for those given.
+
+        Raises:
+            TypeError: one that is no number.
+            ValueError: one that is out of range.
+        """
+        for name, value in given.items():
+            if name in _NUMBERS:
+                _check(name, value)
+        return Samplers({**self.values, **given})
+
+    def breakers(self, model: Model) -> _core.SequenceBreakers | None:
+        """The sequence breakers in a model's tokens; None if DRY is off.
+
+        Raises:
+            TypeError: they are no texts.
+            ValueError: an empty one, or one that is too long.
+        """
+        if not self.values["dry_multiplier"]:
+            return None
+        texts = self.values["dry_sequence_breakers"]
+        if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"dry_sequence_breakers={texts!r} must be a list of texts, such as ['\\n', ':']")
+        return sequence_breakers_of(model, tuple(texts))
+
+    def native(self, breakers: _core.SequenceBreakers | None) -> dict[str, Any]:
+        """Arguments of ``_core.SamplerParams``."""
+        return {"dry_breakers": breakers, **{name: self.values[name] for name in _NUMBERS}}
+
+    def active(self) -> list[str]:
+        """The names of those that switch a sampler on."""
+        return [name for name, sampler in _NUMBERS.items() if sampler.switches and self.values[name] > 0]
+
+
+def _check(name: str, value: Any) -> None:
+    default = DEFAULTS[name]
+    kind = numbers.Integral if isinstance(default, int) else numbers.Real
+    if not isinstance(value, kind):
+        wanted = "a whole number" if kind is numbers.Integral else "a number"
+        raise TypeError(f"{name}={value!r} must be {wanted}, such as its default {default}")
+    if isinstance(value, numbers.Integral) and abs(int(value)) > LARGEST_INT:
+        raise ValueError(f"{name}={value} is out of range: it must be from -1 to {LARGEST_INT}")
+
+
+def taken_from(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Takes these samplers out of a call's arguments."""
+    return {name: arguments.pop(name) for name in SAMPLERS if name in arguments}

@@ -1,0 +1,264 @@
+"""Where one text is at a time: a sequence of the target's, the loop over it and a draft, and whose turn it is."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import NoReturn, Protocol
+
+from specllama import _core
+from specllama.stats import Stats, Tally
+
+from .account import Account
+from .costs import CostMemory
+from .drafts import Draft
+from .forks import raise_forked, require_threads, told_of_forks
+from .listener import SILENT, Listener
+from .model import Model, raise_closed
+from .position import Position
+
+
+def raise_busy() -> NoReturn:
+    """Raises BusyError."""
+    raise _core.BusyError(
+        "this Llama is generating already, in another thread or around this call (of a logits processor, say): wait "
+        "for it, or create one Llama for each"
+    )
+
+
+class UnderWay(Protocol):
+    """A text, as its slot sees it."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has numbers to show."""
+
+    def tally(self) -> Tally:
+        """The numbers so far."""
+
+    def end(self) -> Tally | None:
+        """It is over. Gives its numbers; None if it never began."""
+
+
+class Slot:
+    """Has one text at a time.
+
+    Args:
+        account: of the engine whose slot it is.
+        model: the target.
+        position: where the text is.
+        draft: what drafts.
+        sequence: one of several of a context that `scheduler` decodes for. None: that of the model's own context.
+
+    Attributes:
+        is_closing: whether what texts use is being freed.
+    """
+
+    def __init__(
+        self,
+        account: Account,
+        model: Model,
+        position: Position,
+        draft: Draft | None = None,
+        *,
+        sequence: _core.Sequence | None = None,
+        scheduler: _core.Scheduler | None = None,
+    ) -> None:
+        self.account = account
+        self.model = model
+        self.position = position
+        self.is_closing = False
+        self._draft = draft
+        self._sequence = sequence
+        self._scheduler = scheduler
+        self._loop: _core.Speculator | None = None
+        self._costs: CostMemory | None = None
+        self._lock = threading.RLock()
+        self._depth = 0  # of blocks in which its thread is
+        self._is_lost = False  # whether that thread stayed behind in the parent of this process
+        self._under_way: UnderWay | None = None
+        self._last = Tally()
+        told_of_forks(self)
+
+    def leave_parent(self) -> None:
+        """In a forked child: what another thread was decoding stays as it is, in the middle."""
+        self._is_lost = not self._lock.acquire(blocking=False)
+        if not self._is_lost:
+            self._lock.release()
+
+    # What decodes
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it has the model's own context, and no other text is in there."""
+        return self._sequence is None
+
+    @property
+    def sequence(self) -> _core.Sequence:
+        """The target's."""
+        return self.model.sequence if self._sequence is None else self._sequence
+
+    @property
+    def loop(self) -> _core.Speculator:
+        """The native loop over target and draft. Another draft means another one."""
+        if self._loop is None:
+            if self._draft is None:
+                self._loop = _core.Speculator(self.sequence, scheduler=self._scheduler)
+            else:
+                self._loop = self._draft.loop(self.sequence, scheduler=self._scheduler)
+                if self.is_alone:  # else whoever has all slots remembers
+                    self._costs = CostMemory(self._loop, self.model, self._draft.models)
+        return self._loop
+
+    def restore_costs(self) -> None:
+        """Have the loop believe what is kept of T(n), in place of what it has learned."""
+        if self._costs is not None:
+            self._costs.restore()
+
+    def require_alone(self, what: str) -> None:
+        """Refuse what takes more than a sequence of the target's.
+
+        Raises:
+            ValueError: others share the context.
+        """
+        if not self.is_alone:
+            raise ValueError(
+                f"{what} needs the Llama for one text alone: call create_completion or create_completions of the Llama "
+                "itself, not of a place"
+            )
+
+    def require_threads(self) -> None:
+        """Called before anything is decoded outside of a generation.
+
+        Raises:
+            RuntimeError: it would wait for threads that a fork does not have.
+        """
+        if self.is_alone:  # else a thread of the scheduler's decodes
+            require_threads(self.model)
+
+    # The draft
+
+    @property
+    def draft(self) -> Draft | None:
+        """What drafts, usable or not."""
+        return self._draft
+
+    def exchange_draft(self, draft: Draft | None) -> None:
+        """Have another draft from here on. The one before is freed, if it was opened for this target.
+
+        Raises:
+            BusyError: it is drafting. Nothing has changed then.
+        """
+        with self.exclusive():
+            if self._draft is not None:
+                self._draft.close()
+            self._draft = draft
+            self._loop = self._costs = None
+        self._warn_if_unusable()
+
+    def claim_draft(self) -> bool:
+        """Whether a round can draft. Said once if it cannot."""
+        if self._draft is None:
+            return False
+        self._draft.claim()
+        self._warn_if_unusable()
+        return self._draft.unusable is None
+
+    def _warn_if_unusable(self) -> None:
+        if self._draft is not None and self._draft.unusable is not None:
+            self.account.warn_once(f"{self._draft.unusable}: decoding plainly, without the draft")
+
+    # Whose turn it is
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Refuses a second thread, which would corrupt the memory.
+
+        Raises:
+            BusyError: another thread is generating.
+            ClosedError: another thread is closing the model.
+            RuntimeError: this is a fork, and a thread of its parent was generating.
+        """
+        if not self._lock.acquire(blocking=False):
+            if self._is_lost:
+                raise_forked()
+            if self.is_closing:
+                raise_closed()
+            raise_busy()
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self._lock.release()
+
+    @contextlib.contextmanager
+    def closing(self) -> Iterator[None]:
+        """The same, to free what texts use: not around one of them.
+
+        Raises:
+            BusyError: a thread is generating, perhaps this one.
+        """
+        with self.exclusive():
+            if self._depth > 1:
+                raise_busy()
+            yield
+
+    def begin(self, generation: UnderWay) -> None:
+        """Give the sequences to a text, and end the one that has them."""
+        self.require_threads()
+        if self._under_way is not None:
+            self.end(self._under_way)
+        if self.is_alone:  # nobody else uses the memory of one of several, and the scheduler may have emptied it
+            self.sequence.assume(self.position.tokens())
+        self._under_way = generation
+
+    def end(self, generation: UnderWay) -> None:
+        """Count a text that is over. One that never had the sequences leaves them to whoever has them."""
+        tally = generation.end()
+        if generation is not self._under_way:
+            return
+        if tally is not None:
+            self.account.add(tally)
+            self._last = tally
+        self._under_way = None
+        if self._costs is not None:
+            self._costs.keep()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no text has the sequences."""
+        return self._under_way is None
+
+    def is_under_way(self, generation: UnderWay) -> bool:
+        """Whether a text has the sequences."""
+        return self._under_way is generation
+
+    def stats(self) -> Stats:
+        """Statistics of the last text, or of the one under way."""
+        running = self._under_way
+        return (running.tally() if running is not None and running.has_begun else self._last).stats()
+
+    # The memory, where no text uses it
+
+    def settle(self, listener: Listener = SILENT) -> None:
+        """Have the memory hold what is evaluated, no more and no less.
+
+        Args:
+            listener: hears of it.
+        """
+        position, sequence = self.position, self.sequence
+        self.require_threads()
+        if position.held == position.evaluated and self._under_way is None:
+            return
+        evaluated, n_batch = position.evaluated, self.model.settings.n_batch
+        sequence.assume(position.tokens())
+        try:
+            sequence.keep(evaluated)
+            while len(left := position.ids[sequence.num_tokens : evaluated][:n_batch]):
+                listener.heed()  # here Python looks at signals, too
+                sequence.decode(left, len(left))
+        finally:
+            position.move(evaluated, sequence.num_tokens)
+            position.num_changes += 1

@@ -1,0 +1,289 @@
+"""The slots of an engine for several texts at once, and who has them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import llama_cpp
+
+from specllama import _core
+
+from .contexts import Contexts
+from .costs import CostMemory
+from .drafts import Draft, DraftOfMany
+from .forks import raise_forked, told_of_forks
+from .model import raise_closed
+from .options import checked_index
+from .position import Position
+from .slot import Slot, raise_busy
+
+_WAITING = 0.05  # seconds between two looks at whether anybody still wants a text
+
+
+def checked_max_parallel(value: Any) -> int:
+    """How many texts at once, at least 1.
+
+    Raises:
+        TypeError: no int.
+        ValueError: out of range.
+    """
+    most = int(llama_cpp.llama_max_parallel_sequences())
+    number = checked_index("max_parallel", value, f"an int, from 1 to {most}")
+    if not 1 <= number <= most:
+        raise ValueError(f"max_parallel={number} is out of range: llama.cpp decodes 1 to {most} texts at once")
+    return number
+
+
+def checked_cache_tokens(value: Any) -> int | None:
+    """How many tokens the cache of several texts holds; None: ``n_ctx`` for each.
+
+    Raises:
+        TypeError: neither None nor an int.
+        ValueError: not positive.
+    """
+    if value is None:
+        return None
+    number = checked_index("cache_tokens", value, "None, or an int of at least n_ctx")
+    if number < 1:
+        raise ValueError(f"cache_tokens={number} is out of range: it must be at least n_ctx, or None")
+    return number
+
+
+class Texts:
+    """Slots beside that of the model's own context.
+
+    They are opened when they are first needed, and anew where more are, or another draft.
+
+    A model whose memory is recurrent or a sliding window has none but its own. Such a memory cannot be shared: a
+    recurrent state cannot be cut, and of a window llama.cpp gives to other texts what one may go back to.
+
+    Args:
+        own: the slot of the model's own context.
+        cache_tokens: how many tokens the cache of these texts holds; None: all that they may have.
+    """
+
+    def __init__(self, own: Slot, cache_tokens: int | None = None) -> None:
+        self.own = own
+        self._cache_tokens = cache_tokens
+        self._lock = threading.Condition()
+        self._closing = threading.Lock()  # never taken by a text
+        self._contexts: Contexts | None = None
+        self._costs: CostMemory | None = None
+        self._free: deque[Slot] = deque()  # the one used least recently first
+        self._texts: dict[Slot, str] = {}  # what was asked for there last
+        self._count = 0
+        self._takers: list[int] = []  # the threads that have a slot
+        self._beside = threading.Lock()  # of the text that takes the own slot
+        self._taker_beside: int | None = None  # its thread
+        self._draft: tuple[object, bool] = (None, False)  # with which they were opened, and whether it was usable
+        self._is_closed = False
+        self._is_lost = False  # whether texts were under way in the parent of this process
+        _ALL.add(self)
+        told_of_forks(self)
+
+    def open(self, count: int) -> int:
+        """Have room for so many texts at once. Returns how many there may be: 1 where the memory cannot be shared.
+
+        One text at a time takes the own slot, unless others are under way.
+
+        Raises:
+            ClosedError: the Llama is closed.
+            BusyError: texts are under way, and there is room for fewer; or this is called within one of them.
+            MemoryError: there is no room for so many.
+            RuntimeError: this is a fork, and texts were under way in its parent.
+        """
+        self.require_outside()
+        self.own.model.require_open()
+        if not self._can_share():
+            return 1
+        with self._lock:
+            if self._is_closed:
+                raise_closed()
+            if self._is_lost:
+                raise_forked()
+            if count == 1:
+                if not self._takers:
+                    self._close()
+                return 1
+            draft = self.own.draft
+            is_fitting = self._count >= count and self._draft == (draft, _is_usable(draft))
+            if self._contexts is not None and is_fitting:
+                return count
+            if self._takers:
+                raise _core.BusyError(
+                    f"{len(self._takers)} texts are under way at {self._count} places: wait for them before asking for "
+                    f"{count}, or create the Llama with max_parallel={count}"
+                )
+            self._close()
+            self._open(draft, count)
+        return count
+
+    @contextlib.contextmanager
+    def taken(self, count: int, heed: Callable[[], None], text: str = "") -> Iterator[Slot]:
+        """A slot, when one is free.
+
+        Args:
+            count: how many texts at once it is one of, as `open` has said. One takes the own slot while there are no
+                others.
+            heed: called while it waits. What it raises ends the waiting.
+            text: what is asked for. If it continues that of a slot, such as a conversation, it gets this one. Else it
+                gets the one that was used least recently, so that the others can be continued.
+
+        Raises:
+            ClosedError: the Llama is closed, or being closed.
+        """
+        taker = threading.get_ident()
+        with self._lock:
+            is_alone = count == 1 and self._contexts is None and not self._is_closed
+        if is_alone:
+            with self.beside(heed) as own:
+                yield own
+            return
+        with self._lock:
+            while not self._free and not self._is_closed:
+                if self._contexts is None:  # closed since by who takes the own slot
+                    self._open(self.own.draft, count)
+                else:
+                    self._lock.wait(_WAITING)
+                    heed()
+            if self._is_closed:
+                raise_closed()
+            slot = max(self._free, key=lambda free: _num_continued(self._texts.get(free, ""), text))
+            self._free.remove(slot)
+            self._texts[slot] = text
+            self._takers.append(taker)
+        try:
+            yield slot
+        finally:
+            with self._lock:
+                self._takers.remove(taker)
+                self._free.append(slot)
+                self._lock.notify_all()
+            costs = self._costs
+            if costs is not None:
+                costs.keep()
+
+    @contextlib.contextmanager
+    def beside(self, heed: Callable[[], None]) -> Iterator[Slot]:
+        """The own slot, for a text that needs the model's own context. One such text at a time.
+
+        Args:
+            heed: called while another one has it. What it raises ends the waiting.
+        """
+        while not self._beside.acquire(timeout=_WAITING):
+            heed()
+        self._taker_beside = threading.get_ident()
+        try:
+            yield self.own
+        finally:
+            self._taker_beside = None
+            self._beside.release()
+
+    @property
+    def counters(self) -> _core.SchedulerCounters | None:
+        """What has been decoded together since the slots were opened; None if they are not."""
+        return None if self._contexts is None else self._contexts.scheduler.counters
+
+    def require_outside(self) -> None:
+        """Refuse what waits for these texts to one of them.
+
+        Raises:
+            BusyError: the calling thread generates one.
+        """
+        with self._lock:
+            if threading.get_ident() in (*self._takers, self._taker_beside):
+                raise_busy()
+
+    def close(self) -> None:
+        """Free the contexts. Texts under way get ClosedError; waits until they have left their slots.
+
+        Raises:
+            BusyError: the calling thread has a slot.
+        """
+        self.require_outside()
+        with self._closing:
+            with self._lock:
+                self._is_closed = True
+                self._lock.notify_all()
+                contexts = self._contexts
+            if contexts is not None:
+                contexts.end()  # it waits for texts, which may ask this object for something
+            with self._lock:
+                # Between two steps they read logits, and what belongs to the model.
+                self._lock.wait_for(lambda: not self._takers)
+                self._close()
+
+    def leave_parent(self) -> None:
+        """In a forked child: the thread that decodes for all is not there. Slots are opened anew when needed.
+
+        The old ones are never freed, which would wait for that thread.
+        """
+        self._lock, self._closing, self._beside = threading.Condition(), threading.Lock(), threading.Lock()
+        if self._contexts is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object((self._contexts, self._costs, *self._free)))
+            self._contexts = None
+        self._is_lost = self._is_lost or bool(self._takers)
+        self._takers = [taker for taker in self._takers if taker == threading.get_ident()]
+        self._close()
+
+    def _can_share(self) -> bool:
+        models = [self.own.model, *({} if self.own.draft is None else self.own.draft.models).values()]
+        return all(model.is_shareable for model in models)
+
+    def _open(self, draft: Draft | None, count: int) -> None:
+        own = self.own
+        contexts = Contexts(own.model, draft, count, self._cache_tokens)
+        for number in range(count):
+            target, sequence = contexts.sequences(number)
+            drafting = None if draft is None else DraftOfMany(draft, sequence)
+            position = Position(own.model.n_ctx)
+            slot = Slot(own.account, own.model, position, drafting, sequence=target, scheduler=contexts.scheduler)
+            self._free.append(slot)
+        self._contexts, self._count = contexts, count
+        self._draft = draft, _is_usable(draft)
+        if draft is not None:
+            self._costs = CostMemory(contexts.scheduler, own.model, draft.models)
+
+    def _close(self) -> None:
+        if self._contexts is not None:
+            self._contexts.close()
+        self._contexts = self._costs = None
+        self._free.clear()
+        self._texts.clear()
+        self._count = 0
+
+
+_ALL: weakref.WeakSet[Texts] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Texts that are still under way end while Python's threads run. Later nobody could wait for them."""
+    for texts in list(_ALL):
+        texts.close()
+
+
+def _is_usable(draft: Draft | None) -> bool:
+    if draft is None:
+        return False
+    draft.notice_closing()
+    return draft.unusable is None
+
+
+def _num_continued(before: str, text: str) -> int:
+    """How many characters of a text another one repeats; 0 where that is less than half of it."""
+    least, most = 0, min(len(before), len(text))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if before.startswith(text[:middle]):
+            least = middle
+        else:
+            most = middle - 1
+    return least if 2 * least >= len(before) else 0
