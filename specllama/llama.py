@@ -322,9 +322,10 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
         options = self._options(num_draft_tokens, verify, kwargs)
         given = given_to(BaseLlama.create_chat_completion, args, kwargs)
         check_chat(self, given)
+        schemas = schemas_by_grammar(given)
         if not self._call.knows_schemas:
             warn_of_schemas(given)
-        view = calling(self, options=options, schemas=schemas_by_grammar(given))
+        view = calling(self, options=options, schemas=schemas)
         return run(view, super(Llama, view).create_chat_completion, args, kwargs)
 
     def generate_tokens(

@@ -71,7 +71,7 @@ def test_json(verify: Verify, capsys: pytest.CaptureFixture[str]) -> None:
     assert test["num_samples"] == 120
     assert test["stats"]["num_accepted_tokens"] > 0
     assert result["settings"]["sampling"]["top_k"] == 6
-    assert result["settings"]["sampling"]["temp"] == 1.1
+    assert result["settings"]["sampling"]["temperature"] == 1.1
     assert result["settings"]["num_draft_tokens"] == "auto"
     (tokens,) = result["tokens"]
     assert tokens["passed"] is True

@@ -87,7 +87,7 @@ def test_the_users_sampler_chain_is_what_is_tested(
     result = verify.run(llm, PROMPTS[:1], samples=200, rules=["rejection", "block", "coupled"], **QUICK, **sampling)
     assert result.passed, problems_of(result)
     chain = result.settings["sampling"]
-    assert chain["temp"] == sampling.get("temperature", 0.8)
+    assert chain["temperature"] == sampling.get("temperature", 0.8)
     assert {name: chain[name] for name in sampling if name != "temperature"} == {
         name: value for name, value in sampling.items() if name != "temperature"
     }

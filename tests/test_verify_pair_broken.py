@@ -125,9 +125,9 @@ def test_errors_behind_the_first_tokens_fail_the_texts_sampled(
     speculate = Generation._speculate
 
     def broken(self: Generation) -> Any:
-        position = self._position - self._prompt_size
+        position = self._end - self._prompt_size
         tokens = list(speculate(self))
-        if self._rule == "coupled" or self._request.sampling["temp"] == 0:
+        if self._rule == "coupled" or self._request.sampling["temperature"] == 0:
             return tokens
         is_wrong = {
             "late": lambda i, origin: position + i >= 2,

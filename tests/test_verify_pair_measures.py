@@ -100,7 +100,7 @@ def request_for(tokens: Sequence[int], sampling: dict[str, Any], seed: int) -> R
 
 
 def position(sampling: dict[str, Any], seed: int = 0, generated: Sequence[int] = ()) -> Position:
-    return Position(request_for([1], sampling, seed), list(generated), 64)
+    return Position(request_for([1], sampling, seed), list(generated))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_shapes_of_batches(num_prompt: int, num_generated: int, gamma: int) -> N
     history = list(range(100, 100 + num_prompt + num_generated))
     request = request_for(history[:num_prompt], {}, seed=0)
     scorer = RecordingScorer()
-    rows = rows_by_shape(scorer, Position(request, history[num_prompt:], 64), gamma)  # type: ignore[arg-type]
+    rows = rows_by_shape(scorer, Position(request, history[num_prompt:]), gamma)  # type: ignore[arg-type]
     assert len(rows) == 4
     assert scorer.held == history
     assert len(scorer.paths) == 3

@@ -48,8 +48,8 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
     Raises:
         ValueError: the chat handler makes no prompt of tokens, or its template refuses the messages.
     """
-    warn_of_schemas(options)
     noting = _Noting(cast(EngineLlama, llm), schemas_by_grammar(options))
+    warn_of_schemas(options)
     try:
         BaseLlama.create_chat_completion(cast(BaseLlama, noting), cast(Any, list(messages)), **options)
     except Exception:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from specllama.cost_curve import CostCurve, measure_cost_curve
 from specllama.drop_in.base_class import BaseLlama
 from specllama.drop_in.lending import lent
-from specllama.engine.costs import cost_key, thinned, write
+from specllama.engine import costs
 from specllama.evidence.machine import describe_machine, without_home
 
 from .result import Plan, TuneResult
@@ -83,7 +83,7 @@ def _measured(
 
     # A draft decodes long batches of prompts only.
     most = min(most, model.n_batch, max(_SMALL, model.n_ctx() - n_past) if role == "target" else _SMALL)
-    sizes = list(thinned(dict.fromkeys(range(1, most + 1), 1.0)))  # what is kept
+    sizes = list(costs.thinned(dict.fromkeys(range(1, most + 1), 1.0)))  # what is kept
     curve = measure("batches", [n for n in sizes if n <= _SMALL], repeats)
     if large := [n for n in sizes if n > _SMALL]:
         more = measure("larger batches", large, min(repeats, _LARGE_REPEATS))
@@ -97,7 +97,7 @@ def _measured(
 def _keep(model: BaseLlama, curve: CostCurve) -> str | None:
     """Write a curve; what to say if that fails."""
     try:
-        write(cost_key(lent(model), curve.name), {n: curve.seconds(n) for n in curve.sizes})
+        costs.write(costs.cost_key(lent(model), curve.name), {n: curve.seconds(n) for n in curve.sizes})
     except (OSError, RuntimeError) as error:
         return without_home(f"the costs of the {curve.name} cannot be kept: {error}")
     return None

@@ -179,7 +179,7 @@ def _power(tests: list[SamplingTest], level: float) -> str:
 
 def _chain(sampling: dict[str, Any]) -> str:
     named = {name: sampling[name] for name, neutral in _NEUTRAL.items() if sampling.get(name, neutral) != neutral}
-    words = [f"temperature {sampling['temp']:g}", *(f"{name} {value:g}" for name, value in named.items())]
+    words = [f"temperature {sampling['temperature']:g}", *(f"{name} {value:g}" for name, value in named.items())]
     return ", ".join([*words, *(["logit_bias"] if sampling["logit_bias"] else [])])
 
 
