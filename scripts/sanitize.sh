@@ -70,7 +70,7 @@ echo "sanitize: both planted errors were found; $overlay is instrumented"
 # takes seconds to start. With an empty cache the tests of real models skip themselves: they say nothing new here, and
 # would take an hour.
 left_out=(abi_headers catalog cmake_args docs fetch hub prompts report report_prediction structure tables
-    troubleshooting amx batch_continues bench_command chat_command cli cli_models cli_usage clients demo eval_command
+    troubleshooting amx batch_continues bench_against bench_command chat_command cli cli_models cli_usage clients demo eval_command
     eval_comparison eval_humaneval eval_multiply eval_sandbox faults_cache faults_models faults_signals llm_plugin opening
     pace_throughput quantize ray schema_suite serve_command server_fuzz server_openai server_page server_schemas trial tune verify_command)
 ignored=()

@@ -54,6 +54,7 @@ def test_calls_by_turns(line: list[str], make_base: MakeBase, tiny_files: TinyFi
     ]
     assert all(row["num_texts_equal"] == row["num_texts_compared"] > 0 for row in found["gains"])
     assert found["machine"]["draft"] is not None
+    assert found["settings"]["notes"] == []
     assert found["settings"]["command"].startswith("specllama bench --against llama_cpp")
 
 
@@ -79,7 +80,9 @@ def test_what_is_measured_is_printed_when_it_is_interrupted(line: list[str]) -> 
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, err.splitlines()[-1]) == (130, "specllama: interrupted")
-    assert json.loads(out)["gains"]
+    found = json.loads(out)
+    assert found["gains"]
+    assert found["settings"]["notes"][-1].startswith("interrupted: ")
 
 
 def test_what_cannot_be(line: list[str], tiny_files: TinyFiles) -> None:

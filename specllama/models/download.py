@@ -79,4 +79,4 @@ def _reason(error: BaseException) -> str:
     """What the hub's library says, and what led to it: its own words for a missing connection do not say which."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"

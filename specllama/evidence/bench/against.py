@@ -52,6 +52,8 @@ class Against:
         self._theirs, self._ours = theirs, ours
         self._machine: dict[str, Any] = {}
         self._notes: list[str] = []
+        self._total = len(self._prompts) * len(self._plan.modes) * plan.repeat
+        self._done = 0
         self.calls: list[Call] = []
 
     def measure(self, on_call: OnCall, on_note: Callable[[str], None]) -> None:
@@ -69,26 +71,26 @@ class Against:
             for mode in modes:
                 warm_up = {**self._plan.options(mode, 0), "max_tokens": min(_WARM_UP_TOKENS, self._plan.max_tokens)}
                 sides[mode.name].called(self._prompts[0], warm_up)
-            total = len(self._prompts) * len(modes) * self._plan.repeat
-            on_note(f"{total} calls")
-            done = 0
+            on_note(f"{self._total} calls")
             for repeat, index, turn in self._plan.turns(len(self._prompts)):
                 prompt = self._prompts[index]
                 for mode in turn:
                     answer = sides[mode.name].called(prompt, self._plan.options(mode, repeat))
-                    done += 1
+                    self._done += 1
                     if "error" in answer:
                         self._notes.append(f"left out {prompt.id}: {mode.name} says: {answer['error']}")
                         on_note(self._notes[-1])
                         continue
                     self.calls.append(Call(prompt.id, prompt.category, mode.name, repeat, **answer))
-                    on_call(self.calls[-1], done, total)
+                    on_call(self.calls[-1], self._done, self._total)
         if not self.calls:
             raise ValueError(f"no prompt could be answered: {self._notes[0]}")
 
     def result(self) -> AgainstResult:
         """Everything so far."""
         plan = self._plan
+        missing = self._total - self._done
+        notes = [f"interrupted: {missing} of {self._total} calls are missing"] if missing else []
         settings = {
             "max_tokens": plan.max_tokens,
             "repeat": plan.repeat,
@@ -96,7 +98,7 @@ class Against:
             "seed": plan.seed,
             "sampling": plan.sampling,
             "prompts": dict(collections.Counter(prompt.category for prompt in self._prompts)),
-            "notes": self._notes,
+            "notes": [*self._notes, *notes],
         }
         return AgainstResult(self.calls, gains(self.calls, greedy=plan.temperature == 0), self._machine, settings)
 
