@@ -6,6 +6,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # The commands of this environment come first, for whatever is started below.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 PYTEST_ARGS ?=
+# A process for each core with one OpenMP thread: processes with several threads each would wait for each other.
+PYTEST := OMP_THREAD_LIMIT=1 pytest -n logical --dist worksteal
+# Of what threads share, of kernels and of the loop.
+THREADED := amx attention attention_of_many batch_invariance engine_equality interrupted_batch kernels \
+	kernels_in_llama_cpp memory_of_weights scheduler speculator together
 # The compilers that `make warnings` asks, those which are here.
 COMPILERS ?= $(foreach compiler,g++ clang++,$(if $(shell command -v $(compiler)),$(compiler)))
 # What `make dist` and everybody's build needs: [build-system] of pyproject.toml, and CMake and Ninja from wheels.
@@ -14,7 +19,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE models/catalog.toml \
 	$(shell find cpp specllama -name '*.?pp' -o -name '*.py' -o -name '*.pyi' -o -name py.typed -o -name '*.j2' -o -name '*.html' -o -name '*.js' -o -name '*.LICENSE' -o -name '*.jsonl')
 
 .DEFAULT_GOAL := help
-.PHONY: help install models demo test docs lint types format-check format check warnings sanitize dist clean
+.PHONY: help install models demo test test-all docs lint types format-check format check warnings sanitize dist clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -28,8 +33,13 @@ models: $(VENV)/.installed ## Fetch the default models, from the hub or, without
 demo: models ## Fetch the default models; decode a prompt plainly and speculatively
 	$(BIN)/specllama demo
 
-test: $(VENV)/.test ## Run the tests (PYTEST_ARGS="-k name" chooses; missing models are skipped)
-	$(RUN) pytest $(PYTEST_ARGS)
+test: $(VENV)/.test ## Run the tests that take minutes (PYTEST_ARGS="-k name" chooses; missing models are skipped)
+	$(RUN) $(PYTEST) -m "not long" $(PYTEST_ARGS)
+	@echo 'Tests marked "long" were left out. make test-all runs all of them.'
+
+test-all: $(VENV)/.test-all ## Run all tests, and some of them again with as many threads as there are
+	$(RUN) $(PYTEST) $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),,$(RUN) pytest $(THREADED:%=tests/test_%.py))
 
 docs: $(VENV)/.docs ## Build the documentation into build/site; broken links are errors
 	$(RUN) NO_MKDOCS_2_WARNING=1 mkdocs build --strict
@@ -91,7 +101,11 @@ $(VENV)/.installed: $(VENV)/.venv $(SOURCES)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.installed
-	$(PIP) install "specllama[test,plugins-test]"
+	$(PIP) install "specllama[test]"
+	@touch $@
+
+$(VENV)/.test-all: $(VENV)/.test
+	$(PIP) install "specllama[plugins-test]"
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed

@@ -171,7 +171,8 @@ def wheel() -> Path:
     """Specllama, which is built once: it does not depend on llama.cpp's version."""
     found = next(BUILD.glob("*.whl"), None)
     if found is None:
-        run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(BUILD), str(recorded.ROOT))
+        for_tests = ("--no-deps", "--config-settings=cmake.define.SPECLLAMA_TESTS=ON")
+        run(sys.executable, "-m", "pip", "wheel", *for_tests, "--wheel-dir", str(BUILD), str(recorded.ROOT))
         (found,) = BUILD.glob("*.whl")
     return found
 

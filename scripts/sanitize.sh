@@ -64,15 +64,16 @@ PYTHON
 sanitized python "$probe.py" "$overlay"
 echo "sanitize: both planted errors were found; $overlay is instrumented"
 
-# Left out are tests that look at no native code of ours (pages, downloads, reports, which schemas are supported), run it
-# by way of other processes and packages (commands, the browser, Ray, trials in a child, signals, damaged files), or
-# simulate pacing for hours, which test_pace.py does for minutes: the tests that stay run the same code here, and a process
-# takes seconds to start. With an empty cache the tests of real models skip themselves: they say nothing new here, and
-# would take an hour.
-left_out=(abi_headers catalog cmake_args docs fetch hub prompts report report_prediction structure tables
-    troubleshooting amx batch_continues bench_against bench_command chat_command cli cli_models cli_usage clients demo eval_command
-    eval_comparison eval_humaneval eval_multiply eval_sandbox faults_cache faults_models faults_signals llm_plugin opening
-    pace_throughput quantize ray schema_suite serve_command server_fuzz server_openai server_page server_schemas trial tune verify_command)
+# Left out are tests that look at no native code of ours (pages, downloads, reports, what servers refuse, which schemas are
+# supported), and those that run it by way of other processes (commands, trials in a child, signals, damaged files): the
+# tests that stay run the same code here, and a process takes seconds to start. Those that are marked long are left out,
+# too: they run the same code with other numbers. With an empty cache the tests of real models skip themselves: they say
+# nothing new here, and would take an hour.
+left_out=(abi_headers assertions bench_output bench_summary catalog cmake_args compatibility cost_cache docs fetch hub
+    prompts product_trial replay report_prediction server_auth server_hosts server_schemas server_sizes structure tables
+    troubleshooting amx batch_continues batch_files bench_against bench_command chat_command cli cli_models cli_usage demo eval_command
+    eval_comparison eval_humaneval eval_multiply eval_sandbox faults_cache faults_models faults_signals opening quantize
+    schema_suite serve_command server_fuzz server_openai trial tune verify_command)
 ignored=()
 for name in "${left_out[@]}"; do
     [ -f "tests/test_$name.py" ] || { echo "sanitize: there is no tests/test_$name.py to leave out" >&2; exit 1; }
@@ -81,5 +82,4 @@ done
 # pytest's own cache stays that of the plain run.
 # Two processes halve the time. One OpenMP thread each: two processes with two threads each would wait for each other.
 export SPECLLAMA_CACHE=$PWD/$build/no-models SPECLLAMA_REQUIRE_MODELS=0 OMP_THREAD_LIMIT=1
-sanitized pytest -p no:cacheprovider -n 2 --dist worksteal "${ignored[@]}" \
-    --deselect=tests/test_server_hosts.py::test_a_rebound_name_in_a_browser "$@"
+sanitized pytest -p no:cacheprovider -n 2 --dist worksteal -m "not long" "${ignored[@]}" "$@"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import os
 import shutil
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -40,6 +42,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", f"ignore:{message}:pytest.PytestUnraisableExceptionWarning")
     hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine makes no test wrong
     hypothesis.settings.load_profile("untimed")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test that is marked ``sampled(n)`` all cases but n are long: always the same n, drawn from all of them."""
+    sampled: dict[str, list[pytest.Item]] = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            sampled[item.nodeid.partition("[")[0]].append(item)
+    for cases in sampled.values():
+        marker = cases[0].get_closest_marker("sampled")
+        assert marker is not None
+        drawn = sorted(cases, key=lambda case: zlib.crc32(case.nodeid.encode()))
+        for case in drawn[marker.args[0] :]:
+            case.add_marker("long")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -80,6 +80,7 @@ REASONS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("end", REASONS)
 @on_linux
 def test_what_follows_from_the_end_of_the_trial(run: Run, end: str) -> None:

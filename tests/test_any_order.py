@@ -188,6 +188,7 @@ class Walk:
         self.text, self.last = [], []
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("gamma", [1, 3, 6, "auto"])
 @pytest.mark.parametrize("n_batch", [7, 512])
 @pytest.mark.parametrize("draft", ["model", "another", "lookup"])

@@ -47,6 +47,7 @@ def test_auto_is_the_default(tiny_files: TinyFiles) -> None:
     llm.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("max_draft_tokens", [1, 3, 16])
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_greedy_and_coupled_texts_are_those_of_plain_decoding(

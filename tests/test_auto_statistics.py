@@ -77,6 +77,7 @@ CORPUS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("most", [1, 3, 16])
 @pytest.mark.parametrize("rule", RULES)
 def test_sequences_of_three_tokens(tiny_files: TinyFiles, target: Path, exact: ref.Array, rule: str, most: int) -> None:

@@ -41,6 +41,7 @@ def test_it_goes_on_where_it_stopped(files: Files, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == f"all 10 lines have their answers in {files.target}\n"
 
 
+@pytest.mark.long
 @has_signals
 def test_killed_in_the_middle_again_and_again(files: Files, batch_llm: specllama.Llama) -> None:
     """Every line is answered once, and each answer is that of a run that nobody ended."""
@@ -84,6 +85,7 @@ def test_a_signal_between_an_answer_and_its_count(
     assert num_tokens > 3 * 64
 
 
+@pytest.mark.sampled(1)
 @has_signals
 @pytest.mark.parametrize(
     ("sent", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]

@@ -124,6 +124,7 @@ def test_a_cache_of_float32_is_no_exception(path: Path, tokens: list[int]) -> No
 DRAFTS: list[dict[str, Any]] = [{"num_draft_tokens": gamma} for gamma in (1, 4, 11, "auto")]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("flash", [True, False])
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.9, "seed": 5}], ids=["greedy", "coupled"])
 def test_texts_are_those_without_a_draft(path: Path, tokens: list[int], sampling: dict[str, Any], flash: bool) -> None:

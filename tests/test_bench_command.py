@@ -204,6 +204,7 @@ def test_ctrl_c(line: list[str]) -> None:
     assert found["summary"]
 
 
+@pytest.mark.long
 def test_a_report_is_written(line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     imported("matplotlib")
     imported("jinja2")

@@ -108,6 +108,7 @@ def exact(tiny_files: TinyFiles) -> Iterator[ref.Array]:
     llm.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("drafter", ["lookup", "drawing", "rows"])
 def test_honest_drafters_leave_the_distribution_as_it_is(
@@ -143,6 +144,7 @@ def test_a_drafter_that_lies_about_its_q_is_seen(letters: MakeEngine, exact: ref
     assert chi_square(counts, exact) < LEVEL
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", RULES)
 def test_a_function_with_a_q_through_llama(
     make_llama: MakeLlama, tiny_files: TinyFiles, exact: ref.Array, rule: str
@@ -292,6 +294,7 @@ def test_ctrl_c_ends_the_round_and_loses_no_text(words: MakeEngine, rule: str) -
     assert engine.speculator.drafting_stopped == ""
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failure_stops_drafting_and_harms_no_text(words: MakeEngine, name: str, rule: str) -> None:

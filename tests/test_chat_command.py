@@ -286,6 +286,7 @@ def test_in_a_terminal(tiny_files: TinyFiles, tmp_path: Path) -> None:
         assert [line for line in history.read_text().splitlines() if line in (MESSAGE, "/stats")] == [MESSAGE, "/stats"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of POSIX")
 @pytest.mark.parametrize("before", ["nothing", "rubbish", "a folder", "unreadable"])
 def test_the_history_of_a_chat_that_is_terminated(tiny_files: TinyFiles, tmp_path: Path, before: str) -> None:

@@ -365,6 +365,7 @@ def test_a_signal_that_an_import_wraps(
     assert capsys.readouterr().err == f"specllama: {'interrupted' if code == 130 else 'terminated'}\n"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX closes the stream")
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_a_closed_stream_is_as_good_as_nobody_reading(tiny_files: TinyFiles, closed: str) -> None:

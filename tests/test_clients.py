@@ -13,9 +13,12 @@ from needed import imported
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning", "ignore::PendingDeprecationWarning", "ignore::specllama.FallbackWarning"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings(
+        "ignore::DeprecationWarning", "ignore::PendingDeprecationWarning", "ignore::specllama.FallbackWarning"
+    ),
+]
 
 PROMPT = "the cat sat on the dog and"
 MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]

@@ -174,6 +174,7 @@ def test_a_draft_that_its_owner_has_closed(
     assert sum(outcome.stats.num_draft_tokens for outcome in outcomes) == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("is_plain", [False, True])
 def test_a_draft_that_its_owner_closes_meanwhile(
     make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, is_plain: bool, moment: float

@@ -63,6 +63,7 @@ def constrained(logits: Logits, chain: ref.Chain, allowed: Sequence[int]) -> tup
 # --- Any constraint, without llama.cpp -------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.03, 0.001])
 @pytest.mark.parametrize("chain", CHAINS)
 def test_the_chain_sees_only_what_is_allowed(chain: str, share: float) -> None:

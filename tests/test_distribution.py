@@ -122,6 +122,7 @@ PENALTIES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(120)
 @pytest.mark.parametrize("penalties", PENALTIES)
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("n_vocab", [300, 5000])
@@ -136,6 +137,7 @@ def test_grid(n_vocab: int, chain: str, penalties: str) -> None:
     assert compared, "every case was too close to call: choose other numbers"
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("chain", [name for name in CHAINS if name != "top-k beyond"])
 @pytest.mark.parametrize("n_vocab", [32_000, 151_936])
 def test_large_vocabularies(n_vocab: int, chain: str) -> None:

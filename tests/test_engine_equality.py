@@ -57,6 +57,7 @@ def test_greedy_with_penalties(make_llama: MakeLlama, tiny_files: TinyFiles, dra
     assert_the_same_for_every_gamma(make_llama(draft=tiny_files.draft(draft)), temp=0.0, **settings)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("chain", SAMPLED)
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_coupled(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str, chain: str) -> None:

@@ -105,6 +105,7 @@ def count_sequences(generate: Callable[[int], list[int]], n: int) -> ref.Array:
     return counts
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize("chain", CHAINS)
@@ -133,6 +134,7 @@ def test_sequences_without_a_draft(tiny_files: TinyFiles, exact: dict[str, ref.A
     engine.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("verify", [*RULES, "auto"])
 def test_sequences_through_llama(
     tiny_files: TinyFiles, exact: dict[str, ref.Array], make_llama: MakeLlama, verify: str
@@ -185,6 +187,7 @@ def test_a_wrong_rule_fails_the_test(tiny_files: TinyFiles, exact: dict[str, ref
     engine.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize("chain", ["T=1", "penalties and bias"])

@@ -129,6 +129,7 @@ def test_a_loop_is_ended() -> None:
     assert run(deaf, QUICK).outcome == "timeout"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["while True: pass", "os._exit(0)", RIGHT])
 def test_its_children_are_ended_too(ending: str) -> None:
     # They inherit all that the program has open, and outlive it.

@@ -57,6 +57,7 @@ def unusable(request: pytest.FixtureRequest, cache: Path) -> Iterator[dict[str, 
         yield {}
 
 
+@pytest.mark.sampled(1)
 def test_a_generation_needs_no_cache(generate: list[str], cache: Path, unusable: dict[str, Any]) -> None:
     done = faults.run(*generate, **unusable)
     assert done.returncode == 0, done.stderr
@@ -71,6 +72,7 @@ def test_a_generation_needs_no_cache(generate: list[str], cache: Path, unusable:
     assert files_below(cache / "costs")
 
 
+@pytest.mark.sampled(1)
 def test_tune_says_that_nothing_is_kept(tiny_files: TinyFiles, cache: Path, unusable: dict[str, Any]) -> None:
     done = faults.run("tune", "-m", str(tiny_files.target), "-t", "1", "-c", "1024", **unusable)
     assert done.returncode == 0, done.stderr
@@ -78,6 +80,7 @@ def test_tune_says_that_nothing_is_kept(tiny_files: TinyFiles, cache: Path, unus
     assert cache.is_file() or files_below(cache) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("content", [b"", b"{", b"\x00\xff" * 500, b"[" * 60_000, b'{"format": 1}'])
 def test_rubbish_in_cost_files(generate: list[str], cache: Path, content: bytes) -> None:
     expected = faults.run(*generate)
@@ -122,6 +125,7 @@ def test_a_disk_that_becomes_full(hub: type[Hub], tmp_path: Path) -> None:
 # --- quantizing ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [2000, 40_000])
 def test_no_room_for_a_quantized_model(tiny_files: TinyFiles, tmp_path: Path, size: int) -> None:
     folder = tmp_path / "models"
@@ -188,6 +192,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_conversation_is_refused(chat: Callable[..., Any], tmp_path: Path, damage: str) -> None:
     file = tmp_path / "chat.json"

@@ -84,6 +84,7 @@ def test_a_damaged_file_is_named_and_a_whole_one_works_again(
     assert capsys.readouterr().out == expected
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("damage", ["deleted", "cut in the weights", "garbage"])
 @pytest.mark.parametrize("command", ["chat", "serve", "compare", "tune", "bench", "verify", "quantize"])
 def test_every_command_says_so(model: Path, tmp_path: Path, command: str, damage: str) -> None:

@@ -56,6 +56,7 @@ def assert_costs_are_whole(cache: Path) -> None:
             assert cost_cache.read(content["key"])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("sent", "code", "word"), ENDINGS)
 def test_generate(models: list[str], cache: Path, sent: int, code: int, word: str) -> None:
     line = ["generate", *models, "-p", "the cat", "--temp", "0"]
@@ -75,6 +76,7 @@ def test_generate(models: list[str], cache: Path, sent: int, code: int, word: st
     assert_costs_are_whole(cache)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seconds", [0.3, 0.6, 0.9, 1.2])
 def test_at_any_time(models: list[str], cache: Path, seconds: float) -> None:
     """While Python starts, modules are imported, models are loaded, or text comes: it is not lost."""
@@ -110,6 +112,7 @@ MEASUREMENTS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("sent", "code", "word"), ENDINGS)
 @pytest.mark.parametrize("line", MEASUREMENTS)
 def test_measurements_print_what_is_there(
@@ -131,6 +134,7 @@ def test_measurements_print_what_is_there(
     assert_costs_are_whole(cache)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("sent", "code", "word"), ENDINGS)
 def test_compare(models: list[str], cache: Path, sent: int, code: int, word: str) -> None:
     line = ["compare", *models, "-p", "the cat", "--temp", "0"]

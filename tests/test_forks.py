@@ -60,6 +60,7 @@ def test_many_texts_after_many_texts(tiny_files: TinyFiles) -> None:
     assert said(tiny_files, MANY, "texts(llm) == expected") == ("True", "0")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("before", [MANY, STREAM])
 @pytest.mark.parametrize("child", ["llm.close()", "None"])
 def test_a_child_can_end(tiny_files: TinyFiles, before: str, child: str) -> None:

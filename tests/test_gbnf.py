@@ -76,6 +76,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_llama_cpp_would_not_survive(make_llama: MakeLlama, name: str) -> None:
     text, message = REFUSED[name]
@@ -165,6 +166,7 @@ def test_others_pass(text: str) -> None:
     assert refusal_of(text) == ""
 
 
+@pytest.mark.long
 def test_a_large_schema_passes() -> None:
     leaf = {"type": "object", "properties": {f"field{i}": {"type": "string", "maxLength": 200} for i in range(30)}}
     middle = {"type": "object", "properties": {f"part{i}": leaf for i in range(20)}, "required": ["part0"]}

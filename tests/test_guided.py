@@ -53,6 +53,7 @@ def guided_tokens(llm: llama_cpp.Llama, name: str, **settings: Any) -> list[int]
 # --- Equal to plain decoding ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_greedy(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, name: str, draft: str) -> None:
@@ -66,6 +67,7 @@ def test_greedy(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFile
             assert gamma == "auto" or (llm.stats.num_drafts > 0) == (gamma > 0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("chain", SAMPLED)
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_coupled(make_llama: MakeLlama, tiny_files: TinyFiles, name: str, chain: str) -> None:
@@ -137,6 +139,7 @@ def guided_probabilities(scorer: Scorer, chain: ref.Chain) -> ref.Array:
 OFF = ref.Chain(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("chain", [OFF, ref.Chain(temperature=1.5, top_k=3, min_p=0.0)], ids=["T=1", "top-k 3"])
 @pytest.mark.parametrize("draft", ["good", "bad", "adversarial"])
 @pytest.mark.parametrize("rule", ["rejection", "block", "coupled"])

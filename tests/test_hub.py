@@ -63,6 +63,7 @@ def test_a_connection_that_breaks_is_taken_up_again(hub: type[Hub], pull: Pull) 
     assert f"GET bytes={10 << 20}-" in hub.requests
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize(("sent", "code"), [("SIGKILL", -9), ("SIGTERM", 143), ("SIGINT", 130)])
 def test_a_download_that_is_ended_leaves_nothing_by_the_models_name(

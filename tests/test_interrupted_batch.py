@@ -54,12 +54,14 @@ def first_tokens(llm: specllama.Llama, prompt: list[int]) -> list[int]:
     return [token.id for token in llm.generate_tokens(prompt, max_tokens=3, temperature=0.0)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no timers that send signals")
 def test_a_signal_ends_a_batch(slow: specllama.Llama) -> None:
     took = SOON + seconds_until_interrupted(lambda: first_tokens(slow, PROMPT))
     assert_ended_early(slow, took)
 
 
+@pytest.mark.long
 def test_a_client_that_leaves_ends_a_batch(slow: specllama.Llama) -> None:
     watch = Watch()
     timer = threading.Timer(SOON, watch.stop)

@@ -72,6 +72,7 @@ def alone(files: tuple[Path, Path]) -> str:
     return text
 
 
+@pytest.mark.long
 def test_models_of_llama_cpp_before_and_after_are_left_as_they_are(files: tuple[Path, Path]) -> None:
     script = """
 kept, freed = theirs(), theirs()

@@ -18,7 +18,10 @@ from specllama.engine.samplers import SAMPLERS
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::specllama.FallbackWarning")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::specllama.FallbackWarning"),
+]
 
 MESSAGE = "the cat sat on the dog and"
 SCHEMA = {"type": "object", "properties": {"animal": {"enum": ["cat", "dog"]}}, "required": ["animal"]}

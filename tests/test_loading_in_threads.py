@@ -89,6 +89,7 @@ def test_loading_in_eight_threads(tiny_files: TinyFiles, monkeypatch: pytest.Mon
     assert done.stderr.endswith("and so is stderr\n"), "llama_cpp exchanges it while it loads"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("draft", "settings"),
     [

@@ -186,6 +186,7 @@ def exact(tiny_files: TinyFiles) -> Iterator[ref.Array]:
     llm.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("verify", ["rejection", "block"])
 def test_samples_have_the_targets_distribution(
     make_llama: MakeLlama, tiny_files: TinyFiles, exact: ref.Array, verify: str
@@ -206,6 +207,7 @@ class Boom(Exception):
     """Raised by processors of these tests."""
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("error", [Boom, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("after", [1, 2, 5, 9, 30])
 def test_an_error_ends_the_generation_and_harms_nothing(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
+import pytest
 from exact import EXACT_CACHE
 from resident import resident_megabytes
 
@@ -48,6 +49,7 @@ def give_up(llm: specllama.Llama, done: threading.Event) -> None:
             done.wait(chance.random() * 0.05)
 
 
+@pytest.mark.long
 def test_a_thousand(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     """Every good one is what it is alone, each bad one has its own error, and memory does not grow."""
     llm = make_llama(draft=tiny_files.good, n_ctx=256, max_parallel=4, num_draft_tokens="auto", **EXACT_CACHE)

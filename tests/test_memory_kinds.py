@@ -29,6 +29,7 @@ def tokens_of(llm: llama_cpp.Llama, prompt: str) -> list[int]:
     return list(itertools.islice(llm.generate(llm.tokenize(prompt.encode()), temp=0.0), 60))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("swa_full", [True, False, None])
 @pytest.mark.parametrize("gamma", [1, 4, 8])
 def test_sliding_window(
@@ -76,6 +77,7 @@ def test_prefix_reuse_across_a_window(make_llama: MakeLlama, tiny_files: TinyFil
     assert text_of(llm, longer, **GREEDY) == expected
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("draft", ["none", "sliding_draft"])
 def test_a_prompt_whose_window_is_gone(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str) -> None:
     """The windowed cells (256 here) have been overwritten by a long text; going back must not find an empty window."""

@@ -63,6 +63,7 @@ def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
     return write
 
 
+@pytest.mark.sampled(3)
 @forks
 @pytest.mark.parametrize("name", WRONG)
 def test_values_that_llama_cpp_asserts_on(damaged: Callable[..., Path], name: str) -> None:
@@ -92,6 +93,7 @@ def test_vocabularies_that_llama_cpp_asserts_on(damaged: Callable[..., Path]) ->
             specllama.Llama(str(file), verbose=False)
 
 
+@pytest.mark.long
 @forks
 def test_flipped_bytes_end_no_process(tiny_files: TinyFiles, tmp_path: Path) -> None:
     """Anywhere in the header."""
@@ -108,6 +110,7 @@ def test_flipped_bytes_end_no_process(tiny_files: TinyFiles, tmp_path: Path) -> 
     assert {"ok", "ValueError"} <= {what.partition(":")[0] for what in found}
 
 
+@pytest.mark.long
 @forks
 @pytest.mark.parametrize("name", ["type_k", "type_v"])
 def test_types_of_the_cache(tiny_files: TinyFiles, name: str) -> None:

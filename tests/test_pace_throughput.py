@@ -15,6 +15,8 @@ from simulation import FIXED_DRAFTERS, TARGETS, Machine, Simulation, Text, make_
 
 from specllama import _core_test as _test
 
+pytestmark = pytest.mark.long
+
 LENGTH = 128
 SEEDS = range(8)
 GAMMAS = (1, 2, 3, 4, 6, 8, 12)

@@ -44,6 +44,7 @@ def test_default_output_is_beside_the_file(model: Path) -> None:
     assert sorted(file.name for file in model.parent.iterdir()) == ["tiny-f16.gguf", "tiny.gguf"]
 
 
+@pytest.mark.long
 def test_requantizes(model: Path, tmp_path: Path) -> None:
     small = quantize.quantize(model, "Q8_0", threads=1, output=tmp_path / "new" / "small.gguf")
     assert Q8_0 in tensor_types(small)
@@ -60,6 +61,7 @@ def test_every_type_is_known_to_llama_cpp(file_type: str) -> None:
     assert isinstance(getattr(llama_cpp, prefix + file_type.removesuffix(catalog.PURE)), int)
 
 
+@pytest.mark.long
 def test_sizes_are_enough_for_the_space_check(model: Path) -> None:
     for file_type in ("F16", "Q8_0", "Q4_0", "Q4_0_PURE"):
         path = quantize.quantize(model, file_type, threads=1)
@@ -67,6 +69,7 @@ def test_sizes_are_enough_for_the_space_check(model: Path) -> None:
         assert path.stat().st_size <= needed
 
 
+@pytest.mark.long
 def test_a_pure_type_is_that_of_the_output_matrix_too(model: Path) -> None:
     """Q4_0 gives it 8 bits, and it is much of a small draft."""
 

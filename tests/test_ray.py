@@ -24,7 +24,10 @@ from ray_driver import examples
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Ray's support of Windows is a trial")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(sys.platform == "win32", reason="Ray's support of Windows is a trial"),
+]
 
 DEADLY = 21
 """The row over whose batch a worker dies."""

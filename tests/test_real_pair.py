@@ -69,6 +69,7 @@ def logit_gap(llm: specllama.Llama, context: list[int], one: int, other: int) ->
     return abs(float(rows[0][one] - rows[0][other]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", PROMPTS)
 def test_greedy_equality(llm: specllama.Llama, record_property: Callable[[str, object], None], text: str) -> None:
     prompt = llm.tokenize(text.encode())
@@ -92,6 +93,7 @@ def test_greedy_equality(llm: specllama.Llama, record_property: Callable[[str, o
     assert drafted > 0, "nothing was accepted: equality with plain decoding means nothing"
 
 
+@pytest.mark.long
 def test_acceptance_of_a_real_draft(llm: specllama.Llama) -> None:
     """At temperature 1 it is that of sum min(p, q), within sampling error, and above matching the draft's argmax."""
     accepted = reached = 0

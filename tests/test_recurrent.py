@@ -87,6 +87,7 @@ def assert_like_fresh(llm: specllama.Llama, make_llama: MakeLlama) -> None:
         assert llm.stats.num_accepted_tokens > 0
 
 
+@pytest.mark.sampled(6)
 @pairs
 @pytest.mark.parametrize("gamma", [1, 4, 12, "auto"])
 def test_the_text_is_that_of_plain_decoding(
@@ -177,6 +178,7 @@ def test_stop_strings(opened: specllama.Llama, make_llama: MakeLlama, kind: str)
     assert_like_fresh(opened, make_llama)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("taken", [1, 2, 4, 7, 9, 14])
 @kinds
 def test_abandoned_generators(opened: specllama.Llama, make_llama: MakeLlama, kind: str, taken: int) -> None:

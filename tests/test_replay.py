@@ -37,6 +37,7 @@ def test_an_oracle_drafts_what_will_be_accepted() -> None:
     assert replay.oracle(FAST, replay.Trace.of(recorded)) == pytest.approx(6 * target(1) / target(6))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("machine", [name for name in replay.TARGETS if ", kernels" in name])
 def test_drafts_gain_among_several_texts_and_hardly_ever_lose(machine: str) -> None:
     """Two and eight at once, over as many without drafts."""

@@ -25,6 +25,8 @@ from specllama.evidence.bench.rounds import PARTS, num_rounds, seconds_by_part
 from specllama.evidence.result import total
 from specllama.stats import Stats
 
+pytestmark = pytest.mark.long
+
 FIGURES = ["acceptance.png", "cost_curves.png", "prediction.png", "round_time.png", "speedup.png"]
 VOID = {"meta", "link", "img"}
 HOSTILE = "<script>alert('x')</script> & $\\frac$ \"quoted\" 数学"

@@ -37,6 +37,7 @@ def open_texts(open_texts: Callable[..., ManyTexts]) -> Callable[..., ManyTexts]
     return functools.partial(open_texts, n_ctx=N_CTX, cache_tokens=CACHE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shared", [0, 40])
 @pytest.mark.parametrize("draft", ["good", "bad", None])
 def test_every_text_is_the_one_it_is_alone(

@@ -78,6 +78,7 @@ def wanted(schema: Any) -> Any:
     return {"type": "json_object", "schema": schema}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_greedy(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, name: str, draft: str) -> None:
@@ -93,6 +94,7 @@ def test_greedy(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFile
         assert gamma == "auto" or (llm.stats.num_drafts > 0) == (gamma > 0)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("chain", SAMPLED)
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_coupled(make_llama: MakeLlama, tiny_files: TinyFiles, name: str, chain: str) -> None:
@@ -123,6 +125,7 @@ def assert_valid(text: str, schema: Any) -> None:
     assert [problem.message for problem in problems] == [], text
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("verify", ["rejection", "block", "coupled"])
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_answers_are_valid(make_llama: MakeLlama, tiny_files: TinyFiles, name: str, verify: str) -> None:

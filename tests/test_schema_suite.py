@@ -65,6 +65,7 @@ def answer(matcher: Any, rng: random.Random) -> str | None:
     return None
 
 
+@pytest.mark.long
 def test_each_schema_is_enforced_or_refused() -> None:
     """What the matcher takes allows no instance that is invalid, and writes none."""
     rng = random.Random(1)

@@ -83,6 +83,7 @@ TOO_LARGE: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TOO_LARGE)
 def test_a_schema_that_would_take_all_memory(make_llama: MakeLlama, name: str) -> None:
     llm = make_llama()

@@ -54,6 +54,7 @@ def wait_for(url: str, **options: Any) -> httpx.Response:
         return client.get(url + "/health", **options)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, cli.INTERRUPTED)])
 @has_signals
 def test_a_signal_during_generation_ends_it_cleanly(tiny_files: TinyFiles, sent: int, status: int) -> None:
@@ -73,6 +74,7 @@ def test_a_signal_during_generation_ends_it_cleanly(tiny_files: TinyFiles, sent:
         assert wait_for(url).status_code == 200
 
 
+@pytest.mark.long
 @has_signals
 def test_a_request_without_a_stream_is_told_too(tiny_files: TinyFiles) -> None:
     with process(tiny_files) as (running, url):
@@ -88,6 +90,7 @@ def test_a_request_without_a_stream_is_told_too(tiny_files: TinyFiles) -> None:
     assert (replies[0].status_code, replies[0].headers["retry-after"]) == (503, "1")
 
 
+@pytest.mark.long
 def test_the_key_from_the_environment(tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECLLAMA_API_KEY", "sesame")
     with process(tiny_files) as (_, url):

@@ -25,6 +25,7 @@ SCRIPT = Path(__file__).parent.parent / "scripts" / "fuzz_server.py"
 NUM_REQUESTS = 200  # scripts/fuzz_server.py -n 10000 sends more
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", ["target", "no_bos"])
 def test_fuzzed_requests(tiny_files: TinyFiles, target: str) -> None:
     with process(dataclasses.replace(tiny_files, target=getattr(tiny_files, target))) as (running, url):

@@ -149,6 +149,7 @@ BLOB = """async (url) => {
 }"""
 
 
+@pytest.mark.long
 def test_a_rebound_name_in_a_browser(served: Served) -> None:
     """evil.test resolves to this machine, so that the browser takes its page and the server for one origin."""
     if BROWSER is None:

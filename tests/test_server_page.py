@@ -26,6 +26,8 @@ from specllama.engine.generation import Generation
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
+pytestmark = pytest.mark.long
+
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 

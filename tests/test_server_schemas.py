@@ -85,6 +85,7 @@ def formats(schema: Any, **more: Any) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ENFORCED)
 def test_what_is_enforced_is_not_refused(served: Served, name: str) -> None:
     for request in formats(ENFORCED[name]):
@@ -116,6 +117,7 @@ def test_what_cannot_be_enforced_is_refused_by_name(served: Served, name: str) -
     assert served.post("/v1/chat/completions", messages=MESSAGES, max_tokens=4, **formats(schema)[0]).status_code == 400
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["maxItems", "minItems", "definitions of definitions"])
 def test_what_would_take_all_memory_is_refused_in_any_case(served: Served, name: str) -> None:
     for request in [*formats(TOO_LARGE[name]), *formats(TOO_LARGE[name], strict=False)]:

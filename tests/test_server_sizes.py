@@ -252,6 +252,7 @@ def test_a_long_answer_is_not_cut_off(make_llama: MakeLlama, monkeypatch: pytest
         assert reply.json()["usage"]["completion_tokens"] == 400
 
 
+@pytest.mark.long
 def test_five_hundred_idle_connections_lock_nobody_out(tiny_files: TinyFiles) -> None:
     with process(tiny_files) as (_, url), contextlib.ExitStack() as open_ones:
         wait_for(url)

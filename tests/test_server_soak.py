@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from specllama.drop_in.watch import Watch
     from specllama.server.job import Item, Work
 
+pytestmark = pytest.mark.long
+
 NUM_REQUESTS = 200
 CUT_OFF = 0.2
 MOST_GROWTH = 20.0  # MB

@@ -181,6 +181,7 @@ def emitted(target: ref.Model, model: ref.Model, drafter: Drafter, rule: ref.Rul
     return result
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.__name__)
 @pytest.mark.parametrize("pair", PAIRS)

@@ -31,6 +31,7 @@ def test_tokens_that_the_vocabulary_does_not_have(make_llama: MakeLlama, wrong: 
     assert llm.detokenize(llm.tokenize(b"the cat")) == b" the cat"[1:]
 
 
+@pytest.mark.long
 @hypothesis.settings(max_examples=200, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @hypothesis.given(
     tokens=st.lists(st.integers(-(2**70), 2**70) | st.integers(0, 331), max_size=6), special=st.booleans()

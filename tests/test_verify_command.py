@@ -36,6 +36,7 @@ def verify(tiny_files: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return run
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("draft", ["good", "bad", "adversarial"])
 def test_passes(verify: Verify, capsys: pytest.CaptureFixture[str], draft: str) -> None:
     assert verify(draft=draft) == 0
@@ -147,6 +148,7 @@ def test_ctrl_c_before_anything_is_found(
     assert "interrupted" in err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "found"),
     [
@@ -193,6 +195,7 @@ def test_prompts_of_the_command_line(verify: Verify, capsys: pytest.CaptureFixtu
     assert result["settings"]["prompts"] == ["prompt-1", "prompt-2", "cat", "fox"]
 
 
+@pytest.mark.long
 def test_the_prompts_that_come_with_the_package(tiny_files: TinyFiles, tmp_path: Path) -> None:
     """In a process of its own, whose output is a pipe."""
     models = ["-m", str(tiny_files.target), "-md", str(tiny_files.good)]

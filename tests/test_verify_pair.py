@@ -25,6 +25,7 @@ def problems_of(result: verify.VerifyResult) -> str:
     return "\n".join(result.problems)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("draft", ["identical", "good", "bad", "adversarial"])
 def test_a_sound_loop_passes(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str) -> None:
     llm = make_llama(draft=tiny_files.draft(draft))
@@ -57,6 +58,7 @@ def test_a_sound_loop_passes(make_llama: MakeLlama, tiny_files: TinyFiles, draft
     assert totals == {steps[-1][0]}
 
 
+@pytest.mark.long
 def test_a_rerun_gives_the_same_verdict(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     results = []
     for seed in (3, 3, 4):
@@ -71,6 +73,7 @@ def without_times(found: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if "second" not in name}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "sampling",
     [

@@ -25,6 +25,8 @@ from specllama.prompts import Prompt
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
 
+pytestmark = pytest.mark.long
+
 PROMPTS = [
     Prompt("cat", "story", "the cat sat on the dog and", chat=False),
     Prompt("fox", "story", "a fox is in the", chat=False),
