@@ -9,13 +9,25 @@
 #include "ggml_plugin/flash_attention.hpp"
 #include "ggml_plugin/offer.hpp"
 #include "ggml_plugin/product.hpp"
-#include "kernels/batch_invariance.hpp"
+#include "kernels/this_decode.hpp"
 
 namespace specllama {
 
 namespace {
 
 thread_local bool taking = false;
+
+// The rows that this thread's decode needs of these weights; null: all.
+const WantedPanels * wanted_of(const ggml::Tensor * weights) {
+    constexpr const char * kOutputs[] = {"output.weight", "token_embd.weight"};  // the second where both are one
+    const auto is_it = [weights](const char * name) { return std::strcmp(weights->name, name) == 0; };
+    if (wanted_panels == nullptr || wanted_panels->num_rows != weights->ne[1] ||
+        std::none_of(std::begin(kOutputs), std::end(kOutputs), is_it)) {
+        return nullptr;
+    }
+    wanted_panels->heeded = true;
+    return wanted_panels;
+}
 
 }  // namespace
 
@@ -132,7 +144,7 @@ bool KernelBufferType::compute_forward(ggml::ComputeParams * params, ggml::Tenso
     switch (task_of(op)) {
         case Task::weights: {
             const Product product(set_, insides_.type_of(op->src[0]).value(), op);
-            product.quantize(*params);
+            product.quantize(*params, wanted_of(op->src[0]));
             wait();
             product.multiply(*params);
             return true;

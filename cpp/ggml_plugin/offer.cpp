@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/batch_invariance.hpp"
+#include "kernels/this_decode.hpp"
 
 // The class of theirs is ggml's, which has the same virtual functions and another name.
 #if defined(__GNUC__)

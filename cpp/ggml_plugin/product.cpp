@@ -8,15 +8,26 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t kLine = 64;  // bytes of a cache line: the counter has one for itself
+constexpr std::size_t kLine = 64;  // bytes of a cache line
+
+struct Shared {
+    std::atomic<int64_t> next;  // the first panel that nobody has taken, of those that are wanted
+    const WantedPanels * wanted;
+};
+static_assert(sizeof(Shared) <= kLine);
 
 uint8_t * aligned(void * work) {
     return reinterpret_cast<uint8_t *>((reinterpret_cast<std::uintptr_t>(work) + kLine - 1) / kLine * kLine);
 }
 
-std::atomic<int64_t> & counter(void * work) { return *reinterpret_cast<std::atomic<int64_t> *>(aligned(work)); }
+Shared & shared(void * work) { return *reinterpret_cast<Shared *>(aligned(work)); }
 
 int64_t num_columns(const ggml::Tensor * x) { return x->ne[1] * x->ne[2] * x->ne[3]; }
+
+// Small enough that no thread waits long for another, and large enough that a tile serves several panels.
+int64_t chunk(int64_t num_panels, int num_threads) {
+    return std::clamp<int64_t>(num_panels / (int64_t{16} * num_threads), 1, 8);
+}
 
 // Whether all columns follow one another at one distance.
 bool is_even(const ggml::Tensor * x) {
@@ -56,10 +67,10 @@ uint8_t * Product::tile(uint8_t * work, int64_t index) const {
     return work + kLine + tiles_.begin(index) * num_blocks_ * shape_.column_bytes();
 }
 
-void Product::quantize(const ggml::ComputeParams & params) const {
+void Product::quantize(const ggml::ComputeParams & params, const WantedPanels * wanted) const {
     uint8_t * work = aligned(params.wdata);
     if (params.ith == 0) {
-        new (work) std::atomic<int64_t>(0);
+        new (work) Shared{{0}, wanted};
     }
     kernels::QuantizedBlock block = {};
     int64_t b = params.ith;
@@ -76,26 +87,25 @@ void Product::quantize(const ggml::ComputeParams & params) const {
     }
 }
 
-// Small enough that no thread waits long for another, and large enough that a tile serves several panels.
-int64_t Product::chunk(int num_threads) const {
-    return std::clamp<int64_t>(num_panels_ / (int64_t{16} * num_threads), 1, 8);
-}
-
 void Product::multiply(const ggml::ComputeParams & params) const {
-    std::atomic<int64_t> & next = counter(params.wdata);
-    const int64_t size = chunk(params.nth);
-    for (int64_t first = next.fetch_add(size, std::memory_order_relaxed); first < num_panels_;
+    const WantedPanels * wanted = shared(params.wdata).wanted;
+    std::atomic<int64_t> & next = shared(params.wdata).next;
+    const int64_t count = wanted != nullptr ? wanted->count : num_panels_;
+    const int64_t size = chunk(count, params.nth);
+    for (int64_t first = next.fetch_add(size, std::memory_order_relaxed); first < count;
          first = next.fetch_add(size, std::memory_order_relaxed)) {
-        multiply_panels(aligned(params.wdata), first, std::min(first + size, num_panels_));
+        multiply_panels(aligned(params.wdata), wanted != nullptr ? wanted->panels : nullptr, first,
+                        std::min(first + size, count));
     }
 }
 
-void Product::multiply_panels(uint8_t * work, int64_t first, int64_t last) const {
-    const auto * panels = static_cast<const uint8_t *>(op_->src[0]->data);
+void Product::multiply_panels(uint8_t * work, const int32_t * panels, int64_t first, int64_t last) const {
+    const auto * weights = static_cast<const uint8_t *>(op_->src[0]->data);
     const int64_t panel_bytes = num_blocks_ * layout_.panel_bytes();
     for (int64_t t = 0; t < tiles_.count; ++t) {
-        for (int64_t panel = first; panel < last; ++panel) {
-            multiply_one(panels + panel * panel_bytes, tile(work, t), tiles_.begin(t), tiles_.width(t),
+        for (int64_t i = first; i < last; ++i) {
+            const int64_t panel = panels != nullptr ? panels[i] : i;
+            multiply_one(weights + panel * panel_bytes, tile(work, t), tiles_.begin(t), tiles_.width(t),
                          kernels::kPanelRows * panel);
         }
     }

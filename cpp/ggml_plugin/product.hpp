@@ -6,6 +6,7 @@
 
 #include "ggml_plugin/ggml_layout.hpp"
 #include "kernels/instruction_set.hpp"
+#include "kernels/this_decode.hpp"
 
 namespace specllama {
 
@@ -14,18 +15,20 @@ public:
     // op: a MUL_MAT of packed weights [columns, rows] and float activations [columns, n, ...].
     Product(const kernels::InstructionSet & set, kernels::QuantizedType type, const ggml::Tensor * op);
 
-    // What all threads share: a counter, then the tiles.
+    // What all threads share: what is to be done, then the tiles.
     std::size_t work_bytes() const;
 
     // A thread's share of quantizing the activations. Afterwards all threads wait for one another.
-    void quantize(const ggml::ComputeParams & params) const;
+    //
+    // wanted: the panels that all threads are to multiply, as the first thread says; null: all. What the other threads
+    // say is not heard.
+    void quantize(const ggml::ComputeParams & params, const WantedPanels * wanted) const;
 
-    // Panels of weights until none is left.
+    // Panels of weights until none is left. Of rows that are not wanted nothing is written.
     void multiply(const ggml::ComputeParams & params) const;
 
 private:
-    int64_t chunk(int num_threads) const;
-    void multiply_panels(uint8_t * work, int64_t first, int64_t last) const;
+    void multiply_panels(uint8_t * work, const int32_t * panels, int64_t first, int64_t last) const;
     void multiply_one(const uint8_t * panel, const uint8_t * tile, int64_t first_column, int width,
                       int64_t first_row) const;
     const float * column(const ggml::Tensor * tensor, int64_t index) const;

@@ -2,10 +2,12 @@
 #include "llama/decoder.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
-#include "kernels/batch_invariance.hpp"
+#include "kernels/quantized_type.hpp"
+#include "kernels/this_decode.hpp"
 #include "llama/errors.hpp"
 
 namespace specllama {
@@ -27,6 +29,21 @@ std::size_t num_tokens(const BatchPart * parts, std::size_t num_parts) {
         count += parts[i].count;
     }
     return count;
+}
+
+// The tokens of which any part wants a logit; nothing if one wants all.
+std::optional<TokenList> listed_by_all(const BatchPart * parts, std::size_t num_parts, std::size_t n_vocab) {
+    TokenList listed(n_vocab);
+    for (std::size_t i = 0; i < num_parts; ++i) {
+        if (parts[i].first_output >= parts[i].count) {
+            continue;
+        }
+        if (parts[i].listed == nullptr) {
+            return std::nullopt;
+        }
+        listed.add(*parts[i].listed);
+    }
+    return listed;
 }
 
 }  // namespace
@@ -192,6 +209,14 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
         sequence_pointers_.data(),
         outputs_.data(),
     };
+    static_assert(TokenList::group_size == kernels::kPanelRows);
+    const std::optional<TokenList> listed = listed_by_all(parts, num_parts, n_vocab_);
+    WantedPanels wanted{};
+    if (listed) {
+        wanted = {listed->groups().data(), static_cast<int64_t>(listed->groups().size()),
+                  static_cast<int64_t>(n_vocab_)};
+    }
+    const PanelsOfThread wanting(wanted.count > 0 ? &wanted : nullptr);
     operations_seen = {};
     const int32_t code = api_->llama_decode(context_, batch);
     saw_ours_ = saw_ours_ || operations_seen.ours;
@@ -199,6 +224,9 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
     if (code == 0) {
         api_->llama_synchronize(context_);  // a GPU backend returns before it is done
         num_decoded_ += tokens_.size();
+        if (wanted.count > 0) {
+            skipping_ = wanted.heeded ? Skipping::yes : Skipping::no;
+        }
     }
     return code;
 }

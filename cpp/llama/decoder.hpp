@@ -15,6 +15,7 @@
 
 #include "llama/interruption.hpp"
 #include "llama/llama_api.hpp"
+#include "math/token_list.hpp"
 
 namespace specllama {
 
@@ -35,8 +36,12 @@ struct BatchPart {
     std::size_t position;    // of the first token
     const int32_t * tokens;  // [count]
     std::size_t count;
-    std::size_t first_output;  // logits are wanted from this token on
+    std::size_t first_output;            // logits are wanted from this token on
+    const TokenList * listed = nullptr;  // of these tokens alone; null: of all
 };
+
+// Whether only the logits that are wanted are computed.
+enum class Skipping { unknown, no, yes };
 
 class Decoder {
 public:
@@ -66,6 +71,9 @@ public:
     // Decodes the parts in one batch, their tokens one behind the other. Returns the code of llama_decode; after any
     // but 0 the memory may hold part of it.
     int32_t decode(const BatchPart * parts, std::size_t num_parts);
+
+    // Known from the first batch of which only some logits were wanted. Then a row of such a batch has no others.
+    Skipping skipping() const { return skipping_; }
 
     // The logits [n_vocab] of token number i of the last batch. Valid until the next one.
     float * logits(std::size_t i);
@@ -163,6 +171,7 @@ private:
     std::recursive_mutex memory_mutex_;
     std::atomic<bool> saw_ours_{false};  // see OperationsSeen; others read it while a batch is decoded
     std::atomic<bool> saw_foreign_{false};
+    std::atomic<Skipping> skipping_{Skipping::unknown};
     std::atomic<bool> in_use_{false};
     // The llama_context has its address, and may live longer than this object: never freed.
     Interruption * interruption_ = nullptr;

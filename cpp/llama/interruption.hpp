@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "kernels/this_decode.hpp"
 #include "llama/clock.hpp"
 
 namespace specllama {
@@ -36,6 +37,7 @@ private:
         if (poll_ == nullptr || now_seconds() - asked_ < interval_) {
             return false;
         }
+        const PanelsOfThread all(nullptr);  // whoever is asked may decode something else
         try {
             (*poll_)();
         } catch (...) {

@@ -73,6 +73,7 @@ public:
         const int32_t * tokens;  // [count]
         std::size_t count;
         std::size_t first_output;
+        const TokenList * listed = nullptr;  // logits are wanted of these alone; null: of all
     };
 
     // Decodes what is added to several sequences of one decoder in one batch of at most n_batch tokens; each sequence

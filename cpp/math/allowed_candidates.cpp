@@ -109,6 +109,21 @@ std::size_t number_wanted(const SamplerParams & params, std::size_t n) {
 
 }  // namespace
 
+void Allowance::forbid(Candidate * candidates, std::size_t count) const {
+    if (listed == nullptr) {
+        constraint.forbid(recent, n_recent, candidates, count);
+        return;
+    }
+    std::vector<Candidate> named(candidates, candidates + count);
+    for (Candidate & candidate : named) {
+        candidate.id = listed->token(static_cast<std::size_t>(candidate.id));
+    }
+    constraint.forbid(recent, n_recent, named.data(), count);
+    for (std::size_t i = 0; i < count; ++i) {
+        candidates[i].logit = named[i].logit;
+    }
+}
+
 std::vector<Candidate> select_allowed(const Allowance & allowance, const SamplerParams & params, const float * logits,
                                       std::size_t n) {
     const std::size_t wanted = number_wanted(params, n);

@@ -8,6 +8,7 @@
 #include "math/constraint.hpp"
 #include "math/logits_scan.hpp"
 #include "math/sampler_params.hpp"
+#include "math/token_list.hpp"
 
 namespace specllama {
 
@@ -16,10 +17,9 @@ struct Allowance {
     Constraint & constraint;
     const int32_t * recent;  // [n_recent]
     std::size_t n_recent;
+    const TokenList * listed;  // whose numbers candidates have for ids; null: they have ids
 
-    void forbid(Candidate * candidates, std::size_t count) const {
-        constraint.forbid(recent, n_recent, candidates, count);
-    }
+    void forbid(Candidate * candidates, std::size_t count) const;
 };
 
 // The allowed ones among n logits, sorted: the best top_k of them (1 at temperature 0, all for top_k <= 0), or fewer

@@ -2,6 +2,8 @@
 #include "math/sampler_chain.hpp"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "math/allowed_candidates.hpp"
 #include "math/dry.hpp"
@@ -17,10 +19,11 @@ namespace {
 // would cost more than the rest of the chain.
 class LogitPatch {
 public:
-    LogitPatch(float * logits, std::size_t n_vocab) : logits_(logits), n_vocab_(n_vocab) {}
+    // listed: whose logits [n] these are; null: of a whole vocabulary.
+    LogitPatch(const TokenList * listed, float * logits, std::size_t n) : listed_(listed), logits_(logits), n_(n) {}
     ~LogitPatch() {
         for (auto entry = saved_.rbegin(); entry != saved_.rend(); ++entry) {
-            logits_[entry->id] = entry->logit;
+            *entry->first = entry->second;
         }
     }
     LogitPatch(const LogitPatch &) = delete;
@@ -28,8 +31,8 @@ public:
 
     void bias(const std::vector<std::pair<int32_t, float>> & logit_bias) {
         for (const auto & [token, bias] : logit_bias) {
-            if (inside(token)) {
-                set(token, logits_[token] + bias);
+            if (float * logit = of(token)) {
+                set(logit, *logit + bias);
             }
         }
     }
@@ -43,8 +46,8 @@ public:
         std::sort(tokens.begin(), tokens.end());
         for (auto run = tokens.begin(); run != tokens.end();) {
             const auto end = std::upper_bound(run, tokens.end(), *run);
-            if (inside(*run)) {
-                penalise_one(params, *run, static_cast<float>(end - run));
+            if (float * logit = of(*run)) {
+                penalise_one(params, logit, static_cast<float>(end - run));
             }
             run = end;
         }
@@ -55,29 +58,36 @@ public:
             return;
         }
         for (const auto & [token, penalty] : dry_penalties(params, recent, n_recent)) {
-            if (inside(token)) {
-                set(token, logits_[token] - penalty);
+            if (float * logit = of(token)) {
+                set(logit, *logit - penalty);
             }
         }
     }
 
 private:
-    bool inside(int32_t token) const { return token >= 0 && static_cast<std::size_t>(token) < n_vocab_; }
-
-    void set(int32_t token, float logit) {
-        saved_.push_back({token, logits_[token]});
-        logits_[token] = logit;
+    // Null if it has none.
+    float * of(int32_t token) const {
+        if (listed_ == nullptr) {
+            return token >= 0 && static_cast<std::size_t>(token) < n_ ? logits_ + token : nullptr;
+        }
+        const std::optional<std::size_t> place = listed_->place_of(token);
+        return place && *place < n_ ? logits_ + *place : nullptr;
     }
 
-    void penalise_one(const SamplerParams & params, int32_t token, float count) {
-        float logit = logits_[token];
-        logit = logit <= 0 ? logit * params.repeat_penalty : logit / params.repeat_penalty;
-        set(token, logit - (count * params.frequency_penalty + params.presence_penalty));
+    void set(float * place, float logit) {
+        saved_.emplace_back(place, *place);
+        *place = logit;
     }
 
+    void penalise_one(const SamplerParams & params, float * place, float count) {
+        const float logit = *place <= 0 ? *place * params.repeat_penalty : *place / params.repeat_penalty;
+        set(place, logit - (count * params.frequency_penalty + params.presence_penalty));
+    }
+
+    const TokenList * listed_;
     float * logits_;
-    std::size_t n_vocab_;
-    std::vector<Candidate> saved_;
+    std::size_t n_;
+    std::vector<std::pair<float *, float>> saved_;
 };
 
 void one_hot(int32_t token, Distribution & out) {
@@ -123,6 +133,20 @@ void distribute_allowed(const SamplerParams & params, const Allowance & allowanc
     }
 }
 
+// Numbers in a list become ids.
+void name_tokens(const TokenList & listed, Distribution & out) {
+    for (int32_t & id : out.ids) {
+        id = listed.token(static_cast<std::size_t>(id));
+    }
+    if (out.dense()) {
+        std::vector<double> all(static_cast<std::size_t>(listed.token(out.size() - 1)) + 1, 0.0);
+        for (std::size_t i = 0; i < out.size(); ++i) {
+            all[static_cast<std::size_t>(listed.token(i))] = out.probs[i];
+        }
+        out.probs = std::move(all);
+    }
+}
+
 }  // namespace
 
 SamplerChain::SamplerChain(SamplerParams params, LogitsProcessor logits_processor,
@@ -139,14 +163,26 @@ void SamplerChain::apply(float * logits, std::size_t n_vocab, const int32_t * re
         logits_processor_(recent, n_recent, processed);
         logits = processed.data();
     }
-    LogitPatch patch(logits, n_vocab);
+    apply_to(nullptr, logits, n_vocab, recent, n_recent, out);
+}
+
+void SamplerChain::apply(const TokenList & listed, float * logits, std::size_t n, const int32_t * recent,
+                         std::size_t n_recent, Distribution & out) const {
+    apply_to(&listed, logits, n, recent, n_recent, out);
+    name_tokens(listed, out);
+}
+
+// `out` has the logits' numbers for ids.
+void SamplerChain::apply_to(const TokenList * listed, float * logits, std::size_t n, const int32_t * recent,
+                            std::size_t n_recent, Distribution & out) const {
+    LogitPatch patch(listed, logits, n);
     patch.bias(params_.logit_bias);
     patch.penalise(params_, recent, n_recent);
     patch.penalise_repetitions(params_, recent, n_recent);
     if (constraint_) {
-        distribute_allowed(params_, {*constraint_, recent, n_recent}, logits, n_vocab, out);
+        distribute_allowed(params_, {*constraint_, recent, n_recent, listed}, logits, n, out);
     } else {
-        distribute(params_, logits, n_vocab, out);
+        distribute(params_, logits, n, out);
     }
 }
 

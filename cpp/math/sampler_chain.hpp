@@ -10,6 +10,7 @@
 #include "math/constraint.hpp"
 #include "math/distribution.hpp"
 #include "math/sampler_params.hpp"
+#include "math/token_list.hpp"
 
 namespace specllama {
 
@@ -28,15 +29,24 @@ public:
     //   logits [n_vocab]: patched in place by bias and penalties, and restored before the return.
     //   recent [n_recent]: the tokens generated so far in this call, drafted ones included; the penalties see its tail,
     //   the constraint all of it, and DRY the prompt, too.
-    // Throws std::runtime_error if no token has a finite logit, or none of those is allowed, and whatever the logits
-    // processor throws.
+    // Throws NoTokenLeft if no token has a finite logit, or none of those is allowed, and whatever the logits processor
+    // throws.
     void apply(float * logits, std::size_t n_vocab, const int32_t * recent, std::size_t n_recent,
+               Distribution & out) const;
+
+    // The same where only some tokens have logits: the distribution over these, as if there were no others. No logits
+    // processor is called.
+    //   logits [n]: what TokenList::gather makes of them.
+    void apply(const TokenList & listed, float * logits, std::size_t n, const int32_t * recent, std::size_t n_recent,
                Distribution & out) const;
 
     const SamplerParams & params() const { return params_; }
     Constraint * constraint() const { return constraint_.get(); }  // null if there is none
 
 private:
+    void apply_to(const TokenList * listed, float * logits, std::size_t n, const int32_t * recent, std::size_t n_recent,
+                  Distribution & out) const;
+
     SamplerParams params_;
     LogitsProcessor logits_processor_;
     std::shared_ptr<Constraint> constraint_;

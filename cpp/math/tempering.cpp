@@ -189,7 +189,7 @@ void softmax(const float * logits, std::size_t n_vocab, Distribution & out) {
 }
 
 void no_token_left() {
-    throw std::runtime_error(
+    throw NoTokenLeft(
         "no token can be sampled: every logit is -inf or NaN. Either logit_bias bans the whole vocabulary, or the "
         "grammar wants a text that no token goes on with, or the model computes NaNs (a damaged file, or a backend "
         "problem: try n_gpu_layers=0)");

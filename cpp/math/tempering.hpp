@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <stdexcept>
 #include <vector>
 
 #include "math/distribution.hpp"
@@ -14,8 +15,8 @@ namespace specllama {
 // probability a. So the next token has the distribution (1 - a) p + a p', where p is tempered without and p' with those
 // tokens away. That is what is computed here: no coin is tossed, so that p and q stay functions of the text.
 
-// Of candidates in descending order, of which the truncation has left `kept` among n_vocab. Throws std::runtime_error
-// if there is none.
+// Of candidates in descending order, of which the truncation has left `kept` among n_vocab. Throws NoTokenLeft if there
+// is none.
 void temper(const SamplerParams & params, const std::vector<Candidate> & kept, std::size_t n_vocab, Distribution & out);
 
 // Of a whole vocabulary of logits.
@@ -23,6 +24,11 @@ void temper(const SamplerParams & params, const float * logits, std::size_t n_vo
 
 // The same without XTC and temperature.
 void softmax(const float * logits, std::size_t n_vocab, Distribution & out);
+
+// Nothing can be sampled.
+struct NoTokenLeft : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
 
 [[noreturn]] void no_token_left();
 

@@ -7,7 +7,15 @@ from collections.abc import Sequence as Items
 import numpy as np
 import numpy.typing as npt
 
-from specllama._core import Constraint, Distribution, Scheduler, Sequence, SequenceBreakers
+from specllama._core import (
+    Constraint,
+    Decoder,
+    Distribution,
+    SamplerParams,
+    Scheduler,
+    Sequence,
+    SequenceBreakers,
+)
 
 def overlap(p: Distribution, q: Distribution) -> float: ...
 def sample(dist: Distribution, u: float) -> int: ...
@@ -49,6 +57,22 @@ class CallbackConstraint(Constraint):
     def __init__(self, allows: Callable[[list[int], list[int]], Items[bool]]) -> None: ...
 
 def sequence_breakers(sequences: Items[Items[int]]) -> SequenceBreakers: ...
+
+class TokenList:
+    def __init__(self, n_vocab: int, tokens: npt.NDArray[np.int32]) -> None: ...
+    @property
+    def groups(self) -> npt.NDArray[np.int32]: ...
+    def token(self, place: int) -> int: ...
+    def place_of(self, token: int) -> int | None: ...
+
+def listed_distribution(
+    logits: npt.NDArray[np.float32],
+    listed: TokenList,
+    params: SamplerParams,
+    recent: Items[int] = ...,
+    constraint: Constraint | None = None,
+) -> Distribution: ...
+def skipping(decoder: Decoder) -> str: ...
 
 class Match:
     @property
@@ -117,7 +141,9 @@ class Pace:
     def exploring_seconds(self) -> float: ...
 
 class Part:
-    def __init__(self, sequence: Sequence, tokens: npt.NDArray[np.int32], first_output: int) -> None: ...
+    def __init__(
+        self, sequence: Sequence, tokens: npt.NDArray[np.int32], first_output: int, listed: TokenList | None = None
+    ) -> None: ...
 
 def decode_together(parts: Items[Part]) -> None: ...
 def num_generating(scheduler: Scheduler) -> int: ...
