@@ -309,6 +309,12 @@ class Costs:
     @property
     def draft(self) -> dict[int, float]: ...
 
+class DraftTokens:
+    def __init__(self, draft: Decoder, usual: npt.NDArray[np.int32]) -> None: ...
+    @property
+    def groups(self) -> npt.NDArray[np.int32]: ...
+    def take_written(self) -> dict[int, int]: ...
+
 class Speculator:
     def __init__(
         self,
@@ -318,6 +324,7 @@ class Speculator:
         draft: Sequence | None = ...,
         corpus: npt.NDArray[np.int32] | None = ...,
         function: Callable[[npt.NDArray[np.int32], int], tuple[Items[int], DraftProbabilities]] | None = ...,
+        draft_tokens: DraftTokens | None = ...,
         scheduler: Scheduler | None = ...,
     ) -> None: ...
     def begin(

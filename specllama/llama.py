@@ -37,6 +37,7 @@ from .drop_in.seeds import seed_for_generate
 from .drop_in.snapshots import RoomForSnapshots
 from .drop_in.tokenizing import Tokenizing
 from .drop_in.view import EngineLlama, calling, exclusively, run
+from .engine.draft_vocabulary import DraftVocabularySize, checked_draft_vocabulary
 from .engine.drafts import TEXT_DRAFTERS, Draft, ModelDraft
 from .engine.engine import Engine
 from .engine.generation import Generation
@@ -73,6 +74,9 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
             size, threads and GPU settings.
         lookup_corpus: a text, or token ids, to look up besides prompt and output, such as one that is edited or
             summarised. With a draft model it is looked up by ``num_draft_tokens="auto"`` only.
+        draft_vocabulary: how many tokens a draft model chooses among where our kernels multiply its output matrix: they
+            compute no others. ``"auto"``: 32,768 of a vocabulary of more than 65,536, else all. None: all. Which ones:
+            those that the target was seen to write, the vocabulary's first ones, and every token of the text.
         num_draft_tokens: gamma, how many tokens a round drafts. ``"auto"``: as many as measured times and acceptance
             say that pay, by the model, by lookup in the text, or by both. 0 is plain decoding.
         max_draft_tokens: the most that ``"auto"`` drafts in a round. Only copies get that long: of a draft model it
@@ -102,6 +106,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
         draft_model: DraftModel | None = None,
         draft_kwargs: dict[str, Any] | None = None,
         lookup_corpus: str | Sequence[int] | None = None,
+        draft_vocabulary: DraftVocabularySize = "auto",
         num_draft_tokens: NumDraftTokens = "auto",
         max_draft_tokens: int = 64,
         verify: str = "auto",
@@ -122,6 +127,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
         self.position = Position()
         self._draft_kwargs = draft_kwargs
         self._lookup_corpus = lookup_corpus
+        self._draft_vocabulary = checked_draft_vocabulary(draft_vocabulary)
         self._num_snapshots = 0 if draft_model is None else options.most_draft_tokens
         if draft_model is None:
             refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
@@ -200,7 +206,14 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
         lookup_corpus: str | Sequence[int] | None = None,
     ) -> Draft:
         settings = {**self._kwargs, "kernels": self._kernels}
-        return opened(self, draft, settings=settings, draft_kwargs=draft_kwargs, lookup_corpus=lookup_corpus)
+        return opened(
+            self,
+            draft,
+            settings=settings,
+            draft_kwargs=draft_kwargs,
+            lookup_corpus=lookup_corpus,
+            draft_vocabulary=self._draft_vocabulary,
+        )
 
     # Options and statistics
 
@@ -450,6 +463,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
             "draft_model": given,
             "draft_kwargs": self._draft_kwargs,
             "lookup_corpus": self._lookup_corpus,
+            "draft_vocabulary": self._draft_vocabulary,
             "num_draft_tokens": self.num_draft_tokens,
             "max_draft_tokens": self.max_draft_tokens,
             "verify": self.verify,

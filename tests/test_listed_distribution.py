@@ -12,7 +12,7 @@ import reference as ref
 from test_engine_statistics import CHAINS, OFF
 
 from specllama import _core
-from specllama._core import _test
+from specllama import _core_test as _test
 
 N_VOCAB = 150
 LISTED = [5, 40, 100, 149]

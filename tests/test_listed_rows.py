@@ -14,8 +14,8 @@ from quantized import quantized_model
 from test_kernels_in_llama_cpp import needs_kernels
 
 import specllama
-from specllama._core import _test
-from specllama.parallel.contexts import Contexts
+from specllama import _core_test as _test
+from specllama.engine.contexts import Contexts
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -23,9 +23,10 @@ namespace {
 // Plain without drafters.
 std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, const std::vector<std::string> & names,
                                             std::shared_ptr<Sequence> draft, const std::optional<Tokens> & corpus,
-                                            const py::object & function, std::shared_ptr<Scheduler> scheduler) {
+                                            const py::object & function, std::shared_ptr<DraftTokens> draft_tokens,
+                                            std::shared_ptr<Scheduler> scheduler) {
     const DrafterParts parts{std::move(draft), corpus ? to_vector(*corpus) : std::vector<int32_t>(),
-                             drafting_function(function)};
+                             drafting_function(function), std::move(draft_tokens)};
     std::vector<std::unique_ptr<Drafter>> drafters;
     drafters.reserve(names.size());
     for (const std::string & name : names) {
@@ -101,12 +102,36 @@ void bind_results(py::module_ & module) {
 
 }  // namespace
 
+// Tokens that end a text are always among them.
+std::shared_ptr<DraftTokens> make_draft_tokens(const Decoder & draft, const Tokens & usual) {
+    TokenList list(draft.n_vocab());
+    for (const int32_t token : to_vector(usual)) {
+        list.add(token);
+    }
+    for (std::size_t token = 0; token < draft.n_vocab(); ++token) {
+        if (draft.is_eog(static_cast<int32_t>(token))) {
+            list.add(static_cast<int32_t>(token));
+        }
+    }
+    return std::make_shared<DraftTokens>(std::move(list));
+}
+
+void bind_draft_tokens(py::module_ & module) {
+    py::class_<DraftTokens, std::shared_ptr<DraftTokens>>(
+        module, "DraftTokens", "The tokens that a draft model chooses among, besides those of its text.")
+        .def(py::init(&make_draft_tokens), py::arg("draft"), py::arg("usual"))
+        .def_property_readonly("groups", [](const DraftTokens & self) { return to_array(self.usual().groups()); })
+        .def("take_written", &DraftTokens::take_written,
+             "How many tokens of which group the target has written since the last call.");
+}
+
 void bind_speculator(py::module_ & module) {
     bind_results(module);
+    bind_draft_tokens(module);
     py::class_<Speculator>(module, "Speculator", "The loop over a target and its drafters.")
         .def(py::init(&make_speculator), py::arg("target"), py::arg("drafters") = std::vector<std::string>(),
              py::kw_only(), py::arg("draft") = nullptr, py::arg("corpus") = py::none(),
-             py::arg("function") = py::none(), py::arg("scheduler") = nullptr)
+             py::arg("function") = py::none(), py::arg("draft_tokens") = nullptr, py::arg("scheduler") = nullptr)
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
              py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "drafters/proposal.hpp"
@@ -99,8 +100,9 @@ public:
     std::vector<DraftToken> offer(const DraftRequest &, const Proposal &, std::size_t) override { return {}; }
     DrawingDrafter * drawing() override { return this; }
 
-    // One token behind history and proposal. `before`: see Expectation.
-    virtual DraftToken draw(const DraftRequest & request, std::size_t before, const Proposal & proposal) = 0;
+    // One token behind history and proposal; nothing if none can be drawn there. `before`: see Expectation.
+    virtual std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
+                                           const Proposal & proposal) = 0;
 
     // How many tokens could be drawn behind the text.
     virtual std::size_t room() const = 0;

@@ -5,10 +5,12 @@
 #include <array>
 #include <cassert>
 #include <stdexcept>
+#include <string>
 
 #include "drafters/table.hpp"
 #include "llama/errors.hpp"
 #include "math/logits_scan.hpp"
+#include "math/tempering.hpp"
 
 namespace specllama {
 
@@ -27,14 +29,35 @@ constexpr double any_prior = 0.75;
 
 }  // namespace
 
+ModelDrafter::ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens)
+    : DrawingDrafter(Source::model), own_(std::move(sequence)), tokens_(std::move(tokens)) {
+    if (tokens_ && tokens_->usual().n_vocab() != own_->decoder().n_vocab()) {
+        throw std::invalid_argument("the draft's list is of a vocabulary of " +
+                                    std::to_string(tokens_->usual().n_vocab()) + " tokens: the draft has " +
+                                    std::to_string(own_->decoder().n_vocab()));
+    }
+}
+
+// The list begins anew with each generation: what is drafted is a matter of this text, so that a seed repeats it.
 void ModelDrafter::begin(const Task & task) {
     decoding_ = &task.decoding;
     prompt_size_ = 0;
+    listed_ = tokens_ ? std::optional(tokens_->usual()) : std::nullopt;
+    num_listed_ = 0;
+}
+
+// What the next decode needs logits of; null: all.
+const TokenList * ModelDrafter::listed() const {
+    return listed_ && own_->decoder().skipping() != Skipping::no ? &*listed_ : nullptr;
 }
 
 void ModelDrafter::observe(const DecodedBatch & batch) {
     text_.resize(std::min(text_.size(), batch.unchanged));
+    num_listed_ = std::min(num_listed_, text_.size());
     text_.insert(text_.end(), batch.history.begin() + static_cast<std::ptrdiff_t>(text_.size()), batch.history.end());
+    for (; listed_ && num_listed_ < text_.size(); ++num_listed_) {
+        listed_->add(text_[num_listed_]);
+    }
     if (prompt_size_ == 0) {
         prompt_size_ = text_.size();
     }
@@ -42,6 +65,10 @@ void ModelDrafter::observe(const DecodedBatch & batch) {
 }
 
 void ModelDrafter::finish(const std::vector<int32_t> & history) {
+    if (tokens_ && prompt_size_ > 0 && history.size() > prompt_size_) {
+        tokens_->count(history.data() + prompt_size_, history.size() - prompt_size_);
+    }
+    prompt_size_ = 0;
     if (!own_->decoder().is_open()) {
         return;
     }
@@ -76,7 +103,8 @@ void ModelDrafter::probe() {
     }
 }
 
-DraftToken ModelDrafter::draw(const DraftRequest & request, std::size_t before, const Proposal & proposal) {
+std::optional<DraftToken> ModelDrafter::draw(const DraftRequest & request, std::size_t before,
+                                             const Proposal & proposal) {
     assert(text_ == request.history);
     sequence_ = text_;
     sequence_.insert(sequence_.end(), proposal.tokens.begin(), proposal.tokens.end());
@@ -93,18 +121,40 @@ DraftToken ModelDrafter::draw(const DraftRequest & request, std::size_t before, 
     // In the first step: the tokens that the last round added (two after a round without rejection). Then one each.
     const std::size_t count = sequence_.size() - own_->tokens().size();
     decode(sequence_, count, count - 1);
-    float * logits = own_->logits(count - 1);
-    const std::size_t n_vocab = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
-    Distribution q;
-    request.chain.apply(logits, n_vocab, sequence_.data() + request.prompt_size, sequence_.size() - request.prompt_size,
-                        q);
-    const int32_t token = request.rule.draw(q, request.noise, proposal.tokens.size());
-    double confidence = q.of(token);
-    if (request.paced && q.size() == 1) {
-        const float top = largest(logits, n_vocab);
-        confidence = 1.0 / sum_exp(logits, n_vocab, top, 1.0F);
+    Choice choice;
+    try {
+        choice = choose(request, own_->logits(count - 1));
+    } catch (const NoTokenLeft &) {
+        if (listed() == nullptr) {
+            throw;
+        }
+        listed_.reset();
+        return std::nullopt;
     }
-    return {token, model_expectation(confidence, before), std::move(q)};
+    const int32_t token = request.rule.draw(choice.q, request.noise, proposal.tokens.size());
+    const double confidence = request.paced && choice.q.size() == 1 ? choice.confidence : choice.q.of(token);
+    return DraftToken{token, model_expectation(confidence, before), std::move(choice.q)};
+}
+
+// Of the text in sequence_. Where others were not computed, the listed logits are taken out of the row: all that
+// follows knows no others.
+ModelDrafter::Choice ModelDrafter::choose(const DraftRequest & request, float * logits) {
+    std::size_t n = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
+    const int32_t * recent = sequence_.data() + request.prompt_size;
+    const std::size_t n_recent = sequence_.size() - request.prompt_size;
+    Choice choice;
+    if (const TokenList * list = listed()) {
+        list->gather(logits, n, gathered_);
+        logits = gathered_.data();
+        n = gathered_.size();
+        request.chain.apply(*list, logits, n, recent, n_recent, choice.q);
+    } else {
+        request.chain.apply(logits, n, recent, n_recent, choice.q);
+    }
+    if (request.paced && choice.q.size() == 1) {
+        choice.confidence = 1.0 / sum_exp(logits, n, largest(logits, n), 1.0F);
+    }
+    return choice;
 }
 
 // Before drafted tokens are decoded: those that will be rejected are forgotten, and the others are not decoded again.
@@ -117,7 +167,7 @@ void ModelDrafter::save() {
 // The next tokens of a text.
 void ModelDrafter::decode(const std::vector<int32_t> & text, std::size_t count, std::size_t first_output) {
     const double before = own_->decode_seconds();
-    decoding_->decode({own_.get(), text.data() + own_->tokens().size(), count, first_output});
+    decoding_->decode({own_.get(), text.data() + own_->tokens().size(), count, first_output, listed()});
     if (costs_ != nullptr) {
         costs_->observe(count, own_->decode_seconds() - before + saving_seconds_);
     }
@@ -138,7 +188,7 @@ std::unique_ptr<Drafter> make_model(const DrafterParts & parts) {
     if (!parts.model) {
         throw std::invalid_argument("the drafter 'model' needs a draft model");
     }
-    return std::make_unique<ModelDrafter>(parts.model);
+    return std::make_unique<ModelDrafter>(parts.model, parts.tokens);
 }
 
 }  // namespace specllama

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "drafters/draft_tokens.hpp"
 #include "drafters/drafter.hpp"
 #include "pacing/cost_model.hpp"
 
@@ -12,8 +14,9 @@ namespace specllama {
 // Its memory holds a prefix of the text: a drafted token that was accepted is never decoded again.
 class ModelDrafter final : public DrawingDrafter {
 public:
-    explicit ModelDrafter(std::shared_ptr<Sequence> sequence)
-        : DrawingDrafter(Source::model), own_(std::move(sequence)) {}
+    // tokens: that it chooses among, where this saves the others' logits; null: all. Throws std::invalid_argument if
+    // they are of another vocabulary.
+    ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens);
 
     void begin(const Task & task) override;
     void observe(const DecodedBatch & batch) override;
@@ -21,7 +24,9 @@ public:
     std::vector<Sequence *> sequences() const override { return {own_.get()}; }
 
     // How sure the model was of the token is its probability, before the chain where that leaves only one token.
-    DraftToken draw(const DraftRequest & request, std::size_t before, const Proposal & proposal) override;
+    // Nothing where no token of the list is allowed: from there on it chooses among all.
+    std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
+                                   const Proposal & proposal) override;
     std::size_t room() const override;
     std::size_t missing() const override { return text_.size() - own_->tokens().size(); }
     std::size_t n_batch() const override { return own_->decoder().n_batch(); }
@@ -33,6 +38,13 @@ public:
     std::size_t num_decoded() const override { return own_->num_decoded(); }
 
 private:
+    // What the next token is drawn from.
+    struct Choice {
+        Distribution q;
+        double confidence = 0.0;  // if q has only one token
+    };
+    Choice choose(const DraftRequest & request, float * logits);
+    const TokenList * listed() const;
     void save();
     void decode(const std::vector<int32_t> & text, std::size_t count, std::size_t first_output);
 
@@ -40,7 +52,11 @@ private:
     Decoding * decoding_ = nullptr;  // of this generation
     CostModel * costs_ = nullptr;
     std::vector<int32_t> text_;
-    std::size_t prompt_size_ = 0;
+    std::size_t prompt_size_ = 0;  // 0: no generation
+    std::shared_ptr<DraftTokens> tokens_;
+    std::optional<TokenList> listed_;  // the usual ones, and all of the text; nothing: no list is of use
+    std::size_t num_listed_ = 0;       // tokens of the text that are on it
+    std::vector<float> gathered_;
     double saving_seconds_ = 0.0;    // for the next decode, and part of what it costs
     std::vector<int32_t> sequence_;  // the text and the tokens drafted so far
 };

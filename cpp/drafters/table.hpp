@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "drafters/draft_tokens.hpp"
 #include "drafters/drafter.hpp"
 #include "drafters/source.hpp"
 #include "pacing/acceptance_rates.hpp"
@@ -22,9 +23,10 @@ struct DraftedByFunction {
 using DraftingFunction = std::function<DraftedByFunction(const DraftRequest & request)>;
 
 struct DrafterParts {
-    std::shared_ptr<Sequence> model = nullptr;  // of a second model
-    std::vector<int32_t> corpus;                // a text to look at besides prompt and output
-    DraftingFunction function = nullptr;        // of the caller's
+    std::shared_ptr<Sequence> model = nullptr;      // of a second model
+    std::vector<int32_t> corpus;                    // a text to look at besides prompt and output
+    DraftingFunction function = nullptr;            // of the caller's
+    std::shared_ptr<DraftTokens> tokens = nullptr;  // that the model chooses among; null: all
 };
 
 // Of each drafter's file: make_NAME, and NAME_priors, what is believed of its tokens before any was verified.

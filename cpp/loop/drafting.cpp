@@ -192,9 +192,14 @@ Pace::Decision Drafting::decide(const std::vector<Offer> & offers) {
 bool Drafting::go_on(const DraftRequest & request, const Pace::Decision & decision, std::vector<Offer> & offers,
                      Proposal & out) {
     switch (decision.move) {
-        case Pace::Move::draw:
-            append(drawer_->draw(request, pace_.before(), out), out);
+        case Pace::Move::draw: {
+            std::optional<DraftToken> token = drawer_->draw(request, pace_.before(), out);
+            if (!token) {
+                return false;
+            }
+            append(std::move(*token), out);
             return true;
+        }
         case Pace::Move::take:
             for (std::size_t i = 0; i < decision.count; ++i) {
                 append(offers[decision.offer][i], out);

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from specllama import _core
 from specllama.backend.kernel_use import checked_kernels, loading
+from specllama.engine.draft_vocabulary import DraftVocabularySize
 from specllama.engine.drafts import LOOKUP, TEXT_DRAFTERS, Draft, FunctionDraft, ModelDraft, TextDraft
 from specllama.engine.model import Model, token_ids
 from specllama.engine.same_vocabulary import require_same_vocabulary
@@ -38,6 +39,7 @@ def opened(
     settings: Mapping[str, Any],
     draft_kwargs: dict[str, Any] | None = None,
     lookup_corpus: str | Sequence[int] | None = None,
+    draft_vocabulary: DraftVocabularySize = "auto",
 ) -> Draft:
     """The draft that a user's ``draft_model`` means.
 
@@ -47,6 +49,7 @@ def opened(
         settings: constructor arguments of the target, some of which a draft given by its path takes over.
         draft_kwargs: constructor arguments of such a draft, which win.
         lookup_corpus: a text, or token ids, to look up besides.
+        draft_vocabulary: how many tokens a draft model chooses among.
 
     Raises:
         TypeError: nothing that can draft, or no corpus.
@@ -63,9 +66,9 @@ def opened(
         refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
         return TextDraft(model, draft, corpus)
     if isinstance(draft, BaseLlama):
-        return _given(target, draft, draft_kwargs, corpus)
+        return _given(target, draft, draft_kwargs, corpus, draft_vocabulary)
     if isinstance(draft, (str, os.PathLike)):
-        return _loaded(target, catalog.resolve(draft), settings, draft_kwargs, corpus)
+        return _loaded(target, catalog.resolve(draft), settings, draft_kwargs, corpus, draft_vocabulary)
     raise TypeError(
         f"draft_model={draft!r} must be a path, a model name, a llama_cpp.Llama, 'lookup', "
         "a llama_cpp LlamaDraftModel or None"
@@ -73,7 +76,11 @@ def opened(
 
 
 def _given(
-    target: BaseLlama, draft: BaseLlama, draft_kwargs: dict[str, Any] | None, corpus: npt.NDArray[np.int32]
+    target: BaseLlama,
+    draft: BaseLlama,
+    draft_kwargs: dict[str, Any] | None,
+    corpus: npt.NDArray[np.int32],
+    vocabulary: DraftVocabularySize,
 ) -> ModelDraft:
     if draft_kwargs:
         raise ValueError("draft_kwargs are for a draft_model given by its path: this one is already loaded")
@@ -81,7 +88,7 @@ def _given(
         raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
     if not is_open(draft):
         raise _core.ClosedError("the draft Llama is closed: open it again, or give its path as draft_model")
-    return ModelDraft(lent(target), lent(draft, "draft"), corpus, given=draft)
+    return ModelDraft(lent(target), lent(draft, "draft"), corpus, given=draft, vocabulary=vocabulary)
 
 
 def _loaded(
@@ -90,6 +97,7 @@ def _loaded(
     settings: Mapping[str, Any],
     draft_kwargs: dict[str, Any] | None,
     corpus: npt.NDArray[np.int32],
+    vocabulary: DraftVocabularySize,
 ) -> ModelDraft:
     _require_same_vocabulary_file(lent(target), path)
     own = dict(draft_kwargs or {})
@@ -108,7 +116,8 @@ def _loaded(
     check_opening(path, arguments)
     with explained(path), loading(choice) as use:
         draft = BaseLlama(path, **arguments)
-    return ModelDraft(lent(target), lent(draft, "draft", use), corpus, given=draft, close=draft.close)
+    model = lent(draft, "draft", use)
+    return ModelDraft(lent(target), model, corpus, given=draft, vocabulary=vocabulary, close=draft.close)
 
 
 def _require_same_vocabulary_file(target: Model, path: str) -> None:

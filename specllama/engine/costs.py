@@ -37,7 +37,7 @@ _STEEPEST = 2.0  # a batch of n tokens costs at most so many times n batches of 
 _MOST_SIZES = 64
 _ALL_UP_TO = 32  # these sizes are all kept, larger ones four for each doubling
 
-_KERNELS_GENERATION = 2  # one more when ours become faster: what was measured before says nothing then
+_KERNELS_GENERATION = 3  # one more when ours become faster: what was measured before says nothing then
 _MODEL = ("n_gpu_layers", "split_mode", "main_gpu")
 # Of the context, besides threads and batches. Not all releases of llama_cpp have all of them.
 _CONTEXT = ("offload_kqv", "op_offload", "flash_attn", "flash_attn_type", "type_k", "type_v")

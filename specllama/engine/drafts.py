@@ -16,6 +16,7 @@ import numpy.typing as npt
 from specllama import _core
 from specllama.warn import warn
 
+from .draft_vocabulary import DraftVocabulary, DraftVocabularySize
 from .model import Model
 from .same_vocabulary import require_same_vocabulary
 
@@ -90,6 +91,7 @@ class ModelDraft(Draft):
         model: the draft.
         corpus: tokens [n] to look up besides.
         given: what the user has given for it.
+        vocabulary: how many tokens it chooses among.
         close: frees the model, where it was opened for this target. None: somebody else frees it.
 
     Raises:
@@ -103,6 +105,7 @@ class ModelDraft(Draft):
         corpus: npt.NDArray[np.int32],
         *,
         given: Any,
+        vocabulary: DraftVocabularySize = "auto",
         close: Callable[[], None] | None = None,
     ) -> None:
         require_same_vocabulary(target.vocab, model.vocab)
@@ -113,6 +116,7 @@ class ModelDraft(Draft):
         self.is_owned = close is not None
         self._close = close
         self._corpus = corpus
+        self._vocabulary = DraftVocabulary(target, self.sequence.decoder, vocabulary)
         _warn_if_larger(target, model)
 
     @property
@@ -128,8 +132,14 @@ class ModelDraft(Draft):
         self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
     ) -> _core.Speculator:
         """See the base class."""
-        drafters = [GRAMMAR, LOOKUP, "model"]
-        return _core.Speculator(target, drafters, draft=own or self.sequence, corpus=self._corpus, scheduler=scheduler)
+        return _core.Speculator(
+            target,
+            [GRAMMAR, LOOKUP, "model"],
+            draft=own or self.sequence,
+            corpus=self._corpus,
+            draft_tokens=self._vocabulary.tokens,
+            scheduler=scheduler,
+        )
 
     def notice_closing(self) -> None:
         """Look whether the draft's owner has closed it: its native context must not be touched then."""
