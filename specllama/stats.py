@@ -52,6 +52,8 @@ class Stats:
     """Mean of sum_x min(p(x), q(x)) over ``num_reached_tokens``: what rejection sampling accepts of a token."""
     argmax_acceptance: float = 0.0
     """Mean of p(argmax q) over the same: what drafting greedily and matching the target's sample would accept."""
+    draft_vocabulary: float = 0.0
+    """Among how many tokens the draft model chose, in the mean of those that it drafted; 0.0 if it drafted none."""
     prompt_seconds: float = 0.0
     """Decoding of the prompt, by target and draft."""
     draft_seconds: float = 0.0
@@ -256,6 +258,7 @@ class Tally:
             mean_acceptance_length=1.0 + _ratio(sums["num_accepted_tokens"], sums["num_drafts"]),
             expected_acceptance=_ratio(sums["sum_overlap"], sums["num_reached_tokens"]),
             argmax_acceptance=_ratio(sums["sum_argmax_match"], sums["num_reached_tokens"]),
+            draft_vocabulary=_ratio(sums["sum_draft_vocabulary"], sums["num_drawn_tokens"]),
             total_seconds=self.total_seconds,
             tokens_per_second=_ratio(self.num_tokens, self.total_seconds - sums["prompt_seconds"]),
             verify=self.verify,

@@ -108,6 +108,7 @@ def test_texts_are_those_of_plain_decoding(listed: specllama.Llama, name: str, r
             assert llm.stats.fallback_reason is None
     assert skipping(llm) == "yes"
     assert llm.total_stats.num_accepted_tokens > 0
+    assert 16 < llm.total_stats.draft_vocabulary < llm.n_vocab()
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
@@ -288,6 +289,7 @@ def test_all_tokens_are_there_to_choose(files: Files, size: int | str | None) ->
     llm = opened(files.target, files.draft, size)
     tokens_of(llm, num_draft_tokens=3)
     assert skipping(llm) == "unknown"
+    assert llm.stats.draft_vocabulary == llm.n_vocab()
     llm.close()
 
 

@@ -5,7 +5,6 @@
 #include <array>
 #include <cassert>
 #include <stdexcept>
-#include <string>
 
 #include "drafters/table.hpp"
 #include "llama/errors.hpp"
@@ -28,15 +27,6 @@ constexpr std::array<double, num_confidences + 1> next_priors{0.65, 0.65, 0.74, 
 constexpr double any_prior = 0.75;
 
 }  // namespace
-
-ModelDrafter::ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens)
-    : DrawingDrafter(Source::model), own_(std::move(sequence)), tokens_(std::move(tokens)) {
-    if (tokens_ && tokens_->usual().n_vocab() != own_->decoder().n_vocab()) {
-        throw std::invalid_argument("the draft's list is of a vocabulary of " +
-                                    std::to_string(tokens_->usual().n_vocab()) + " tokens: the draft has " +
-                                    std::to_string(own_->decoder().n_vocab()));
-    }
-}
 
 // The list begins anew with each generation: what is drafted is a matter of this text, so that a seed repeats it.
 void ModelDrafter::begin(const Task & task) {
@@ -121,7 +111,7 @@ std::optional<DraftToken> ModelDrafter::draw(const DraftRequest & request, std::
     // In the first step: the tokens that the last round added (two after a round without rejection). Then one each.
     const std::size_t count = sequence_.size() - own_->tokens().size();
     decode(sequence_, count, count - 1);
-    Choice choice;
+    Choice choice{};
     try {
         choice = choose(request, own_->logits(count - 1));
     } catch (const NoTokenLeft &) {
@@ -133,7 +123,7 @@ std::optional<DraftToken> ModelDrafter::draw(const DraftRequest & request, std::
     }
     const int32_t token = request.rule.draw(choice.q, request.noise, proposal.tokens.size());
     const double confidence = request.paced && choice.q.size() == 1 ? choice.confidence : choice.q.of(token);
-    return DraftToken{token, model_expectation(confidence, before), std::move(choice.q)};
+    return DraftToken{token, model_expectation(confidence, before), std::move(choice.q), false, choice.count};
 }
 
 // Of the text in sequence_. Where others were not computed, the listed logits are taken out of the row: all that
@@ -142,7 +132,7 @@ ModelDrafter::Choice ModelDrafter::choose(const DraftRequest & request, float * 
     std::size_t n = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
     const int32_t * recent = sequence_.data() + request.prompt_size;
     const std::size_t n_recent = sequence_.size() - request.prompt_size;
-    Choice choice;
+    Choice choice{};
     if (const TokenList * list = listed()) {
         list->gather(logits, n, gathered_);
         logits = gathered_.data();
@@ -151,6 +141,7 @@ ModelDrafter::Choice ModelDrafter::choose(const DraftRequest & request, float * 
     } else {
         request.chain.apply(logits, n, recent, n_recent, choice.q);
     }
+    choice.count = n;
     if (request.paced && choice.q.size() == 1) {
         choice.confidence = 1.0 / sum_exp(logits, n, largest(logits, n), 1.0F);
     }

@@ -14,9 +14,9 @@ namespace specllama {
 // Its memory holds a prefix of the text: a drafted token that was accepted is never decoded again.
 class ModelDrafter final : public DrawingDrafter {
 public:
-    // tokens: that it chooses among, where this saves the others' logits; null: all. Throws std::invalid_argument if
-    // they are of another vocabulary.
-    ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens);
+    // tokens: of its vocabulary, that it chooses among where this saves the others' logits; null: all.
+    ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens)
+        : DrawingDrafter(Source::model), own_(std::move(sequence)), tokens_(std::move(tokens)) {}
 
     void begin(const Task & task) override;
     void observe(const DecodedBatch & batch) override;
@@ -41,6 +41,7 @@ private:
     // What the next token is drawn from.
     struct Choice {
         Distribution q;
+        std::size_t count;        // of the tokens that there are to choose
         double confidence = 0.0;  // if q has only one token
     };
     Choice choose(const DraftRequest & request, float * logits);

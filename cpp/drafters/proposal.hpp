@@ -17,7 +17,8 @@ struct DraftToken {
     Expectation expected;  // where it comes from, and which tokens it is like
     // What it was drawn from. Empty: it was not drawn, but is a function of history and of the tokens before it.
     Distribution q;
-    bool forced = false;  // nothing else can come in its place
+    bool forced = false;      // nothing else can come in its place
+    std::size_t choices = 0;  // a draft model had so many tokens to choose among
 };
 
 // d_1..d_gamma with q_1..q_gamma. What was drawn is never taken back (design section 8).
@@ -25,10 +26,12 @@ struct Proposal {
     std::vector<int32_t> tokens;
     std::vector<Distribution> q;
     std::vector<Expectation> expected;
+    std::vector<std::size_t> choices;
 
     void append(DraftToken next) {
         q.push_back(next.q.size() > 0 ? std::move(next.q) : Distribution{{next.token}, {1.0}});
         expected.push_back(next.expected);
+        choices.push_back(next.choices);
         tokens.push_back(next.token);
     }
 
@@ -37,6 +40,7 @@ struct Proposal {
         tokens.resize(count);
         q.resize(count);
         expected.resize(count);
+        choices.resize(count);
     }
 
     void clear() { cut(0); }

@@ -43,6 +43,10 @@ void Counters::add(const Proposal & proposal, const std::vector<Distribution> & 
     num_drafts += 1;
     num_draft_tokens += drafted;
     num_accepted_tokens += num_accepted;
+    for (const std::size_t choices : proposal.choices) {
+        num_drawn_tokens += choices > 0 ? 1 : 0;
+        sum_draft_vocabulary += choices;
+    }
     count_per_position(num_draft_tokens_per_pos, drafted, drafted);
     count_per_position(num_accepted_tokens_per_pos, num_accepted, drafted);
     const std::size_t reached = std::min(num_emitted, drafted);

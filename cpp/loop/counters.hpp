@@ -21,6 +21,8 @@
     X(std::size_t, num_emitted_tokens, "Tokens of all rounds.")                                       \
     X(std::size_t, num_reached_tokens,                                                                \
       "Drafted positions that were reached: every draft before them in the round had been accepted.") \
+    X(std::size_t, num_drawn_tokens, "Tokens drafted by a draft model.")                              \
+    X(std::size_t, sum_draft_vocabulary, "Of the numbers of tokens among which it chose each.")       \
     X(double, sum_overlap, "Of sum_x min(p(x), q(x)) over the positions that were reached.")          \
     X(double, sum_argmax_match, "Of p(argmax q) over the same.")                                      \
     X(std::size_t, num_target_tokens_decoded, "Tokens that the target decoded, prompt included.")     \
