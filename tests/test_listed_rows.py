@@ -46,7 +46,7 @@ class Texts:
     """Two texts in one context."""
 
     def __init__(self, llm: specllama.Llama) -> None:
-        self._contexts = Contexts(llm, None, 2)
+        self._contexts = Contexts(llm.engine.model, None, 2)
         self.one, self.other = (self._contexts.sequences(number)[0] for number in range(2))
         self.n_vocab = llm.n_vocab()
 
