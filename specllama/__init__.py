@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ._core import BusyError, ClosedError, ContextFullError, DecodeError
     from .conversation import Conversation
     from .drop_in.saved_state import StateError
+    from .engine.engine import Engine
     from .engine.options import FallbackWarning
     from .llama import Llama
     from .models.loading import ModelNotFoundError
@@ -27,6 +28,7 @@ _WHERE = {
     "ContextFullError": "._core",
     "Conversation": ".conversation",
     "DecodeError": "._core",
+    "Engine": ".engine.engine",
     "FallbackWarning": ".engine.options",
     "Llama": ".llama",
     "ModelNotFoundError": ".models.loading",
@@ -43,6 +45,7 @@ __all__ = [
     "ContextFullError",
     "Conversation",
     "DecodeError",
+    "Engine",
     "FallbackWarning",
     "Llama",
     "ModelNotFoundError",

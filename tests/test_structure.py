@@ -114,6 +114,48 @@ def test_only_the_command_line_knows_of_the_evidence() -> None:
     assert "specllama.commands.bench" in knowing
 
 
+PYTHON_ROOMS = {
+    "backend": ["models"],
+    "prompts": ["drop_in", "models"],
+    "models": ["backend"],
+    "grammars": ["backend"],
+    "engine": ["backend", "models", "grammars"],
+    "drop_in": ["backend", "models", "grammars", "engine"],
+    "evidence": ["backend", "models", "engine", "drop_in", "prompts"],
+    "server": ["backend", "models", "grammars", "engine", "drop_in"],
+    "batch": ["engine", "drop_in", "server"],
+    "commands": ["backend", "models", "engine", "drop_in", "evidence", "server", "batch", "prompts"],
+}
+"""The folders of specllama/, and what each may import of others. Modules at the top are for all."""
+
+
+def test_python_rooms_import_what_is_below_them() -> None:
+    graph = graph_of(ROOT / "specllama")
+
+    def room(module: str) -> str:
+        parts = module.split(".")
+        return parts[1] if len(parts) > 2 or (ROOT / "specllama" / parts[-1]).is_dir() else ""
+
+    upward = [
+        f"{module} imports {other}"
+        for module, others in graph.items()
+        for other in others
+        if room(module) and room(other) not in ("", room(module), *PYTHON_ROOMS[room(module)])
+    ]
+    assert upward == []
+
+
+def test_only_the_drop_in_knows_the_class_llama() -> None:
+    names = re.compile(r"llama_cpp\.Llama\(|BaseLlama|object\.__new__|ContextVar|WeakKeyDictionary")
+    knowing = {
+        str(path.relative_to(ROOT / "specllama"))
+        for path in (ROOT / "specllama").rglob("*.py")
+        if names.search(path.read_text(encoding="utf-8")) and path.parent.name != "drop_in"
+    }
+    # What measures compares with it, or is handed one.
+    assert {name for name in knowing if not name.startswith("evidence/")} <= {"llama.py", "cost_curve.py"}
+
+
 def test_the_top_level_can_be_looked_over() -> None:
     modules = sorted(path.name for path in (ROOT / "specllama").glob("*.py"))
     assert len(modules) <= MOST_MODULES, modules

@@ -124,11 +124,11 @@ def test_errors_behind_the_first_tokens_fail_the_texts_sampled(
     make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, wrong: str, chain: dict[str, float]
 ) -> None:
     """Some tokens become another one, under the sampling rules alone."""
-    speculate = Generation._speculate
+    a_round = Generation._round
 
     def broken(self: Generation) -> Any:
         position = self._end - self._prompt_size
-        tokens = list(speculate(self))
+        tokens = list(a_round(self))
         if self._rule == "coupled" or self._request.sampling["temperature"] == 0:
             return tokens
         is_wrong = {
@@ -138,7 +138,7 @@ def test_errors_behind_the_first_tokens_fail_the_texts_sampled(
         }[wrong]
         return [(300, origin) if is_wrong(i, origin) else (token, origin) for i, (token, origin) in enumerate(tokens)]
 
-    monkeypatch.setattr(Generation, "_speculate", broken)
+    monkeypatch.setattr(Generation, "_round", broken)
     llm = make_llama(draft=tiny_files.identical)
     result = verify.run(llm, PROMPTS, samples=60, num_contexts=1, max_tokens=48, **chain)
     assert not any(text.problems for text in result.texts)

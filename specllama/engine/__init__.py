@@ -1,1 +1,39 @@
-"""One generation: what is asked, the tokens out of the native loop, and the memory that they leave."""
+"""Tokens in, tokens out: one text or several, with what drafts for them, over llama.cpp's C functions.
+
+It knows no class of llama_cpp's, and never asks who called it: what belongs to a text is in its `Request`, and a
+`Listener` hears of it. What a text is in characters, chats and OpenAI's forms are not known here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .generation import Generation
+    from .listener import Listener
+    from .model import Model
+    from .request import Request
+    from .schema_constraint import Schema
+    from .vocabulary import Gbnf
+
+__all__ = ["Engine", "Gbnf", "Generation", "Listener", "Model", "Request", "Schema"]
+
+_WHERE = {
+    "Engine": "engine",
+    "Gbnf": "vocabulary",
+    "Generation": "generation",
+    "Listener": "listener",
+    "Model": "model",
+    "Request": "request",
+    "Schema": "schema_constraint",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Limits and rules are asked for by the command line, which need not wait for libllama.
+    from importlib import import_module
+
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_WHERE[name]}", __name__), name)

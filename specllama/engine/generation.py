@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import itertools
 import time
@@ -76,7 +77,13 @@ class Generation(Iterator[int]):
             raise StopIteration
         try:
             with self._slot.exclusive():
-                token = self._next()
+                if not self.has_begun:
+                    self._begin()
+                self._require_undisturbed()
+                with self._noting_errors():
+                    if not self._waiting:
+                        self._waiting.extend(self._round())
+                    token = self._hand_out()
         except BaseException:
             self.close()
             raise
@@ -230,21 +237,6 @@ class Generation(Iterator[int]):
 
     # Rounds
 
-    def _next(self) -> int | None:
-        """The next token; None if a stopping criterion has ended the text."""
-        if not self.has_begun:
-            self._begin()
-        self._require_undisturbed()
-        try:
-            if not self._waiting:
-                self._waiting.extend(self._round())
-            return self._hand_out()
-        except BaseException:
-            # Said while no other thread can take over: a failed decode may have emptied the cache.
-            if self._slot.is_under_way(self) and self._is_undisturbed():
-                self._note(None)
-            raise
-
     def _round(self) -> Iterable[tuple[int, Origin]]:
         """Tokens and their origins."""
         request, loop = self._request, self._loop
@@ -254,18 +246,16 @@ class Generation(Iterator[int]):
             request.listener.heed()  # here Python looks at signals, too
         if not loop.round_is_open:
             self._row = -1
-        found = self._speculate() if self._chooser is None else self._plain_round(self._chooser)
+        if self._chooser is not None:
+            return self._plain_round(self._chooser)
+        left = request.max_tokens - (self._end - self._prompt_size)
+        done = loop.step(max(1, left))
         self._look_at_loop()
-        return found
-
-    def _speculate(self) -> Iterable[tuple[int, Origin]]:
-        left = self._request.max_tokens - (self._end - self._prompt_size)
-        done = self._loop.step(max(1, left))
+        if self._drafting_stopped:
+            self._slot.account.warn_once(f"{self._drafting_stopped}: decoding plainly from here on")
         num_drafted, num_accepted = done.num_drafted, done.num_accepted
-        if self._loop.drafting_stopped:
-            self._slot.account.warn_once(f"{self._loop.drafting_stopped}: decoding plainly from here on")
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
-        sources = self._loop.sources()[:num_accepted] if num_accepted else ()
+        sources = loop.sources()[:num_accepted] if num_accepted else ()
         origins: list[Origin] = [_ORIGINS[source] for source in sources]
         # A round that is open has come as far as its accepted tokens.
         return itertools.islice(zip(done.tokens, [*origins, last], strict=False), self._row + 1, None)
@@ -278,6 +268,7 @@ class Generation(Iterator[int]):
         token = chooser.sample()
         self._sample_seconds += time.perf_counter() - start
         self._loop.extend(np.array([token], dtype=np.int32))
+        self._look_at_loop()
         return [(token, "plain")]
 
     def _hand_out(self) -> int | None:
@@ -318,6 +309,16 @@ class Generation(Iterator[int]):
         # What was rejected may be in the memory still: at the last token, never before.
         held = min(self._end - 1, self._slot.sequence.num_tokens)
         self._slot.position.move(held if evaluated is None else evaluated, held)
+
+    @contextlib.contextmanager
+    def _noting_errors(self) -> Iterator[None]:
+        """After an error, say what the memory holds while no other thread can take over: it may be empty."""
+        try:
+            yield
+        except BaseException:
+            if self._slot.is_under_way(self) and self._is_undisturbed():
+                self._note(None)
+            raise
 
     def _is_undisturbed(self) -> bool:
         return self._slot.position.num_changes == self._num_changes

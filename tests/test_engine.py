@@ -1,0 +1,169 @@
+"""The engine by itself: tokens in, tokens out, without llama_cpp.Llama."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import specllama
+from specllama import Engine
+from specllama.engine import Gbnf, Listener
+from specllama.engine.listener import Stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from conftest import MakeLlama, TinyFiles
+
+PROMPT = "the cat sat on the dog and"
+SMALL: dict[str, Any] = {"n_ctx": 512, "n_batch": 64, "n_threads": 1}
+
+
+@pytest.fixture
+def engine(tiny_files: TinyFiles) -> Iterator[Engine]:
+    with Engine.open(tiny_files.target, tiny_files.good, **SMALL) as engine:
+        yield engine
+
+
+def theirs(make_llama: MakeLlama, count: int, **options: Any) -> list[int]:
+    llm = make_llama(n_ctx=512, n_batch=64, seed=7)
+    return list(itertools.islice(llm.generate(llm.tokenize(PROMPT.encode()), **options), count))
+
+
+@pytest.mark.parametrize("draft", ["good", "bad", "lookup", None])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_the_text_is_that_of_a_llama(
+    make_llama: MakeLlama, tiny_files: TinyFiles, draft: str | None, temperature: float
+) -> None:
+    given = getattr(tiny_files, draft) if draft in ("good", "bad") else draft
+    with Engine.open(tiny_files.target, given, **SMALL) as engine:
+        prompt = engine.tokenize(PROMPT)
+        tokens = list(engine.generate(prompt, max_tokens=40, temperature=temperature, seed=7))
+        again = list(itertools.islice(engine.generate(prompt, temperature=temperature, seed=7), 40))
+        assert tokens == again == theirs(make_llama, 40, temp=temperature)
+        assert engine.stats.num_prompt_tokens_reused == len(prompt) - 1
+        assert engine.total_stats.num_tokens == 80
+        assert (engine.stats.num_draft_tokens > 0) == (draft is not None)
+
+
+def test_texts_and_tokens(engine: Engine, make_llama: MakeLlama) -> None:
+    llm = make_llama()
+    tokens = llm.tokenize(PROMPT.encode(), special=True)
+    assert engine.tokenize(PROMPT) == engine.tokenize(PROMPT.encode()) == tokens
+    assert engine.tokenize(PROMPT, add_bos=False) == llm.tokenize(PROMPT.encode(), add_bos=False)
+    assert engine.text(tokens).strip() == PROMPT.encode()
+    assert engine.model.ends_text(llm.token_eos())
+    with pytest.raises(ValueError, match="out of range"):
+        engine.text([10**9])
+
+
+def test_tokens_of_the_callers_own(engine: Engine) -> None:
+    prompt, more = engine.tokenize(PROMPT), engine.tokenize(" no", add_bos=False)
+    text = engine.generate(prompt, temperature=0.0)
+    first = [next(text) for _ in range(3)]
+    text.append(more)
+    behind = [next(text) for _ in range(5)]
+    whole = engine.generate([*prompt, *first, *more], temperature=0.0)
+    assert [next(whole) for _ in range(5)] == behind
+    assert text.origin in ("draft", "lookup", "correction", "bonus", "plain")
+
+
+def test_a_constraint(engine: Engine) -> None:
+    answer = list(engine.generate(engine.tokenize("yes?"), max_tokens=4, constraint=Gbnf('root ::= "the cat"'), seed=1))
+    assert engine.text(answer).strip() == b"the cat"
+
+
+def test_logits_are_those_that_are_scored(engine: Engine) -> None:
+    prompt = engine.tokenize(PROMPT)
+    text = engine.generate(prompt, temperature=0.0, wants_logits=True)
+    token = next(text)
+    logits = text.logits()
+    text.close()
+    rows = dict(engine.score([*prompt, token]))
+    assert list(rows) == list(range(len(prompt)))
+    assert rows[len(prompt) - 1].argmax() == logits.argmax() == token
+
+
+def test_a_listener_hears_of_it_and_ends_it(engine: Engine) -> None:
+    class Hearing(Listener):
+        heard: list[str]
+
+        def __init__(self, patience: int) -> None:
+            self.heard, self.patience = [], patience
+
+        def heed(self) -> None:
+            self.patience -= 1
+            if self.patience == 0:
+                raise Stopped
+
+        def begin(self, tally: Any) -> None:
+            self.heard.append("begin")
+
+        def end(self, tally: Any) -> None:
+            self.heard.append(f"end {tally.num_tokens > 0}")
+
+    prompt = engine.tokenize(PROMPT)
+    listener = Hearing(6)
+    text = engine.generate(prompt, temperature=0.0, listener=listener)
+    with pytest.raises(Stopped):
+        list(text)
+    assert listener.heard == ["begin", "end True"]
+    assert list(text) == []
+    engine.forget()
+    fresh = list(engine.generate(prompt, max_tokens=9, temperature=0.0))
+    assert list(engine.generate(prompt, max_tokens=9, temperature=0.0)) == fresh
+
+
+def test_a_later_text_ends_an_earlier_one(engine: Engine) -> None:
+    prompt = engine.tokenize(PROMPT)
+    first = engine.generate(prompt)
+    next(first)
+    next(engine.generate(prompt))
+    with pytest.raises(RuntimeError, match="ended by a later one"):
+        next(first)
+
+
+def test_what_is_closed_is_closed(tiny_files: TinyFiles) -> None:
+    engine = Engine.open(tiny_files.target, **SMALL)
+    prompt = engine.tokenize(PROMPT)
+    text = engine.generate(prompt)
+    next(text)
+    engine.close()
+    engine.close()
+    for use in (lambda: next(text), lambda: engine.tokenize("a"), lambda: next(engine.generate(prompt))):
+        with pytest.raises(specllama.ClosedError):
+            use()
+
+
+def test_an_engine_that_nobody_holds_is_freed_behind_its_last_text(tiny_files: TinyFiles) -> None:
+    text = Engine.open(tiny_files.target, **SMALL).generate([1, 2, 3], max_tokens=4)
+    gc.collect()
+    assert len(list(text)) == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "message"),
+    [
+        ({"temperatur": 1.0}, TypeError, "there is no option temperatur"),
+        ({"temperature": "hot"}, TypeError, "must be a number"),
+        ({"num_draft_tokens": -1}, ValueError, "out of range"),
+        ({"verify": "maybe"}, ValueError, "unknown verify"),
+        ({"logit_bias": {10**9: 1.0}}, ValueError, "out of range"),
+    ],
+)
+def test_what_is_wrong_is_named(engine: Engine, asked: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        next(engine.generate(engine.tokenize(PROMPT), **asked))
+    assert next(engine.generate(engine.tokenize(PROMPT))) >= 0
+
+
+def test_what_cannot_be_opened(tiny_files: TinyFiles) -> None:
+    with pytest.raises(specllama.ModelNotFoundError):
+        Engine.open("missing.gguf")
+    with pytest.raises(ValueError, match="another vocabulary"):
+        Engine.open(tiny_files.target, tiny_files.other_token, **SMALL)
+    with pytest.raises(ValueError, match="not a GGUF file"):
+        Engine.open(tiny_files.not_gguf)
