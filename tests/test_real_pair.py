@@ -19,6 +19,8 @@ import specllama
 if TYPE_CHECKING:
     from conftest import RealModels
 
+pytestmark = pytest.mark.long
+
 LENGTH = 32
 # Between batches of 1 and of 5 tokens the logits of the Q4_K_M target differ by 0.08 in the mean and 0.7 at most
 # (measured with plain llama_cpp.Llama: activations are quantised to 8 bits); the likeliest token's by up to 0.26.
@@ -69,7 +71,6 @@ def logit_gap(llm: specllama.Llama, context: list[int], one: int, other: int) ->
     return abs(float(rows[0][one] - rows[0][other]))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("text", PROMPTS)
 def test_greedy_equality(llm: specllama.Llama, record_property: Callable[[str, object], None], text: str) -> None:
     prompt = llm.tokenize(text.encode())
@@ -93,7 +94,6 @@ def test_greedy_equality(llm: specllama.Llama, record_property: Callable[[str, o
     assert drafted > 0, "nothing was accepted: equality with plain decoding means nothing"
 
 
-@pytest.mark.long
 def test_acceptance_of_a_real_draft(llm: specllama.Llama) -> None:
     """At temperature 1 it is that of sum min(p, q), within sampling error, and above matching the draft's argmax."""
     accepted = reached = 0
