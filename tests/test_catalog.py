@@ -7,6 +7,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
+from specllama.backend.cache import cache_dir
 from specllama.models import catalog as c
 
 ENTRY = """
@@ -73,9 +74,9 @@ def test_cache_follows_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path))
     assert c.models_dir() == tmp_path / "models"
     monkeypatch.setenv("SPECLLAMA_CACHE", "~/elsewhere")
-    assert c.cache_dir() == Path.home() / "elsewhere"
+    assert cache_dir() == Path.home() / "elsewhere"
     monkeypatch.setenv("SPECLLAMA_CACHE", "")
-    assert c.cache_dir() == Path(platformdirs.user_cache_dir("specllama"))
+    assert cache_dir() == Path(platformdirs.user_cache_dir("specllama"))
 
 
 @pytest.mark.parametrize(

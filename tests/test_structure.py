@@ -115,15 +115,15 @@ def test_only_the_command_line_knows_of_the_evidence() -> None:
 
 
 PYTHON_ROOMS = {
-    "backend": ["models"],
-    "prompts": ["drop_in", "models"],
+    "backend": [],
+    "prompts": ["drop_in"],
     "models": ["backend"],
     "grammars": ["backend"],
     "engine": ["backend", "models", "grammars"],
     "drop_in": ["backend", "models", "grammars", "engine"],
     "evidence": ["backend", "models", "engine", "drop_in", "prompts"],
     "server": ["backend", "models", "grammars", "engine", "drop_in"],
-    "batch": ["engine", "drop_in", "server"],
+    "batch": ["engine", "drop_in", "server", "prompts"],
     "commands": ["backend", "models", "engine", "drop_in", "evidence", "server", "batch", "prompts"],
 }
 """The folders of specllama/, and what each may import of others. Modules at the top are for all."""

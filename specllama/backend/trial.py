@@ -21,9 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from specllama.models.catalog import cache_dir
-
-from .json_files import read_json, write_json
+from .cache import cache_dir, read_json, write_json
 
 _LOGGER = logging.getLogger("specllama")
 _FORMAT = 1

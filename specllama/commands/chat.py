@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specllama.backend.cache import cache_dir
 from specllama.commands import arguments as common
-from specllama.models.catalog import cache_dir
 
 if TYPE_CHECKING:
     from specllama import Conversation

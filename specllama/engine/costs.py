@@ -22,10 +22,9 @@ from typing import Any, TypeGuard
 import llama_cpp
 
 from specllama import _core
+from specllama.backend.cache import cache_dir, read_json, write_json
 from specllama.backend.cpu import cpu_name
-from specllama.backend.json_files import read_json, write_json
 from specllama.backend.prepare import prepare_backend
-from specllama.models.catalog import cache_dir
 
 from .model import Lora, Model
 

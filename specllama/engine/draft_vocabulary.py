@@ -17,8 +17,7 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 
 from specllama import _core
-from specllama.backend.json_files import read_json, write_json
-from specllama.models.catalog import cache_dir
+from specllama.backend.cache import cache_dir, read_json, write_json
 
 from .model import Model
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import platformdirs
+from specllama.backend.cache import cache_dir
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -108,11 +108,6 @@ class Catalog:
             hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(self.models)}"
             raise ValueError(f"no model is called {name!r}: {hint} (`specllama pull --list` shows them)")
         return model
-
-
-def cache_dir() -> Path:
-    """Where models and measured costs are kept: SPECLLAMA_CACHE, else the user's cache directory of this platform."""
-    return Path(os.environ.get("SPECLLAMA_CACHE") or platformdirs.user_cache_dir("specllama")).expanduser()
 
 
 def models_dir() -> Path:

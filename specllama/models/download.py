@@ -9,7 +9,9 @@ from pathlib import Path
 
 import filelock
 
-from .catalog import Model, cache_dir, models_dir, partial_dir
+from specllama.backend.cache import cache_dir
+
+from .catalog import Model, models_dir, partial_dir
 
 
 class DownloadError(RuntimeError):

@@ -1,4 +1,4 @@
-"""Small JSON files of the cache directory, which several processes read and write, and which may be damaged."""
+"""The cache directory, and small JSON files in it: several processes read and write them, and they may be damaged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 _LARGEST_FILE = 65_536  # bytes
+
+
+def cache_dir() -> Path:
+    """Where models and measured costs are kept: SPECLLAMA_CACHE, else the user's cache directory of this platform."""
+    return Path(os.environ.get("SPECLLAMA_CACHE") or platformdirs.user_cache_dir("specllama")).expanduser()
 
 
 def read_json(path: Path) -> Any:
