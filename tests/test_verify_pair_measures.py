@@ -20,10 +20,10 @@ from specllama import _core_test as _test
 from specllama.engine.request import Request
 from specllama.evidence.scorer import scorer_of
 from specllama.evidence.statistics import goodness_of_fit
-from specllama.evidence.verify.cells import Cells, Pair
 from specllama.evidence.verify.exact import PairScorer
 from specllama.evidence.verify.loop import Loop
 from specllama.evidence.verify.rounding import NUM_LEADING, Position, rounding, rows_by_shape
+from specllama.evidence.verify.sampling import in_cells
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -32,32 +32,32 @@ if TYPE_CHECKING:
 # --- Cells -----------------------------------------------------------------------------------------------------------
 
 
-def test_cells_of_pairs() -> None:
+def test_pairs_are_counted_in_cells() -> None:
     """Of 100 pairs: (0, 0) 30, (0, 1) 20, the rest behind 0 10; (1, 2) 20, and 4 behind 1 with the 16 of all others."""
     first = np.array([0.6, 0.24, 0.1, 0.06])
     second = {0: np.array([0.5, 1 / 3, 1 / 12, 1 / 12]), 1: np.array([1 / 12, 1 / 12, 5 / 6, 0.0])}
-    cells = Cells.of_pairs(first, second, 100)
-    assert sorted(cells.probs) == pytest.approx(sorted([0.3, 0.2, 0.1, 0.2, 0.04 + 0.16]))
-    pairs: list[Pair] = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 2), (1, 0), (2, 0), (3, 3)]
-    counts = cells.counts(pairs)
-    by_name = {key: (cells.probs[i], counts[i]) for key, i in cells.index.items()}
-    assert by_name[0, None] == (pytest.approx(0.1), 2)
-    assert by_name[None, None] == (pytest.approx(0.2), 3)
-    assert counts.sum() == len(pairs)
+    drawn = [(0, 0)] * 31 + [(0, 1)] * 19 + [(0, 2), (0, 3)] * 4 + [(1, 2)] * 21 + [(1, 0)] * 7 + [(2, 0), (3, 3)] * 7
+    probs, counts = in_cells(first, second, drawn)
+    assert sorted(zip(counts.tolist(), probs, strict=True)) == [
+        (8, pytest.approx(0.1)),
+        (19, pytest.approx(0.2)),
+        (21, pytest.approx(0.04 + 0.16)),
+        (21, pytest.approx(0.2)),
+        (31, pytest.approx(0.3)),
+    ]
 
 
 def test_a_rest_too_small_to_count_joins_the_smallest_cell() -> None:
     first = np.array([0.8, 0.17, 0.03])
     second = {0: np.array([1.0, 0.0, 0.0]), 1: np.array([0.0, 1.0, 0.0])}
-    cells = Cells.of_pairs(first, second, 100)
-    assert cells.probs.tolist() == pytest.approx([0.8, 0.2])
-    assert cells.counts([(0, 0), (1, 1), (2, 2), (0, 1)]).tolist() == [1, 3]
+    probs, counts = in_cells(first, second, [(0, 0), (1, 1), (2, 2), (0, 1)] * 25)
+    assert probs.tolist() == pytest.approx([0.8, 0.2])
+    assert counts.tolist() == [25, 75]
 
 
 def test_with_too_few_samples_there_is_one_cell() -> None:
-    cells = Cells.of_pairs(np.full(100, 0.01), {}, 100)
-    assert cells.probs.tolist() == pytest.approx([1.0])
-    assert cells.counts([(3, 4), (5, 6)]).tolist() == [2]
+    probs, counts = in_cells(np.full(100, 0.01), {}, [(3, 4), (5, 6)] * 50)
+    assert (probs.tolist(), counts.tolist()) == (pytest.approx([1.0]), [100])
 
 
 # --- Goodness of fit -------------------------------------------------------------------------------------------------

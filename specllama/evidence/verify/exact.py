@@ -10,8 +10,11 @@ import numpy as np
 from specllama import _core
 from specllama.evidence.scorer import Probabilities, Row, Scorer, probabilities
 
-from .cells import LEAST_EXPECTED, Pair
+Pair = tuple[int, int]
+"""Two tokens, one after the other."""
 
+LEAST_EXPECTED = 5.0
+"""An outcome that is counted by itself is expected to be hit at least this often; chi-square's usual rule."""
 _MOST_SUSPECTS = 16  # pairs that are looked at again: a loop that is badly broken gives hundreds
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from specllama.drop_in.chats import RenderedPrompt
 from specllama.evidence.result import total
 from specllama.evidence.scorer import Probabilities, probabilities, scorer_of
-from specllama.evidence.statistics import goodness_of_fit
+from specllama.evidence.statistics import Counts, Floats, goodness_of_fit
 
-from .cells import LEAST_EXPECTED, Cells, Pair
-from .exact import ExactPairs, PairScorer
+from .exact import LEAST_EXPECTED, ExactPairs, Pair, PairScorer
 from .loop import Loop
 from .result import SamplingTest
 
@@ -97,18 +97,53 @@ def check_pairs(
     with scorer_of(loop.llm) as scorer:
         pair_scorer = PairScorer(scorer, context.tokens, loop.params, loop.gamma)
         num_impossible = pair_scorer.num_impossible(exact, pairs)
-    cells = Cells.of_pairs(exact.first, exact.second, len(pairs))
-    fit = goodness_of_fit(cells.counts(pairs), cells.probs, level)
+    probs, counts = in_cells(exact.first, exact.second, pairs)
+    fit = goodness_of_fit(counts, probs, level)
     return SamplingTest(
         prompt_id=context.prompt_id,
         num_behind=len(context.behind),
         rule=rule,
         num_samples=len(pairs),
-        num_cells=len(cells.probs),
+        num_cells=len(probs),
         **dataclasses.asdict(fit),
         level=level,
         num_impossible=num_impossible,
         rounding=exact.rounding,
         stats=total(runs),
-        is_certain=len(cells.probs) == 1 and exact.is_certain,
+        is_certain=len(probs) == 1 and exact.is_certain,
     )
+
+
+def in_cells(first: Floats, second: Mapping[int, Floats], pairs: Sequence[Pair]) -> tuple[Floats, Counts]:
+    """Outcomes that are counted together, so that each is expected often enough.
+
+    A pair (t1, t2) that is expected often enough is a cell of its own. All other pairs with its t1 are one more, or
+    belong to the rest if they are too rare; if even the rest is, it joins the smallest cell.
+
+    Args:
+        first: p(t1), [n_vocab].
+        second: p(t2 | t1), [n_vocab], for every t1 that is expected often enough.
+        pairs: what was drawn.
+
+    Returns:
+        The cells' probabilities, [n], which sum to 1, and how many pairs fell into each, [n].
+    """
+    least = LEAST_EXPECTED / len(pairs)
+    masses: dict[tuple[int | None, int | None], float] = {}
+    for t1, conditional in second.items():
+        joint = first[t1] * conditional
+        often = np.flatnonzero(joint >= least)
+        masses.update({(t1, int(t2)): float(joint[t2]) for t2 in often})
+        left = float(first[t1] - joint[often].sum())
+        if left >= least:
+            masses[t1, None] = left
+    rest = 1.0 - sum(masses.values())
+    name_of_rest: tuple[int | None, int | None] = (None, None)
+    if masses and rest < least:
+        name_of_rest = min(masses, key=masses.__getitem__)
+    masses[name_of_rest] = masses.get(name_of_rest, 0.0) + rest
+    drawn = collections.Counter(
+        next((key for key in ((t1, t2), (t1, None)) if key in masses), name_of_rest) for t1, t2 in pairs
+    )
+    probs = np.array(list(masses.values()))
+    return probs / probs.sum(), np.array([drawn[key] for key in masses])
