@@ -98,9 +98,9 @@ def bench_result(
             "command": "specllama bench -m target-f16.gguf -md draft.gguf --modes plain,block:4",
             "max_tokens": 128,
             "seed": None,
-            "notes": list(notes),
         },
         curves={"target": curve("target", TARGET_MS), "draft": curve("draft", DRAFT_MS)} if curves else {},
+        notes=list(notes),
         interrupted=interrupted,
     )
 

@@ -197,7 +197,7 @@ def test_prompts_that_do_not_fit_are_named(llm: Any) -> None:
     long = FakePrompt("long", "a", "x" * 129)
     result = run(llm, [long, *prompts("p")])  # n_ctx is 256, and the answer has 128 tokens
     assert [one.prompt_id for one in result.runs] == ["p", "p"]
-    assert any("long (257)" in note and "n_ctx=256" in note for note in result.settings["notes"])
+    assert any("long (257)" in note and "n_ctx=256" in note for note in result.notes)
     assert run(llm, [dataclasses.replace(long, text="x" * 128)]).runs
     with pytest.raises(ValueError, match=r"no prompt to measure: with answers of .*long \(257\)"):
         run(llm, [long])
@@ -229,24 +229,24 @@ def test_texts_are_compared_where_they_must_be_equal(
     llm.tokens_of = lambda options: [7, 8, 9, 10] if options.get("num_draft_tokens") == 0 else [7, 8, 0, 10]
     result = run(llm, prompts("p"), modes=["plain", "auto", "block:4"], **options)
     assert {one.mode: one.text_equal_to_plain for one in result.runs} == verdicts
-    noted = {note.split(":")[0] for note in result.settings["notes"] if "part from plain decoding's" in note}
+    noted = {note.split(":")[0] for note in result.notes if "part from plain decoding's" in note}
     assert noted == {mode.split(":")[0] for mode, verdict in verdicts.items() if verdict is False}
     if noted:
-        assert "auto: 1 of 1 texts part" in result.settings["notes"][0]
-        assert "p, at token 2" in result.settings["notes"][0]
+        assert "auto: 1 of 1 texts part" in result.notes[0]
+        assert "p, at token 2" in result.notes[0]
 
 
 def test_equal_texts_need_no_note(llm: Any) -> None:
     result = run(llm, prompts("p", "q"))
     assert [one.text_equal_to_plain for one in result.runs] == [True] * 4
     assert (result.summary[1].num_texts_equal, result.summary[1].num_texts_compared) == (2, 2)
-    assert result.settings["notes"] == []
+    assert result.notes == []
 
 
 def test_fallbacks_and_unequal_threads_are_noted(llm: Any, machine: dict[str, Any]) -> None:
     llm.changes = {"fallback_reason": "the draft is closed"}
     machine["target"]["n_threads_batch"] = 4
-    notes = run(llm, prompts("p", "q")).settings["notes"]
+    notes = run(llm, prompts("p", "q")).notes
     assert len(notes) == 2
     assert "the target has n_threads=2 but n_threads_batch=4" in notes[0]
     assert "auto decoded plainly in 2 of 2 runs (the first: p): the draft is closed" in notes[1]
@@ -255,7 +255,7 @@ def test_fallbacks_and_unequal_threads_are_noted(llm: Any, machine: dict[str, An
 @pytest.mark.parametrize(("slowest", "noted"), [(5.9, False), (6.1, True)])
 def test_a_busy_machine_is_noted(llm: Any, slowest: float, noted: bool) -> None:
     llm.seconds_of = lambda gamma: slowest if len(llm.calls) == 2 else 4.0  # of the first counted run, plain's
-    notes = run(llm, prompts("p", "q", "r")).settings["notes"]
+    notes = run(llm, prompts("p", "q", "r")).notes
     assert [note.startswith("plain decoding ran at 0.66 to 1.00 t/s") for note in notes] == [True] * noted
 
 
@@ -289,7 +289,7 @@ def test_runs_survive_an_interrupt(machine: dict[str, Any]) -> None:
         ("q", "auto", None),
     ]
     assert [(row.mode, row.num_prompts) for row in result.summary] == [("plain", 1), ("auto", 1)]
-    assert result.settings["notes"] == ["interrupted: 3 runs are missing (3 of 6 runs are done)"]
+    assert result.notes == ["interrupted: 3 runs are missing (3 of 6 runs are done)"]
     assert result.to_dict()["settings"]["interrupted"] is True
 
 
@@ -303,13 +303,13 @@ def test_runs_survive_an_interrupt_of_the_curves(llm: Any, monkeypatch: pytest.M
         bench.run()
     result = bench.result()
     assert (result.interrupted, len(result.runs), len(result.summary)) == (True, 2, 2)
-    assert result.settings["notes"] == ["interrupted: the costs of batches are missing (2 of 2 runs are done)"]
+    assert result.notes == ["interrupted: the costs of batches are missing (2 of 2 runs are done)"]
 
 
 def test_a_whole_result_is_not_interrupted(llm: Any) -> None:
     result = run(llm, prompts("p"))
     assert not result.interrupted
-    assert set(result.to_dict()) == {"runs", "summary", "machine", "settings", "curves"}
+    assert set(result.to_dict()) == {"runs", "summary", "machine", "settings", "curves", "notes"}
 
 
 # --- on models -------------------------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ def test_a_pair_that_cannot_speculate_is_noted(tiny_files: TinyFiles, make_llama
     with pytest.warns(FallbackWarning):
         llm = make_llama(tiny_files.recurrent, tiny_files.recurrent_draft)
     result = run(llm, PROMPTS[:1], max_tokens=8, curve=True)
-    notes = result.settings["notes"]
+    notes = result.notes
     assert any("auto decoded plainly in 1 of 1 runs" in note and "recurrent" in note for note in notes)
     assert result.curves == {}
     assert sum("no costs of batches" in note for note in notes) == 2

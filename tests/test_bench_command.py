@@ -109,7 +109,7 @@ def test_many_bad_lines_are_counted(line: list[str], tmp_path: Path, capsys: pyt
     path = tmp_path / "prompts.jsonl"
     path.write_text("\n".join([json.dumps(LINES[0]), *["[]"] * 30]), encoding="utf-8")
     assert cli.main([*line, "-o", "json"]) == 0
-    notes = json.loads(capsys.readouterr().out)["settings"]["notes"]
+    notes = json.loads(capsys.readouterr().out)["notes"]
     assert len(notes) == 11
     assert notes[-1] == "skipped 20 more lines (30 in all)"
 

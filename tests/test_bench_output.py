@@ -65,7 +65,6 @@ SETTINGS = {
     "verify": "auto",
     "prompts": {"code": 2, "story": 1},
     "num_runs": 12,
-    "notes": ["first note", "second note"],
 }
 
 
@@ -73,7 +72,7 @@ SETTINGS = {
 def result() -> BenchResult:
     runs = synthetic_bench.bench_runs(modes=("plain", "auto"), categories=("code", "story"))
     made = synthetic_bench.bench_result(runs)
-    return dataclasses.replace(made, machine=MACHINE, settings=SETTINGS)
+    return dataclasses.replace(made, machine=MACHINE, settings=SETTINGS, notes=["first note", "second note"])
 
 
 def cells(text: str) -> list[list[str]]:
@@ -170,7 +169,7 @@ def test_csv_is_the_summary(result: BenchResult) -> None:
 
 def test_json_is_everything(result: BenchResult) -> None:
     found = json.loads(to_json(result), parse_constant=pytest.fail)
-    assert set(found) == {"runs", "summary", "machine", "settings", "curves"}
+    assert set(found) == {"runs", "summary", "machine", "settings", "curves", "notes"}
     assert found == json.loads(json.dumps(result.to_dict()))
     wanted = "prompt_id category mode repeat speedup end_to_end_speedup text_equal_to_plain stats"
     assert set(wanted.split()) == set(found["runs"][0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -231,7 +232,7 @@ def test_markdown(line: list[str], tiny_files: TinyFiles, capsys: pytest.Capture
 def test_json(line: list[str], capsys: pytest.CaptureFixture[str], draft: list[str]) -> None:
     assert cli.main([*line, *draft, "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert list(found) == ["curves", "plans", "machine", "notes"]
+    assert set(found) == {"curves", "plans", "machine", "notes", "settings"}
     assert list(found["plans"]) == ["lookup"]
     assert [choice["acceptance_rate"] for choice in found["plans"]["lookup"]["choices"]] == [
         0.5,
@@ -283,6 +284,6 @@ def test_what_disturbed_the_measurement_is_left_out_and_said() -> None:
 def test_text_of_a_known_result(make_llama: MakeLlama) -> None:
     result = tune.run(make_llama(), repeats=1)
     plans = {"draft model": tune.Plan.of(LINEAR, DRAFT), "lookup": tune.Plan.of(FLAT, None)}
-    text = to_text(tune.TuneResult({"target": FLAT, "draft": DRAFT}, plans, result.machine, ()))
+    text = to_text(dataclasses.replace(result, curves={"target": FLAT, "draft": DRAFT}, plans=plans))
     assert "|      50% |       plain |   1.00x |     16 |   2.00x |" in text
     assert text.splitlines()[-1] == "Drafting pays: draft model, never; lookup, where more than 0% are accepted."

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from specllama.commands import arguments as common
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.commands.steps import Steps
     from specllama.evidence.bench import BenchResult, Plan, Run
-    from specllama.evidence.bench.gains import Call
+    from specllama.evidence.bench.gains import AgainstResult, Call
     from specllama.prompts import Prompt
+
+    _R = TypeVar("_R", BenchResult, AgainstResult)
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -124,9 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
             finally:
                 progress.stop()
                 if bench.runs:
-                    result = bench.result()
-                    signed = _signed(result.settings, arguments, problems)
-                    _write(dataclasses.replace(result, settings=signed), arguments)
+                    _write(_signed(bench.result(), arguments, problems), arguments)
     return 0
 
 
@@ -145,12 +145,11 @@ def _against(prompts: list[Prompt], problems: list[str], plan: Plan, arguments: 
         for problem in [*problems, "loading"]:
             progress.note(problem)
         try:
-            against.measure(_shown_in(progress, len(plan.modes) + 1), progress.note)
+            against.run(_shown_in(progress, len(plan.modes) + 1), progress.note)
         finally:
             progress.stop()
             if against.calls:
-                result = against.result()
-                result = dataclasses.replace(result, settings=_signed(result.settings, arguments, problems))
+                result = _signed(against.result(), arguments, problems)
                 text = result.to_markdown() if arguments.output == "md" else json.dumps(result.to_dict(), indent=2)
                 print(text, flush=True)
     return 0
@@ -171,14 +170,14 @@ def _shown_in(progress: Steps, num_modes: int) -> Callable[[Run | Call, int, int
     return on_run
 
 
-def _signed(settings: dict[str, Any], arguments: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
-    """The settings with the command that made a result. It is made to be published: no names of home folders."""
+def _signed(result: _R, arguments: argparse.Namespace, problems: list[str]) -> _R:
+    """The result with the command that made it. It is made to be published: no names of home folders."""
     from specllama.evidence.machine import without_home
 
     words: Sequence[str] = arguments.command_line
     command = " ".join(["specllama", *(_quoted(without_home(word)) for word in words)])
-    notes = [without_home(note) for note in [*problems, *settings["notes"]]]
-    return {"command": command, **settings, "notes": notes}
+    notes = [without_home(note) for note in [*problems, *result.notes]]
+    return dataclasses.replace(result, settings={"command": command, **result.settings}, notes=notes)
 
 
 def _quoted(word: str) -> str:
@@ -194,7 +193,7 @@ def _write(result: BenchResult, arguments: argparse.Namespace) -> None:
     if arguments.output in ("csv", "jsonl"):  # which have no place for these
         if result.curves:
             print(curves_table(result.curves), file=sys.stderr)
-        for note in result.settings["notes"]:
+        for note in result.notes:
             print(f"note: {note}", file=sys.stderr)
     if arguments.report is not None and result.summary:
         from specllama.evidence.bench import write_report

@@ -35,7 +35,7 @@ class SideError(RuntimeError):
 
 
 class Against:
-    """One comparison. What it has measured stays when `measure` is interrupted.
+    """One comparison. What it has measured stays when `run` is interrupted.
 
     Args:
         prompts: what to answer.
@@ -56,7 +56,7 @@ class Against:
         self._done = 0
         self.calls: list[Call] = []
 
-    def measure(self, on_call: OnCall, on_note: Callable[[str], None]) -> None:
+    def run(self, on_call: OnCall, on_note: Callable[[str], None]) -> AgainstResult:
         """Open both, warm them up, and do all calls.
 
         Raises:
@@ -85,6 +85,7 @@ class Against:
                     on_call(self.calls[-1], self._done, self._total)
         if not self.calls:
             raise ValueError(f"no prompt could be answered: {self._notes[0]}")
+        return self.result()
 
     def result(self) -> AgainstResult:
         """Everything so far."""
@@ -98,9 +99,15 @@ class Against:
             "seed": plan.seed,
             "sampling": plan.sampling,
             "prompts": dict(collections.Counter(prompt.category for prompt in self._prompts)),
-            "notes": [*self._notes, *notes],
         }
-        return AgainstResult(self.calls, gains(self.calls, greedy=plan.temperature == 0), self._machine, settings)
+        return AgainstResult(
+            calls=self.calls,
+            gains=gains(self.calls, greedy=plan.temperature == 0),
+            notes=[*self._notes, *notes],
+            settings=settings,
+            machine=self._machine,
+            interrupted=missing > 0,
+        )
 
 
 class _Side:

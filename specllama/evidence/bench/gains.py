@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
-from specllama.evidence.tables import machine_text, table
+from specllama.evidence.result import Result
+from specllama.evidence.tables import machine_text, notes_text, table
 
 from .result import ALL
 from .summary import interval
@@ -71,24 +71,15 @@ class Gain:
     """Answers that should have it, but for rounding: greedy ones."""
 
 
-@dataclasses.dataclass(frozen=True)
-class AgainstResult:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AgainstResult(Result):
     """Everything that was found."""
 
     calls: list[Call]
     """All answers, in the order in which they were made."""
     gains: list[Gain]
-    machine: dict[str, Any]
-    settings: dict[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {
-            "calls": [dataclasses.asdict(call) for call in self.calls],
-            "gains": [dataclasses.asdict(gain) for gain in self.gains],
-            "machine": self.machine,
-            "settings": self.settings,
-        }
+    notes: list[str]
+    """What a reader of the figures must know."""
 
     def to_markdown(self) -> str:
         """Machine, settings, a row for each mode and category, and notes."""
@@ -106,8 +97,8 @@ class AgainstResult:
         titles = "mode|category|prompts|t/s|llama_cpp t/s|gain|least|over plain|same text".split("|")
         parts.append(table(titles, [_cells(gain) for gain in self.gains], left=("mode", "category", "least")))
         parts.append(_EXPLANATION)
-        if settings["notes"]:
-            parts.append("\n".join(["Notes:", *(f"- {note}" for note in settings["notes"])]))
+        if self.notes:
+            parts.append(f"Notes:\n{notes_text(self.notes)}")
         return "\n\n".join(parts)
 
 

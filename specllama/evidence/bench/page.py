@@ -150,7 +150,7 @@ def _page(result: BenchResult, pictures: Sequence[_Picture], problems: Sequence[
     environment.filters.update(number=_number, percent=_percent, milliseconds=_milliseconds)
     template = resources.files("specllama.evidence.bench").joinpath("page.html.j2").read_text(encoding="utf-8")
     settings = dict(result.settings)
-    command, notes = settings.pop("command", None), settings.pop("notes", [])
+    command = settings.pop("command", None)
     categories = dict.fromkeys(row.category for row in result.summary if row.category != ALL)
     modes = dict.fromkeys(run.mode for run in result.runs)
     return environment.from_string(template).render(
@@ -158,7 +158,7 @@ def _page(result: BenchResult, pictures: Sequence[_Picture], problems: Sequence[
         models=[_model_name(result.machine.get(role)) for role in ("target", "draft")],
         interrupted=result.interrupted,
         num_runs=len(result.runs),
-        notes=[*notes, *problems],
+        notes=[*result.notes, *problems],
         best=_best(result),
         overall=[row for row in result.summary if row.category == ALL],
         categories={name: [row for row in result.summary if row.category == name] for name in categories},

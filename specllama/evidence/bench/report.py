@@ -30,8 +30,8 @@ def to_markdown(result: BenchResult) -> str:
     parts += [_settings(settings), _summary(result.summary)]
     if result.curves:
         parts.append(curves_table(result.curves))
-    if settings["notes"]:
-        parts.append(f"Notes:\n{notes_text(settings['notes'])}")
+    if result.notes:
+        parts.append(f"Notes:\n{notes_text(result.notes)}")
     return "\n\n".join(parts)
 
 

@@ -78,7 +78,7 @@ class Row(Data):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchResult(Result):
-    """Everything a benchmark found. ``notes`` among the settings are what a reader of the figures must know."""
+    """Everything a benchmark found."""
 
     runs: list[Run]
     """All answers, in the order in which they were made."""
@@ -86,3 +86,5 @@ class BenchResult(Result):
     """A row for each mode and category, and one for each mode over all prompts."""
     curves: dict[str, CostCurve] = dataclasses.field(default_factory=dict)
     """What a batch of n tokens costs, by model: ``target``, ``draft``."""
+    notes: list[str] = dataclasses.field(default_factory=list)
+    """What a reader of the figures must know."""

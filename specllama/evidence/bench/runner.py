@@ -124,7 +124,8 @@ class Bench:
             runs=runs,
             summary=summarise(runs),
             machine=machine,
-            settings=self._settings(self._notes(runs, machine)),
+            settings=self._settings(),
+            notes=self._notes(runs, machine),
             curves=dict(self._curves),
             interrupted=not self._finished,
         )
@@ -180,7 +181,7 @@ class Bench:
             found.append(f"interrupted: {what} are missing ({len(runs)} of {self.num_runs} runs are done)")
         return [*self._skipped, *(note for note in found if note)]
 
-    def _settings(self, notes: list[str]) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         plan = self._plan
         return {
             "modes": [mode.name for mode in plan.modes],
@@ -194,7 +195,6 @@ class Bench:
             "verify": self._llm.verify,
             "prompts": dict(collections.Counter(prompt.category for prompt, _ in self._prompts)),
             "num_runs": self.num_runs,
-            "notes": notes,
         }
 
 

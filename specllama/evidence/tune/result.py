@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from specllama.cost_curve import CostCurve
 from specllama.evidence.bench.rounds import round_cost
-from specllama.evidence.result import Data
+from specllama.evidence.result import Data, Result
 
 ACCEPTANCE_RATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _PRECISION = 1e-4  # of the break-even rate
@@ -57,22 +56,20 @@ class Plan(Data):
         return cls(tuple(_best(rate, costs) for rate in rates), _break_even(costs))
 
 
-@dataclasses.dataclass(frozen=True)
-class TuneResult(Data):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TuneResult(Result):
     """Costs of batches, and the plans that they imply.
 
     Attributes:
         curves: T(n) of the ``"target"`` and, if a model drafts, of the ``"draft"``. From the command line also
             that of the ``"target, kernels off"``, where specllama's kernels multiply its weights.
         plans: for ``"draft model"``, if there is one, and for ``"lookup"``.
-        machine: what it was measured on, see ``describe_machine``.
         notes: that a curve could not be kept, or that the machine was not idle.
     """
 
     curves: Mapping[str, CostCurve]
     plans: Mapping[str, Plan]
-    machine: Mapping[str, Any]
-    notes: tuple[str, ...]
+    notes: list[str]
 
 
 def _best(rate: float, costs: Mapping[int, float]) -> Choice:

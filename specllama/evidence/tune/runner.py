@@ -54,7 +54,13 @@ def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgr
             notes += [on_noise(curves[role]), _keep(model, undisturbed(curves[role]))]
         llm.reset()
         llm.engine.own.restore_costs()
-    return TuneResult(curves, _plans(curves), describe_machine(llm), tuple(note for note in notes if note))
+    return TuneResult(
+        curves=curves,
+        plans=_plans(curves),
+        notes=[note for note in notes if note],
+        settings={"repeats": repeats, "n_past": n_past},
+        machine=describe_machine(llm),
+    )
 
 
 def undisturbed(curve: CostCurve) -> CostCurve:
