@@ -71,13 +71,6 @@ def test_programs(text: str, outcome: str) -> None:
     assert sandbox.run_tests(program(PROMPT, text), "around").outcome == outcome
 
 
-def test_the_signature_must_be_that_of_the_task() -> None:
-    assert len(program(PROMPT, WHOLE)) == 3
-    assert len(program(PROMPT, "async def around(x): pass")) == 3
-    assert len(program(PROMPT, "def around2(x): pass")) == 2
-    assert len(program(PROMPT, "# def around(x)")) == 2
-
-
 @pytest.mark.parametrize("key", ["prompt", "entry_point", "test"])
 def test_what_is_no_task(key: str) -> None:
     task = {name: value for name, value in TASK.items() if name != key}
