@@ -29,7 +29,6 @@ NOT_FOR_USERS = {
     "specllama/backend/trial.py: RuntimeError": "for who writes a trial",
     "specllama/models/gguf_values.py: ValueError": "llama.cpp refuses such a file, too: its header is explained then",
     "specllama/server/errors.py: error": "the log's heading of a traceback",
-    "problems:  with seed …": "part of where a text differs",
     "_notes: the costs of batches": "part of 'interrupted: … are missing'",
     "cpp/bindings/test/": "the tests' way into the mathematics, of no use to anybody else",
     "C++: Drafter": "documentation",

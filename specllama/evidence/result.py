@@ -60,9 +60,9 @@ def total(generations: Iterable[Stats]) -> Stats:
         sums[name] = tuple(map(sum, itertools.zip_longest(*values, fillvalue=0))) if is_list else sum(values)
     return Stats(
         **sums,
-        acceptance_rate=_ratio(sums["num_accepted_tokens"], sums["num_draft_tokens"]),
-        mean_acceptance_length=1.0 + _ratio(sums["num_accepted_tokens"], sums["num_drafts"]),
-        tokens_per_second=_ratio(sums["num_tokens"], sums["total_seconds"] - sums["prompt_seconds"]),
+        acceptance_rate=ratio(sums["num_accepted_tokens"], sums["num_draft_tokens"]),
+        mean_acceptance_length=1.0 + ratio(sums["num_accepted_tokens"], sums["num_drafts"]),
+        tokens_per_second=ratio(sums["num_tokens"], sums["total_seconds"] - sums["prompt_seconds"]),
         fallback_reason=next((run.fallback_reason for run in runs if run.fallback_reason), None),
     )
 
@@ -76,5 +76,6 @@ _SUMMED = [
 ]
 
 
-def _ratio(numerator: float, denominator: float) -> float:
+def ratio(numerator: float, denominator: float) -> float:
+    """The quotient; 0.0 where there is nothing to divide by."""
     return numerator / denominator if denominator > 0 else 0.0

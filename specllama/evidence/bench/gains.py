@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from specllama.evidence.result import Result
 from specllama.evidence.tables import machine_text, notes_text, table
 
 from .result import ALL
-from .summary import interval
+from .summary import by_prompt, interval
 
 THEIRS = "llama_cpp"
 """The other class, as a mode is called."""
@@ -136,8 +136,10 @@ def gains(calls: Iterable[Call], *, greedy: bool) -> list[Gain]:
 
 
 def _gain(name: str, category: str, turns: list[dict[str, Call]], greedy: bool) -> Gain:
-    ratios = _by_prompt(turns, lambda turn: turn[name].tokens_per_second / turn[THEIRS].tokens_per_second)
-    over_plain = _by_prompt(turns, lambda turn: turn[name].tokens_per_second / turn["plain"].tokens_per_second)
+    rates = [(turn[THEIRS].prompt_id, {mode: call.tokens_per_second for mode, call in turn.items()}) for turn in turns]
+    ratios, over_plain = (
+        by_prompt((prompt, of_turn[name] / of_turn[base]) for prompt, of_turn in rates) for base in (THEIRS, "plain")
+    )
     values = np.array(list(ratios.values()))
     low, high = interval(values)
     least = min(ratios, key=ratios.__getitem__)
@@ -156,14 +158,6 @@ def _gain(name: str, category: str, turns: list[dict[str, Call]], greedy: bool) 
         num_texts_equal=sum(turn[name].text == turn[THEIRS].text for turn in turns) if greedy else 0,
         num_texts_compared=len(turns) if greedy else 0,
     )
-
-
-def _by_prompt(turns: list[dict[str, Call]], value: Callable[[dict[str, Call]], float]) -> dict[str, float]:
-    """The mean over the repeats of each prompt."""
-    found: dict[str, list[float]] = {}
-    for turn in turns:
-        found.setdefault(turn[THEIRS].prompt_id, []).append(value(turn))
-    return {prompt: sum(repeats) / len(repeats) for prompt, repeats in found.items()}
 
 
 def _rate(calls: list[Call]) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from specllama.evidence.result import total
+from specllama.evidence.result import ratio, total
 
 from .result import ALL, Row, Run
 
@@ -48,13 +48,13 @@ def interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _row(mode: str, category: str, runs: list[Run]) -> Row:
-    speedups = _by_prompt(runs, [run.speedup or 0.0 for run in runs])
-    end_to_end = _by_prompt(runs, [run.end_to_end_speedup or 0.0 for run in runs])
+    speedups = by_prompt((run.prompt_id, run.speedup or 0.0) for run in runs)
+    end_to_end = by_prompt((run.prompt_id, run.end_to_end_speedup or 0.0) for run in runs)
     values = np.array(list(speedups.values()))
     low, high = interval(values)
     worst = min(speedups, key=speedups.__getitem__)
     stats = total(run.stats for run in runs)
-    generating = max(stats.total_seconds - stats.prompt_seconds, 1e-9)
+    generating = stats.total_seconds - stats.prompt_seconds
     compared = [run.text_equal_to_plain for run in runs if run.text_equal_to_plain is not None]
     return Row(
         mode=mode,
@@ -69,9 +69,9 @@ def _row(mode: str, category: str, runs: list[Run]) -> Row:
         end_to_end_mean=float(np.mean(list(end_to_end.values()))),
         acceptance_rate=stats.acceptance_rate,
         mean_acceptance_length=stats.mean_acceptance_length,
-        draft_share=stats.draft_seconds / generating,
-        verify_share=stats.verify_seconds / generating,
-        sample_share=stats.sample_seconds / generating,
+        draft_share=ratio(stats.draft_seconds, generating),
+        verify_share=ratio(stats.verify_seconds, generating),
+        sample_share=ratio(stats.sample_seconds, generating),
         worst_prompt=worst,
         worst_speedup=speedups[worst],
         num_texts_equal=sum(compared),
@@ -79,9 +79,9 @@ def _row(mode: str, category: str, runs: list[Run]) -> Row:
     )
 
 
-def _by_prompt(runs: list[Run], values: list[float]) -> dict[str, float]:
-    """The mean over the repeats of each prompt."""
+def by_prompt(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The mean over the repeats of each prompt, whose names stand beside the values."""
     found: dict[str, list[float]] = {}
-    for run, value in zip(runs, values, strict=True):
-        found.setdefault(run.prompt_id, []).append(value)
+    for prompt, value in values:
+        found.setdefault(prompt, []).append(value)
     return {prompt: sum(repeats) / len(repeats) for prompt, repeats in found.items()}

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from specllama.llama import Llama
     from specllama.stats import Stats
 
-_NEUTRAL = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+PENALTIES = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+"""With the values that leave all tokens as they are."""
 
 
 class Loop:
@@ -37,7 +38,7 @@ class Loop:
         """The chain, as the native code has it."""
         self.chain: dict[str, Any] = {**request.sampling, "logit_bias": request.logit_bias}
         """The same in full, llama_cpp's defaults among it."""
-        self.has_penalties = any(self.chain[name] != value for name, value in _NEUTRAL.items())
+        self.has_penalties = any(self.chain[name] != value for name, value in PENALTIES.items())
         """Whether the choice of a token depends on those generated before it in the same call."""
 
     def request(self, tokens: Sequence[int], rule: str, seed: int) -> Request:

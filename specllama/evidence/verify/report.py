@@ -8,18 +8,11 @@ from specllama.evidence.tables import models_text, notes_text, table
 from specllama.stats import Stats
 
 from .batches import NUM_ROWS
+from .loop import PENALTIES
 from .result import Difference, SamplingTest, TextComparison, VerifyResult
 from .rounding import SAFETY
 
-_NEUTRAL = {
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "typical_p": 1.0,
-    "repeat_penalty": 1.0,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-}
+_NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, **PENALTIES}
 
 
 def to_text(result: VerifyResult) -> str:
@@ -55,11 +48,7 @@ def _texts(result: VerifyResult) -> str:
         ]
         for text in result.texts
     ]
-    lines = [
-        f"  {text.prompt_id}, {text.mode}{'' if text.seed is None else f' {text.seed}'}: {_difference(difference)}"
-        for text in result.texts
-        for difference in text.differences
-    ]
+    lines = [f"  {text.name}: {_difference(found)}" for text in result.texts for found in text.differences]
     parts = ["Texts with the draft against those without it, token by token", table(titles, rows, left=titles[:2])]
     if lines:
         explanation = (
@@ -90,29 +79,14 @@ def _text_verdict(text: TextComparison) -> str:
 
 
 def _difference(difference: Difference) -> str:
-    words = [
-        "the end" if token is None else repr(text)
-        for token, text in (
-            (difference.plain, difference.plain_text),
-            (difference.drafted, difference.drafted_text),
-        )
-    ]
-    where = f"token {difference.index} is {words[0]} without the draft and {words[1]} with it"
+    plain = "the end" if difference.plain is None else repr(difference.plain_text)
+    drafted = "the end" if difference.drafted is None else repr(difference.drafted_text)
+    where = f"token {difference.index} is {plain} without the draft and {drafted} with it"
     if difference.plain is None or difference.drafted is None:
         return where
-    gaps = [
-        f"{name} {_gap(gap)}"
-        for name, gap in (("without", difference.plain_gap), ("with", difference.drafted_gap))
-        if gap != 0.0
-    ]
-    if len(gaps) == 1 and difference.plain_gap == 0.0:
-        gaps = [_gap(difference.drafted_gap)]
+    gap = "infinite" if difference.gap is None else f"{difference.gap:.2g}"
     verdict = "a near-tie" if difference.near_tie else "NOT a near-tie"
-    return f"{where}: gap {' and '.join(gaps)}, rounding {difference.rounding:.2g}: {verdict}"
-
-
-def _gap(gap: float | None) -> str:
-    return "infinite" if gap is None else f"{gap:.2g}"
+    return f"{where}: gap {gap}, rounding {difference.rounding:.2g}: {verdict}"
 
 
 def _sampling(result: VerifyResult) -> str:

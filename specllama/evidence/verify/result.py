@@ -80,12 +80,16 @@ class TextComparison(Verdict):
     """Of all generations of the loop that are looked at here."""
 
     @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"{self.mode} text of {self.prompt_id}" + ("" if self.seed is None else f" with seed {self.seed}")
+
+    @property
     def problems(self) -> list[str]:
         """Why it failed; empty if the texts are the same but for near-ties."""
         found = [difference for difference in self.differences if not difference.near_tie]
-        where = f"{self.mode} text of {self.prompt_id}" + ("" if self.seed is None else f" with seed {self.seed}")
         reasons = [f"token {difference.index} is another one, and rounding does not explain it" for difference in found]
-        return [f"{where}: {reason}" for reason in [*_fallbacks(self.stats), *reasons]]
+        return [f"{self.name}: {reason}" for reason in [*_fallbacks(self.stats), *reasons]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
