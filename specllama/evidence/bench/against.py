@@ -6,7 +6,6 @@ specllama's does so in each mode: `plain` shows what its kernels gain, `auto` wh
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import json
@@ -89,22 +88,13 @@ class Against:
 
     def result(self) -> AgainstResult:
         """Everything so far."""
-        plan = self._plan
         missing = self._total - self._done
         notes = [f"interrupted: {missing} of {self._total} calls are missing"] if missing else []
-        settings = {
-            "max_tokens": plan.max_tokens,
-            "repeat": plan.repeat,
-            "temperature": plan.temperature,
-            "seed": plan.seed,
-            "sampling": plan.sampling,
-            "prompts": dict(collections.Counter(prompt.category for prompt in self._prompts)),
-        }
         return AgainstResult(
             calls=self.calls,
-            gains=gains(self.calls, greedy=plan.temperature == 0),
+            gains=gains(self.calls, greedy=self._plan.temperature == 0),
             notes=[*self._notes, *notes],
-            settings=settings,
+            settings=self._plan.settings(self._prompts),
             machine=self._machine,
             interrupted=missing > 0,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from specllama.engine.options import NumDraftTokens, checked_num_draft_tokens, checked_seed
 from specllama.engine.rules import VERIFY
 from specllama.evidence.plan import require_at_least
+from specllama.prompts import Prompt
 
 _FORMS = f"plain, auto, RULE or RULE:GAMMA, as in block:4, where RULE is one of {', '.join(VERIFY)}"
 
@@ -121,3 +123,8 @@ class Plan:
         seed = None if self.seed is None else self.seed + repeat
         lengths = {"max_tokens": self.max_tokens, "temperature": self.temperature, "seed": seed}
         return {**self.sampling, **lengths, **mode.options()}
+
+    def settings(self, prompts: Iterable[Prompt]) -> dict[str, Any]:
+        """What a result says of this plan and of the prompts that are used."""
+        counts = collections.Counter(prompt.category for prompt in prompts)
+        return {**dataclasses.asdict(self), "modes": [mode.name for mode in self.modes], "prompts": dict(counts)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -182,18 +181,11 @@ class Bench:
         return [*self._skipped, *(note for note in found if note)]
 
     def _settings(self) -> dict[str, Any]:
-        plan = self._plan
         return {
-            "modes": [mode.name for mode in plan.modes],
-            "repeat": plan.repeat,
-            "max_tokens": plan.max_tokens,
-            "temperature": plan.temperature,
-            "seed": plan.seed,
-            "sampling": plan.sampling,
+            **self._plan.settings([prompt for prompt, _ in self._prompts]),
             "drafter": None if self._llm.engine.draft is None else self._llm.engine.draft.label,
             "num_draft_tokens": self._llm.num_draft_tokens,
             "verify": self._llm.verify,
-            "prompts": dict(collections.Counter(prompt.category for prompt, _ in self._prompts)),
             "num_runs": self.num_runs,
         }
 
