@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import dataclasses
 import errno
 import importlib
 import math
@@ -16,36 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import specllama
 from specllama.evidence.result import total
-from specllama.stats import Stats
 
-from .captions import figure_captions
 from .result import ALL, BenchResult
 from .rounds import Prediction
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from .pictures import Picture
 
 _NEEDED = ("matplotlib", "jinja2")
-_FIGURES = {
-    "speedup": "Speedup by category",
-    "acceptance": "Acceptance by position in the draft",
-    "round_time": "Where the time of a round goes",
-    "cost_curves": "What a batch of n tokens costs",
-    "prediction": "Predicted and measured speedup",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Picture:
-    name: str
-    title: str
-    caption: str
-    alt: str
-    png: bytes
-
-    @property
-    def base64(self) -> str:
-        return base64.b64encode(self.png).decode("ascii")
 
 
 def require_plotting() -> None:
@@ -87,17 +63,19 @@ def write_report(result: BenchResult, folder: Path) -> Path:
     """
     require_plotting()
     require_folder(folder)
+    from .pictures import pictures_of
+
     prediction = Prediction.of(result)
-    rounds = _rounds_by_mode(result)
-    pictures = _draw(result, rounds, prediction)
-    page = _page(result, pictures, prediction.problems)
+    modes = dict.fromkeys(run.mode for run in result.runs)
+    rounds = {mode: total(run.stats for run in result.runs if run.mode == mode) for mode in modes}
+    pictures = pictures_of(result, rounds, prediction)
+    page = _page(result, [picture for picture in pictures if picture.png is not None], prediction.problems)
     path = folder / "report.html"
     with _explained(folder):
-        drawn = {picture.name: picture.png for picture in pictures}
-        for name in _FIGURES:
-            file = folder / f"{name}.png"
-            if name in drawn:
-                file.write_bytes(drawn[name])
+        for picture in pictures:
+            file = folder / f"{picture.name}.png"
+            if picture.png is not None:
+                file.write_bytes(picture.png)
             else:
                 file.unlink(missing_ok=True)
         path.write_text(page, encoding="utf-8", errors="replace")  # JSON can smuggle in half a character
@@ -113,33 +91,7 @@ def _explained(folder: Path) -> Iterator[None]:
         raise type(error)(f"cannot write the report into {folder} ({why}): name another folder") from error
 
 
-def _rounds_by_mode(result: BenchResult) -> dict[str, Stats]:
-    modes = dict.fromkeys(run.mode for run in result.runs)
-    return {mode: total(run.stats for run in result.runs if run.mode == mode) for mode in modes}
-
-
-def _draw(result: BenchResult, rounds: Mapping[str, Stats], prediction: Prediction) -> list[_Picture]:
-    from . import plots
-    from .plot_style import mode_styles, png, report_style
-
-    styles = mode_styles(list(rounds))
-    captions = figure_captions(result, rounds, prediction)
-    with report_style():
-        figures: dict[str, Figure | None] = {
-            "speedup": plots.speedup_figure(result.summary, styles),
-            "acceptance": plots.acceptance_figure(rounds, styles),
-            "round_time": plots.round_time_figure(rounds),
-            "cost_curves": plots.cost_figure(result.curves),
-            "prediction": plots.prediction_figure(prediction.points, styles),
-        }
-        return [
-            _Picture(name, _FIGURES[name], *captions[name], png(figure))
-            for name, figure in figures.items()
-            if figure is not None
-        ]
-
-
-def _page(result: BenchResult, pictures: Sequence[_Picture], problems: Sequence[str]) -> str:
+def _page(result: BenchResult, pictures: Sequence[Picture], problems: Sequence[str]) -> str:
     import jinja2
 
     from .plot_style import mode_styles

@@ -68,8 +68,10 @@ def new_figure(height: float) -> Figure:
     return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
-def png(figure: Figure) -> bytes:
-    """The figure as a PNG file."""
+def png(figure: Figure | None) -> bytes | None:
+    """The figure as a PNG file, if there is one."""
+    if figure is None:
+        return None
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=_DPI, metadata={"Software": None})
     return file.getvalue()
