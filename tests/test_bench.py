@@ -35,7 +35,8 @@ class FakeLlama:
     num_draft_tokens = 5
     verify = "auto"
     draft_model = object()
-    session = types.SimpleNamespace(draft=types.SimpleNamespace(label="a draft"), models={"target": None})
+    engine = types.SimpleNamespace(draft=types.SimpleNamespace(label="a draft"))
+    models = types.MappingProxyType({"target": None})
 
     def __init__(self, before: Callable[[int], None] = lambda count: None) -> None:
         self.calls: list[dict[str, Any]] = []
