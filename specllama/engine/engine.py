@@ -18,7 +18,6 @@ from specllama.stats import Stats
 from .account import Account
 from .drafts import TEXT_DRAFTERS, Draft, FunctionDraft, ModelDraft, TextDraft
 from .generation import Generation
-from .limits import LARGEST_INT
 from .listener import SILENT, Listener
 from .model import Model, token_ids
 from .opening import open_model
@@ -183,7 +182,7 @@ class Engine:
             stopping_criteria=stopping_criteria,
             constraint=constraint,
             wants_logits=wants_logits,
-            max_tokens=LARGEST_INT if max_tokens is None else max_tokens,
+            max_tokens=max(0, self.model.n_ctx - len(tokens)) if max_tokens is None else max_tokens,
             listener=listener,
         )
 

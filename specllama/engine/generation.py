@@ -75,6 +75,9 @@ class Generation(Iterator[int]):
         """
         if self._is_closed:
             raise StopIteration
+        if self._end - self._prompt_size >= self._request.max_tokens:
+            self.close()
+            raise StopIteration
         try:
             with self._slot.exclusive():
                 if not self.has_begun:
