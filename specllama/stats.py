@@ -52,8 +52,6 @@ class Stats:
     """Mean of sum_x min(p(x), q(x)) over ``num_reached_tokens``: what rejection sampling accepts of a token."""
     argmax_acceptance: float = 0.0
     """Mean of p(argmax q) over the same: what drafting greedily and matching the target's sample would accept."""
-    draft_vocabulary: float = 0.0
-    """Among how many tokens the draft model chose, in the mean of those that it drafted; 0.0 if it drafted none."""
     prompt_seconds: float = 0.0
     """Decoding of the prompt, by target and draft."""
     draft_seconds: float = 0.0
@@ -80,6 +78,8 @@ class Stats:
     """Tokens that the target decoded, prompt included."""
     num_draft_tokens_decoded: int = 0
     """Tokens that the draft model decoded, prompt included."""
+    draft_vocabulary: float = 0.0
+    """Among how many tokens the draft model chose, in the mean of those that it drafted; 0.0 if it drafted none."""
     per_drafter: Mapping[str, DrafterStats] = dataclasses.field(default_factory=dict)
     """The same counters for each way of drafting that was used: ``model``, ``lookup``, ``bigram``, ``function``,
     and ``grammar`` for tokens that a grammar forces."""

@@ -32,12 +32,12 @@ MORE = {"DRY": {"dry_multiplier": 2.0, "dry_allowed_length": 1}}
 """Of the core's alone."""
 
 
-def list_of(tokens: Sequence[int], n_vocab: int = N_VOCAB) -> _test.TokenList:
-    return _test.TokenList(n_vocab, np.array(tokens, dtype=np.int32))
+def list_of(tokens: Sequence[int], n_vocab: int = N_VOCAB) -> _core.TokenList:
+    return _core.TokenList(n_vocab, np.array(tokens, dtype=np.int32))
 
 
-def tokens_of(listed: _test.TokenList) -> list[int]:
-    return [token for token in range(N_VOCAB) if listed.place_of(token) is not None]
+def tokens_of(listed: _core.TokenList) -> list[int]:
+    return [token for token in range(N_VOCAB) if token // 16 in listed.groups]
 
 
 def params_of(chain: ref.Chain, name: str = "") -> _core.SamplerParams:

@@ -29,11 +29,11 @@ Rows = npt.NDArray[np.float32]
 class Context:
     """A llama_context of a model, with room for some sequences."""
 
-    def __init__(self, llama: llama_cpp.Llama, num_sequences: int = 3) -> None:
+    def __init__(self, llama: llama_cpp.Llama, num_sequences: int = 3, n_threads: int = 1) -> None:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = N_CTX * num_sequences, N_BATCH, N_BATCH
         params.n_seq_max = num_sequences
-        params.n_threads = params.n_threads_batch = 1
+        params.n_threads = params.n_threads_batch = n_threads
         self._context = llama_cpp.llama_init_from_model(llama._model.model, params)
         address = ctypes.cast(self._context, ctypes.c_void_p).value
         assert address is not None

@@ -29,11 +29,20 @@ const char * name_of(Rollback rollback) {
     return "none";
 }
 
-void decode(Sequence & self, const Tokens & tokens, std::size_t first_output) {
+TokenList make_list(std::size_t n_vocab, const Tokens & tokens) {
+    TokenList list(n_vocab);
+    for (const int32_t token : to_vector(tokens)) {
+        list.add(token);
+    }
+    return list;
+}
+
+// listed: None for all. It stays as it is meanwhile.
+void decode(Sequence & self, const Tokens & tokens, std::size_t first_output, const TokenList * listed) {
     const std::vector<int32_t> added = to_vector(tokens);
     const py::gil_scoped_release release;
     const Decoder::Use in_use(self.decoder());
-    const Sequence::Addition addition{&self, added.data(), added.size(), first_output};
+    const Sequence::Addition addition{&self, added.data(), added.size(), first_output, listed};
     Sequence::decode_together(&addition, 1);
 }
 
@@ -42,6 +51,9 @@ Row logits(Sequence & self, std::size_t i) {
 }
 
 void bind_decoder_class(py::module_ & module) {
+    py::class_<TokenList>(module, "TokenList", "Some tokens of a vocabulary, in whole groups of 16 neighbours.")
+        .def(py::init(&make_list), py::arg("n_vocab"), py::arg("tokens"))
+        .def_property_readonly("groups", [](const TokenList & self) { return to_array(self.groups()); });
     py::class_<Decoder, std::shared_ptr<Decoder>>(module, "Decoder", "One llama_context.")
         .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name, std::size_t n_ctx) {
                  return std::make_shared<Decoder>(std::move(api), at_address<llama_context>(context), std::move(name),
@@ -96,7 +108,7 @@ void bind_sequence_class(py::module_ & module) {
                  const Decoder::Use in_use(self.decoder());
                  self.save(1);
              })
-        .def("decode", &decode, py::arg("tokens"), py::arg("first_output"))
+        .def("decode", &decode, py::arg("tokens"), py::arg("first_output"), py::arg("listed") = py::none())
         .def("logits", &logits, py::arg("i"));
 }
 

@@ -11,8 +11,8 @@ namespace {
 constexpr std::size_t kLine = 64;  // bytes of a cache line
 
 struct Shared {
-    std::atomic<int64_t> next;  // the first panel that nobody has taken, of those that are wanted
-    const WantedPanels * wanted;
+    std::atomic<int64_t> next{0};  // the first panel that nobody has taken, of those that are wanted
+    const WantedPanels * wanted = nullptr;
 };
 static_assert(sizeof(Shared) <= kLine);
 

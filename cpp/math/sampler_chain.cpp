@@ -84,7 +84,7 @@ private:
         set(place, logit - (count * params.frequency_penalty + params.presence_penalty));
     }
 
-    const TokenList * listed_;
+    const TokenList * listed_ = nullptr;
     float * logits_;
     std::size_t n_;
     std::vector<std::pair<float *, float>> saved_;

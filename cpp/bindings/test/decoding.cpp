@@ -2,7 +2,6 @@
 #include <pybind11/stl.h>
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "bindings/arrays.hpp"
@@ -20,15 +19,13 @@ struct Part {
     std::shared_ptr<Sequence> sequence;
     std::vector<int32_t> tokens;
     std::size_t first_output;
-    std::optional<TokenList> listed;
 };
 
 void decode_together(const std::vector<Part> & parts) {
     std::vector<Sequence::Addition> additions;
     additions.reserve(parts.size());
     for (const Part & part : parts) {
-        additions.push_back({part.sequence.get(), part.tokens.data(), part.tokens.size(), part.first_output,
-                             part.listed ? &*part.listed : nullptr});
+        additions.push_back({part.sequence.get(), part.tokens.data(), part.tokens.size(), part.first_output});
     }
     const Decoder::Use in_use(parts.at(0).sequence->decoder());
     Sequence::decode_together(additions.data(), additions.size());
@@ -38,14 +35,12 @@ void decode_together(const std::vector<Part> & parts) {
 
 void bind_decoding_for_tests(py::module_ & module) {
     py::class_<Part>(module, "Part", "Tokens to be decoded behind those that a sequence holds.")
-        .def(py::init([](std::shared_ptr<Sequence> sequence, const Tokens & tokens, std::size_t first_output,
-                         const std::optional<TokenList> & listed) {
-                 return Part{std::move(sequence), to_vector(tokens), first_output, listed};
+        .def(py::init([](std::shared_ptr<Sequence> sequence, const Tokens & tokens, std::size_t first_output) {
+                 return Part{std::move(sequence), to_vector(tokens), first_output};
              }),
-             py::arg("sequence"), py::arg("tokens"), py::arg("first_output"), py::arg("listed") = py::none());
-    module.def(
-        "decode_together", &decode_together, py::arg("parts"), ReleaseGil(),
-        "Decodes them in one batch, with logits from each one's first_output on: all, or those that are listed.");
+             py::arg("sequence"), py::arg("tokens"), py::arg("first_output"));
+    module.def("decode_together", &decode_together, py::arg("parts"), ReleaseGil(),
+               "Decodes them in one batch, with logits from each one's first_output on.");
     module.def("num_generating", &Scheduler::num_generating, py::arg("scheduler"), "Texts in the rounds, now.");
     module.def("num_drawing", &Scheduler::num_drawing, py::arg("scheduler"),
                "Texts that take part in the draft's batches, now.");

@@ -1,11 +1,10 @@
-// Lists of tokens, and what the sampler chain makes of the logits of these alone.
+// What the sampler chain makes of the logits of listed tokens alone, and whether no others are computed.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <memory>
 #include <vector>
 
-#include "bindings/arrays.hpp"
 #include "bindings/test/parts.hpp"
 #include "llama/decoder.hpp"
 #include "math/sampler_chain.hpp"
@@ -18,14 +17,6 @@ namespace specllama {
 namespace {
 
 using Logits = py::array_t<float, py::array::c_style | py::array::forcecast>;
-
-TokenList make_list(std::size_t n_vocab, const Tokens & tokens) {
-    TokenList list(n_vocab);
-    for (const int32_t token : to_vector(tokens)) {
-        list.add(token);
-    }
-    return list;
-}
 
 // Of logits [n], which may be fewer than the list's vocabulary has.
 Distribution listed_distribution(const Logits & logits, const TokenList & listed, const SamplerParams & params,
@@ -53,11 +44,6 @@ const char * skipping(const Decoder & decoder) {
 }  // namespace
 
 void bind_token_lists_for_tests(py::module_ & module) {
-    py::class_<TokenList>(module, "TokenList", "Some tokens of a vocabulary, in whole groups.")
-        .def(py::init(&make_list), py::arg("n_vocab"), py::arg("tokens"))
-        .def_property_readonly("groups", [](const TokenList & self) { return to_array(self.groups()); })
-        .def("token", &TokenList::token, py::arg("place"))
-        .def("place_of", &TokenList::place_of, py::arg("token"));
     module.def("listed_distribution", &listed_distribution, py::arg("logits"), py::arg("listed"), py::arg("params"),
                py::arg("recent") = std::vector<int32_t>(), py::arg("constraint") = nullptr,
                "What the sampler chain makes of the listed tokens' logits, taken out of those of all [n].");
