@@ -54,7 +54,7 @@ def test_calls_by_turns(line: list[str], make_base: MakeBase, tiny_files: TinyFi
     ]
     assert all(row["num_texts_equal"] == row["num_texts_compared"] > 0 for row in found["gains"])
     assert found["machine"]["draft"] is not None
-    assert found["settings"]["notes"] == []
+    assert found["notes"] == []
     assert found["settings"]["command"].startswith("specllama bench --against llama_cpp")
 
 
@@ -82,7 +82,7 @@ def test_what_is_measured_is_printed_when_it_is_interrupted(line: list[str]) -> 
     assert (process.returncode, err.splitlines()[-1]) == (130, "specllama: interrupted")
     found = json.loads(out)
     assert found["gains"]
-    assert found["settings"]["notes"][-1].startswith("interrupted: ")
+    assert found["notes"][-1].startswith("interrupted: ")
 
 
 def test_what_cannot_be(line: list[str], tiny_files: TinyFiles) -> None:
