@@ -72,7 +72,7 @@ echo "sanitize: both planted errors were found; $overlay is instrumented"
 left_out=(abi_headers assertions bench_output bench_summary catalog cmake_args compatibility cost_cache docs fetch hub
     prompts product_trial replay report_prediction server_auth server_hosts server_schemas server_sizes structure tables
     troubleshooting amx batch_continues batch_files bench_against bench_command chat_command cli cli_models cli_usage demo eval_command
-    eval_comparison eval_humaneval eval_multiply eval_sandbox faults_cache faults_models faults_signals opening quantize
+    eval_comparison eval_humaneval eval_multiply eval_sandbox faults_cache faults_models faults_signals gbnf_in_time opening quantize
     schema_suite serve_command server_fuzz server_openai trial tune verify_command)
 ignored=()
 for name in "${left_out[@]}"; do

@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import re
 
-from .left_corners import TERMINAL, Rule, check_left_corners
+from .left_corners import Rule, check_left_corners
+from .runs import RUNNING, Characters, check_runs
 
 # llama_cpp nests 1000 parentheses for a schema's maxLength=1000, and llama.cpp has a limit there, too. They take half a
 # megabyte of stack.
@@ -29,7 +30,9 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _CHARACTER = re.compile(r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\?.", re.DOTALL)
+_RANGE = re.compile(rf"({_CHARACTER.pattern})(?:-({_CHARACTER.pattern}))?", re.DOTALL)
 _NOTHING = ('""', "[]", "[^]")
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 _TIMES = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
@@ -37,14 +40,18 @@ _TIMES = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 def check_gbnf(text: str, recent: bool = True) -> None:
     """Raise a ValueError for a grammar on which llama.cpp would crash, hang or take all memory.
 
-    Others pass, those that are wrong too. No limit is set to how a grammar's ambiguity may grow with the text.
+    Others pass, those that are wrong too. No limit is set to how a grammar's ambiguity may grow with the text, but for
+    texts of one character again and again.
 
     Args:
         text: the grammar.
         recent: whether this llama.cpp notices that it has been where it is, without any text in between, and writes
             out no repetition of more than 2000.
     """
-    check_left_corners(_Reader(recent).rules_of(text), loops=recent)
+    reader = _Reader(recent)
+    rules = reader.rules_of(text)
+    check_left_corners(rules, loops=recent)
+    check_runs(rules, list(reader.terminals.values()))
 
 
 class _Reader:
@@ -57,6 +64,9 @@ class _Reader:
         self._open = [0]  # the rule that is read, and the groups in it
         self._size = 0  # elements of the last item
         self._num_elements = 0
+        self._numbers: dict[str, int] = {}
+        self.terminals: dict[str, Characters] = {}
+        """The characters for which ~0, ~1, ... stand in the rules, by what is written."""
 
     def rules_of(self, text: str) -> list[Rule]:
         for token in _TOKEN.finditer(text):
@@ -66,7 +76,7 @@ class _Reader:
             elif kind == "name":
                 self._add(self._named(found), 1)
             elif kind == "characters" and found not in _NOTHING:
-                self._add(TERMINAL, len(_CHARACTER.findall(found)))
+                self._add(self._terminal(found), len(_CHARACTER.findall(found)))
             elif kind == "repeat":
                 self._repeat(found)
             elif found == "(":
@@ -77,6 +87,12 @@ class _Reader:
             elif found == "|":
                 self._rules[self._open[-1]].alternatives.append([])
         return self._rules
+
+    def _terminal(self, found: str) -> int:
+        if found not in self.terminals:
+            self._numbers[found] = ~len(self.terminals)
+            self.terminals[found] = _characters(found)
+        return self._numbers[found]
 
     def _named(self, name: str) -> int:
         if name not in self._names:
@@ -135,13 +151,35 @@ class _Reader:
         name = self._rules[self._open[-1]].name
         if most is not None:
             alternatives = [[item], *([[]] if least == 0 else [])]
-            return self._new(Rule(name, alternatives, times=max(1, most), again=most > 1))
+            return self._new(Rule(name, alternatives, times=max(1, most), least=least, again=most > 1))
         endless = self._new(Rule(name))
         self._rules[endless].alternatives = [[item, endless], []]
         if least == 0:
             return endless
         first = item if least == 1 else self._repeated(item, least, least)
         return self._new(Rule(name, [[first, endless]]))
+
+
+def _characters(found: str) -> Characters:
+    """Of a literal, a class or a dot. What names a token is no character."""
+    if found == ".":
+        return Characters(frozenset(RUNNING), 1)
+    if found[0] == '"':
+        written = _CHARACTER.findall(found[1:].removesuffix('"'))
+        return Characters(frozenset(RUNNING).intersection(*({_character(one)} for one in written)), len(written))
+    if found[0] != "[":
+        return Characters(frozenset(), 1)
+    without = found.startswith("[^")
+    ranges = _RANGE.findall(found[1 + without :].removesuffix("]"))
+    bounds = [(_character(first), _character(last or first)) for first, last in ranges]
+    members = {one for one in RUNNING if any(first <= one <= last for first, last in bounds)}
+    return Characters(frozenset(RUNNING) - members if without else frozenset(members), 1)
+
+
+def _character(written: str) -> str:
+    if written[:2] in ("\\x", "\\u", "\\U") and len(written) > 2:
+        return chr(min(int(written[2:], 16), 0x10FFFF))
+    return _ESCAPES.get(written[1], written[1]) if len(written) > 1 else written
 
 
 def _times(braces: str) -> tuple[int, int | None]:

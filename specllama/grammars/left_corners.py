@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-TERMINAL = -1
 _MOST_DEEP = 3000  # rules that begin with one another: llama.cpp calls itself for each
 _MOST_WAYS = 100_000  # of beginning: llama.cpp compares each with all others, which takes a minute
 _MOST_WAYS_REPEATED = 420  # where what may be empty is repeated: a token takes 0.1 s then, and 16 times that at 840
 _MOST_STEPS = 100_000_000  # of llama.cpp's search for left recursion, which forgets where it has been
 
 _Corner = tuple[int, bool, int]
-"""What a rule may begin with, a rule's number or TERMINAL, whether something follows it, and how much precedes it."""
+"""What a rule may begin with, a rule's number or one below 0; whether something follows; and how much precedes it."""
 
 
 @dataclasses.dataclass
@@ -22,9 +21,11 @@ class Rule:
     name: str
     """Of the rule that it is in."""
     alternatives: list[list[int]] = dataclasses.field(default_factory=list)
-    """The numbers of rules, and TERMINAL for characters."""
+    """The numbers of rules, and those below 0 for characters."""
     times: int = 1
     """How many rules llama.cpp makes of it, each of which ends with the next."""
+    least: int = 1
+    """How often what it repeats has to come."""
     again: bool = False
     """Whether what it repeats may come once more behind itself."""
 
@@ -42,13 +43,13 @@ def check_left_corners(rules: list[Rule], loops: bool = True) -> None:
     corners = [list(_corners(rule, empty)) for rule in rules]
     ways, depths = [0] * len(rules), [0] * len(rules)
     steps = 0
-    for members in _components(corners):  # nearly always one rule alone
+    for members in components([[target for target, _, _ in of_rule] for of_rule in corners]):  # nearly always one rule
         name = rules[min(members)].name
         beginnings, turns, deepest = 0, 1, 0
         for one in members:
             branches = 0
             for target, followed, place in corners[one]:
-                if target == TERMINAL:
+                if target < 0:
                     beginnings += 1
                     deepest = max(deepest, place)
                 elif target not in members:
@@ -101,7 +102,7 @@ def _may_be_empty(rules: list[Rule]) -> list[bool]:
         for alternative in rule.alternatives:
             if not alternative:
                 found.append(owner)
-            elif TERMINAL not in alternative:
+            elif min(alternative) >= 0:
                 use = [owner, len(alternative)]
                 for target in alternative:
                     users[target].append(use)
@@ -124,7 +125,7 @@ def _continuations(rules: list[Rule], empty: list[bool]) -> Iterator[Rule]:
             run: list[int] = []
             for target in alternative:
                 run.append(target)
-                if target == TERMINAL or not empty[target]:
+                if target < 0 or not empty[target]:
                     if len(run) > 1:
                         yield Rule(rule.name, [run])
                     run = []
@@ -136,35 +137,41 @@ def _corners(rule: Rule, empty: list[bool]) -> Iterator[_Corner]:
     for alternative in rule.alternatives:
         for place, target in enumerate(alternative):
             yield target, rule.again or place + 1 < len(alternative), place
-            if target == TERMINAL or not empty[target]:
+            if target < 0 or not empty[target]:
                 break
 
 
 def _times(rule: Rule, empty: list[bool]) -> int:
     """How many rules of a repetition begin with one another: all, if what is repeated may be empty."""
-    repeated = rule.alternatives[0][0] if rule.times > 1 else TERMINAL
-    return rule.times if repeated != TERMINAL and empty[repeated] else 1
+    repeated = rule.alternatives[0][0] if rule.times > 1 else -1
+    return rule.times if repeated >= 0 and empty[repeated] else 1
 
 
-def _components(corners: list[list[_Corner]]) -> Iterator[set[int]]:
-    """The strongly connected components, each behind those that it leads to (Tarjan 1972, without recursion)."""
+def components(leads_to: list[list[int]]) -> Iterator[set[int]]:
+    """The strongly connected components, each behind those that it leads to (Tarjan 1972, without recursion).
+
+    Args:
+        leads_to: the numbers of rules, and those below 0, which lead nowhere.
+    """
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}
     path: list[int] = []  # of which the component is not known yet
-    done = {TERMINAL}
-    for root in range(len(corners)):
+    done: set[int] = set()
+    for root in range(len(leads_to)):
         if root in order:
             continue
         order[root] = lowest[root] = len(order)
         path.append(root)
-        calls = [(root, iter(corners[root]))]
+        calls = [(root, iter(leads_to[root]))]
         while calls:
             one, rest = calls[-1]
-            for target, _, _ in rest:
-                if target not in order and target != TERMINAL:
+            for target in rest:
+                if target < 0:
+                    continue
+                if target not in order:
                     order[target] = lowest[target] = len(order)
                     path.append(target)
-                    calls.append((target, iter(corners[target])))
+                    calls.append((target, iter(leads_to[target])))
                     break
                 if target not in done:
                     lowest[one] = min(lowest[one], order[target])
