@@ -39,7 +39,7 @@ def test_the_text_is_that_of_a_llama(
     make_llama: MakeLlama, tiny_files: TinyFiles, draft: str | None, temperature: float
 ) -> None:
     given = getattr(tiny_files, draft) if draft in ("good", "bad") else draft
-    with Engine.open(tiny_files.target, given, **SMALL) as engine:
+    with Engine.open(tiny_files.target, given, num_draft_tokens=4, **SMALL) as engine:
         prompt = engine.tokenize(PROMPT)
         tokens = list(engine.generate(prompt, max_tokens=40, temperature=temperature, seed=7))
         again = list(itertools.islice(engine.generate(prompt, temperature=temperature, seed=7), 40))

@@ -53,6 +53,7 @@ class Generation(Iterator[int]):
         self._prompt_size = self._end = len(request.tokens)  # _end: how much of the text the caller has
         self._evaluated: int | None = None  # of the text; None before the first token
         self._num_changes = 0  # of the position, when it was last ours
+        self._number = 0  # at the slot, once it has begun
         self._started = self._last_active = self._sample_seconds = 0.0
         self._processors = checked_callables("logits_processor", request.logits_processor)
         self._criteria = checked_callables("stopping_criteria", request.stopping_criteria)
@@ -190,7 +191,7 @@ class Generation(Iterator[int]):
             slot.require_alone("mirostat")
         tokens = token_ids(request.tokens, "the prompt", slot.model.n_vocab)
         self._started = self._last_active = time.perf_counter()
-        slot.begin(self)
+        self._number = slot.begin(self)
         self._loop = slot.loop
         self._num_changes = slot.position.num_changes
         if not request.reset and slot.position.evaluated:
@@ -319,7 +320,7 @@ class Generation(Iterator[int]):
         try:
             yield
         except BaseException:
-            if self._slot.is_under_way(self) and self._is_undisturbed():
+            if self._slot.is_under_way(self._number) and self._is_undisturbed():
                 self._note(None)
             raise
 
@@ -327,7 +328,7 @@ class Generation(Iterator[int]):
         return self._slot.position.num_changes == self._num_changes
 
     def _require_undisturbed(self) -> None:
-        if self._has_ended or not self._slot.is_under_way(self):
+        if self._has_ended or not self._slot.is_under_way(self._number):
             raise RuntimeError(
                 "this generation was ended by a later one on the same Llama: finish one before starting the next, "
                 "or create one Llama for each"
@@ -358,7 +359,7 @@ class Generation(Iterator[int]):
                 slot.position.held = held
             if self.has_begun:
                 self._look_at_loop()  # a round that was interrupted has counted too
-            slot.end(self)
+            slot.end(self, self._number)
 
 
 def _processed(

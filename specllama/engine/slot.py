@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import NoReturn, Protocol
 
@@ -77,7 +78,9 @@ class Slot:
         self._lock = threading.RLock()
         self._depth = 0  # of blocks in which its thread is
         self._is_lost = False  # whether that thread stayed behind in the parent of this process
-        self._under_way: UnderWay | None = None
+        # Not the text itself: one that nobody reads any more ends.
+        self._under_way: weakref.ref[UnderWay] | None = None
+        self._number = 0  # of the text that has the sequences
         self._last = Tally()
         told_of_forks(self)
 
@@ -205,19 +208,22 @@ class Slot:
                 raise_busy()
             yield
 
-    def begin(self, generation: UnderWay) -> None:
-        """Give the sequences to a text, and end the one that has them."""
+    def begin(self, generation: UnderWay) -> int:
+        """Give the sequences to a text, and end the one that has them. Returns the text's number."""
         self.require_threads()
-        if self._under_way is not None:
-            self.end(self._under_way)
+        before = None if self._under_way is None else self._under_way()
+        if before is not None:
+            self.end(before, self._number)
         if self.is_alone:  # nobody else uses the memory of one of several, and the scheduler may have emptied it
             self.sequence.assume(self.position.tokens())
-        self._under_way = generation
+        self._under_way = weakref.ref(generation)
+        self._number += 1
+        return self._number
 
-    def end(self, generation: UnderWay) -> None:
+    def end(self, generation: UnderWay, number: int) -> None:
         """Count a text that is over. One that never had the sequences leaves them to whoever has them."""
         tally = generation.end()
-        if generation is not self._under_way:
+        if not self.is_under_way(number):
             return
         if tally is not None:
             self.account.add(tally)
@@ -229,15 +235,15 @@ class Slot:
     @property
     def is_idle(self) -> bool:
         """Whether no text has the sequences."""
-        return self._under_way is None
+        return self._under_way is None or self._under_way() is None
 
-    def is_under_way(self, generation: UnderWay) -> bool:
-        """Whether a text has the sequences."""
-        return self._under_way is generation
+    def is_under_way(self, number: int) -> bool:
+        """Whether the text with this number has the sequences."""
+        return self._under_way is not None and self._number == number
 
     def stats(self) -> Stats:
         """Statistics of the last text, or of the one under way."""
-        running = self._under_way
+        running = None if self._under_way is None else self._under_way()
         return (running.tally() if running is not None and running.has_begun else self._last).stats()
 
     # The memory, where no text uses it
