@@ -14,7 +14,7 @@ from specllama.engine import Gbnf, Listener
 from specllama.engine.listener import Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from conftest import MakeLlama, TinyFiles
 
@@ -133,7 +133,16 @@ def test_what_is_closed_is_closed(tiny_files: TinyFiles) -> None:
     next(text)
     engine.close()
     engine.close()
-    for use in (lambda: next(text), lambda: engine.tokenize("a"), lambda: next(engine.generate(prompt))):
+    uses: list[Callable[[], object]] = [
+        lambda: next(text),
+        lambda: engine.tokenize("a"),
+        lambda: engine.text([5]),
+        lambda: next(engine.generate(prompt)),
+        lambda: next(engine.score(prompt)),
+        lambda: engine.model.ends_text(5),
+        engine.forget,
+    ]
+    for use in uses:
         with pytest.raises(specllama.ClosedError):
             use()
 

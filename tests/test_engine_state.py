@@ -130,6 +130,13 @@ def test_cache_of_the_base_class(llm: specllama.Llama, make_llama: MakeLlama, ti
     assert_like_fresh(llm, make_llama, tiny_files)
 
 
+def test_a_closed_one_cannot_be_reset(make_llama: MakeLlama) -> None:
+    llm = make_llama()
+    llm.close()
+    with pytest.raises(specllama.ClosedError):
+        llm.reset()
+
+
 def test_reset(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     text_of(llm)
     llm.reset()

@@ -141,7 +141,12 @@ class Model:
         )
 
     def clear(self) -> None:
-        """Empty the context's memory, numbers too: a NaN in it would reach later texts."""
+        """Empty the context's memory, numbers too: a NaN in it would reach later texts.
+
+        Raises:
+            ClosedError: see there.
+        """
+        self.require_open()
         memory = llama_cpp.llama_get_memory(self.context)
         if memory is not None:
             llama_cpp.llama_memory_clear(memory, True)
@@ -216,7 +221,12 @@ class Model:
             return cast(Made, self._made[make])
 
     def ends_text(self, token: int) -> bool:
-        """Whether a text ends with this token."""
+        """Whether a text ends with this token.
+
+        Raises:
+            ClosedError: see there.
+        """
+        self.require_open()
         return bool(llama_cpp.llama_vocab_is_eog(cast(Any, self.vocab), token))
 
 
