@@ -108,7 +108,7 @@ def test_a_script_of_messages(models: list[str], cache: Path) -> None:
 MEASUREMENTS = {
     "bench --repeat 100000 -o json -n 8 --prompts": "runs",
     "verify --samples 4000 --json -n 8 --prompts": "texts",
-    "eval multiply --count 4000 --json -n 4": "questions",
+    "eval multiply --count 4000 --json -n 4": "records",
 }
 
 

@@ -74,14 +74,14 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
     A tiny model could be done with all of them before the page shows the first ones.
     """
-    heed, opened = Generation._heed_watch, threading.Event()
+    a_round, opened = Generation._round, threading.Event()
 
-    def waiting(generation: Generation) -> None:
-        heed(generation)
-        while generation._position > 500 and not opened.wait(0.005):
-            heed(generation)
+    def waiting(generation: Generation) -> Any:
+        while generation._end > 500 and not opened.wait(0.005):
+            generation._request.listener.heed()
+        return a_round(generation)
 
-    monkeypatch.setattr(Generation, "_heed_watch", waiting)
+    monkeypatch.setattr(Generation, "_round", waiting)
     yield opened
     opened.set()
 
