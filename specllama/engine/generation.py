@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import itertools
 import time
@@ -84,10 +83,13 @@ class Generation(Iterator[int]):
                 if not self.has_begun:
                     self._begin()
                 self._require_undisturbed()
-                with self._noting_errors():
+                try:
                     if not self._waiting:
                         self._waiting.extend(self._round())
                     token = self._hand_out()
+                except BaseException:
+                    self._note_after_an_error()
+                    raise
         except BaseException:
             self.close()
             raise
@@ -314,15 +316,10 @@ class Generation(Iterator[int]):
         held = min(self._end - 1, self._slot.sequence.num_tokens)
         self._slot.position.move(held if evaluated is None else evaluated, held)
 
-    @contextlib.contextmanager
-    def _noting_errors(self) -> Iterator[None]:
-        """After an error, say what the memory holds while no other thread can take over: it may be empty."""
-        try:
-            yield
-        except BaseException:
-            if self._slot.is_under_way(self._number) and self._is_undisturbed():
-                self._note(None)
-            raise
+    def _note_after_an_error(self) -> None:
+        """Say what the memory holds while no other thread can take over: a failed decode may have emptied it."""
+        if self._slot.is_under_way(self._number) and self._is_undisturbed():
+            self._note(None)
 
     def _is_undisturbed(self) -> bool:
         return self._slot.position.num_changes == self._num_changes
