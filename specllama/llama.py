@@ -15,23 +15,20 @@ import numpy.typing as npt
 from .backend.kernel_use import checked_kernels, loading
 from .drop_in.arguments import (
     bound,
-    chain_of,
     check_constructor,
     check_draft_kwargs,
     given_to,
-    sampling_of,
     with_options,
 )
 from .drop_in.base_class import BaseLlama
 from .drop_in.chat_arguments import check_chat
 from .drop_in.closed import close_for_good
 from .drop_in.completion import Completion
-from .drop_in.constraints import constraint_of
 from .drop_in.drafts import opened, refuse
 from .drop_in.lending import lent
 from .drop_in.many import ParallelCompletions
-from .drop_in.mirostat import chooser_of
 from .drop_in.readers import Readers
+from .drop_in.requests import request_of
 from .drop_in.saved_state import fitted, marked, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
 from .drop_in.snapshots import RoomForSnapshots
@@ -44,7 +41,6 @@ from .engine.generation import Generation
 from .engine.model import token_ids
 from .engine.options import NumDraftTokens, Options, checked_max_draft_tokens, checked_seed
 from .engine.position import Position
-from .engine.request import Request
 from .engine.samplers import taken_from
 from .engine.texts import checked_cache_tokens, checked_max_parallel
 from .grammars.schemas import schemas_by_grammar, warn_of_schemas
@@ -289,23 +285,10 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
         """See the base class."""
         options = self._options(num_draft_tokens, verify, kwargs)
         arguments = bound(BaseLlama.generate, args, kwargs)
-        call, sampling, grammar = self._call, sampling_of(arguments), arguments["grammar"]
-        seed, seed_given = seed_for_generate(self)
-        chooser = chooser_of(self, sampling, seed=seed, options=options, logit_bias={}, grammar=grammar)
-        request = Request(
-            tokens=arguments["tokens"],
-            options=options,
-            seed=seed,
-            seed_given=seed_given,
-            sampling={**chain_of(sampling), "penalty_last_n": self.last_n_tokens_size},
-            logits_processor=arguments["logits_processor"],
-            constraint=constraint_of(grammar),
-            chooser=chooser,
-            stopping_criteria=arguments["stopping_criteria"],
-            reset=arguments["reset"],
-            listener=call.listener,
+        request = request_of(
+            self, arguments, options, seed_for_generate(self), tokens=arguments["tokens"], reset=arguments["reset"]
         )
-        return _with_send(Generation(call.slot, request, keeper=self))
+        return _with_send(Generation(self._call.slot, request, keeper=self))
 
     def _options(self, num_draft_tokens: Any, verify: Any, kwargs: dict[str, Any]) -> Options:
         """How to speculate in a call. The samplers are taken out of its other arguments."""

@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import faults
 import pytest
+from test_bench_command import LINES
 
 from specllama.evidence.bench.gains import THEIRS, Call, gains
 
 if TYPE_CHECKING:
     from conftest import MakeBase, TinyFiles
-
-LINES = [
-    {"question_id": 1, "category": "qa", "turns": ["the cat"]},
-    {"question_id": 2, "category": "qa", "turns": ["the dog"]},
-    {"question_id": 3, "category": "writing", "turns": ["a fox"]},
-]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
@@ -18,6 +19,12 @@ _LARGEST_FILE = 65_536  # bytes
 def cache_dir() -> Path:
     """Where models and measured costs are kept: SPECLLAMA_CACHE, else the user's cache directory of this platform."""
     return Path(os.environ.get("SPECLLAMA_CACHE") or platformdirs.user_cache_dir("specllama")).expanduser()
+
+
+def keyed_path(folder: str, key: Mapping[str, Any]) -> Path:
+    """The file of a folder of the cache directory that is about what a key names."""
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode("ascii")).hexdigest()
+    return cache_dir() / folder / f"{digest[:32]}.json"
 
 
 def read_json(path: Path) -> Any:

@@ -20,11 +20,10 @@ from specllama.engine.request import Request, checked_bias
 from specllama.token import Origin, Token
 from specllama.warn import warn
 
-from .arguments import chain_of, checked_stops, sampling_of
-from .constraints import constraint_of
+from .arguments import checked_stops
 from .logprobs import LogprobLog, prompt_logprobs
-from .mirostat import chooser_of
 from .prompt_tokens import checked_prompt, prompt_tokens_of
+from .requests import request_of
 from .saved_state import StateError
 from .seeds import seed_for_completion
 from .text import TextAssembler
@@ -60,26 +59,16 @@ class Completion:
         self._finish_reason = "length"
 
     def _request(self, arguments: dict[str, Any]) -> Request:
-        llama, call = self._llama, self._call
-        seed, seed_given = seed_for_completion(llama, arguments["seed"])
-        grammar = call.schemas.get(getattr(arguments["grammar"], "_grammar", ""), arguments["grammar"])
-        sampling = sampling_of(arguments)
-        logit_bias = checked_bias(arguments["logit_bias"] or {}, llama.n_vocab())
-        chooser = chooser_of(llama, sampling, seed=seed, options=call.options, logit_bias=logit_bias, grammar=grammar)
-        return Request(
+        llama = self._llama
+        return request_of(
+            llama,
+            arguments,
+            self._call.options,
+            seed_for_completion(llama, arguments["seed"]),
+            logit_bias=checked_bias(arguments["logit_bias"] or {}, llama.n_vocab()),
             tokens=self._prompt_tokens,
-            options=call.options,
-            seed=seed,
-            seed_given=seed_given,
-            sampling={**chain_of(sampling), "penalty_last_n": llama.last_n_tokens_size},
-            logit_bias=logit_bias,
-            logits_processor=arguments["logits_processor"],
-            constraint=constraint_of(grammar),
-            chooser=chooser,
-            stopping_criteria=arguments["stopping_criteria"],
             max_tokens=self._max_tokens,
             wants_logits=self._log is not None,
-            listener=call.listener,
         )
 
     def run(self) -> Iterator[dict[str, Any]]:

@@ -7,8 +7,6 @@ time.
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import logging
 import math
 import os
@@ -22,13 +20,14 @@ from typing import Any, TypeGuard
 import llama_cpp
 
 from specllama import _core
-from specllama.backend.cache import cache_dir, read_json, write_json
+from specllama.backend.cache import cache_dir, keyed_path, read_json, write_json
 from specllama.backend.cpu import cpu_name
 from specllama.backend.prepare import prepare_backend
 
 from .model import Lora, Model
 
 _LOGGER = logging.getLogger("specllama")
+_FOLDER = "costs"  # of the cache directory
 _FORMAT = 1
 _SHORTEST, _LONGEST = 1e-9, 3600.0  # seconds of a batch
 _MAX_AGE = 30 * 86_400.0  # seconds; measured anew then: a curve that was wrong must not be believed for ever
@@ -47,7 +46,7 @@ _PAUSE = 1.0  # seconds between two writes
 
 def costs_dir() -> Path:
     """The folder of the curves; it may not exist yet."""
-    return cache_dir() / "costs"
+    return cache_dir() / _FOLDER
 
 
 def size_class(n: int) -> int:
@@ -70,7 +69,7 @@ def read(key: Mapping[str, Any]) -> dict[int, float]:
         key: what the curve depends on, see ``cost_key``.
     """
     try:
-        return _checked(read_json(_path(key)), key)
+        return _checked(read_json(keyed_path(_FOLDER, key)), key)
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: too many brackets, or no home folder
         _LOGGER.debug("no costs of %s as the %s are known: %s", key.get("file"), key.get("role"), error)
         return {}
@@ -83,12 +82,7 @@ def write(key: Mapping[str, Any], costs: Mapping[int, float]) -> None:
         OSError, RuntimeError: it cannot be written, or there is no home folder to write to.
     """
     seconds = {str(n): value for n, value in thinned(costs).items()}
-    write_json(_path(key), {"format": _FORMAT, "key": key, "measured": time.time(), "seconds": seconds})
-
-
-def _path(key: Mapping[str, Any]) -> Path:
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode("ascii")).hexdigest()
-    return costs_dir() / f"{digest[:32]}.json"
+    write_json(keyed_path(_FOLDER, key), {"format": _FORMAT, "key": key, "measured": time.time(), "seconds": seconds})
 
 
 def _checked(found: Any, key: Mapping[str, Any]) -> dict[int, float]:

@@ -5,8 +5,6 @@ Computing a logit costs as much as reading a row of the output matrix, and of a 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import weakref
@@ -17,7 +15,7 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 
 from specllama import _core
-from specllama.backend.cache import cache_dir, read_json, write_json
+from specllama.backend.cache import keyed_path, read_json, write_json
 
 from .model import Model
 
@@ -71,21 +69,20 @@ class DraftVocabulary:
         if size is None or size >= draft.n_vocab:
             return
         key = {"file": os.path.basename(target.settings.path), "n_vocab": target.n_vocab}
-        path = _path(key)
-        self.tokens = _core.DraftTokens(draft, _most_written(_read(path, key), draft.n_vocab, size))
-        # When the draft is freed, or the process ends.
-        weakref.finalize(self, _keep, self.tokens, path, key, os.getpid())
+        try:
+            path: Path | None = keyed_path("written", key)
+        except RuntimeError:  # there is no home folder
+            path = None
+        written = Counter[int]() if path is None else _read(path, key)
+        self.tokens = _core.DraftTokens(draft, _most_written(written, draft.n_vocab, size))
+        if path is not None:  # when the draft is freed, or the process ends
+            weakref.finalize(self, _keep, self.tokens, path, key, os.getpid())
 
 
 def _most_written(written: Counter[int], n_vocab: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     """A token of each group: those that were written most, then the first ones, as the usual tokens come first."""
     groups = sorted(range(-(-n_vocab // _GROUP)), key=lambda group: (-written[group], group))
     return np.array(groups[: size // _GROUP], dtype=np.int32) * _GROUP
-
-
-def _path(key: dict[str, Any]) -> Path:
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode("ascii")).hexdigest()
-    return cache_dir() / "written" / f"{digest[:32]}.json"
 
 
 def _read(path: Path, key: dict[str, Any]) -> Counter[int]:

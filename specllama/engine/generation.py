@@ -56,7 +56,6 @@ class Generation(Iterator[int]):
         self._started = self._last_active = self._sample_seconds = 0.0
         self._processors = checked_callables("logits_processor", request.logits_processor)
         self._criteria = checked_callables("stopping_criteria", request.stopping_criteria)
-        self._chooser: Chooser | None = None  # once it has begun
         self._rollback = "none"
         self._tally: Tally | None = None
         self._has_ended = False  # by another text, perhaps
@@ -209,7 +208,6 @@ class Generation(Iterator[int]):
         self._note(None)
         if request.chooser is not None:
             request.chooser.begin(self._processors)
-            self._chooser = request.chooser
             if slot.draft is not None and request.options.most_draft_tokens > 0:
                 slot.account.warn_once(f"{request.chooser.reason}: decoding plainly, without the draft")
 
@@ -252,8 +250,8 @@ class Generation(Iterator[int]):
             request.listener.heed()  # here Python looks at signals, too
         if not loop.round_is_open:
             self._row = -1
-        if self._chooser is not None:
-            return self._plain_round(self._chooser)
+        if request.chooser is not None:
+            return self._plain_round(request.chooser)
         left = request.max_tokens - (self._end - self._prompt_size)
         done = loop.step(max(1, left))
         self._look_at_loop()

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 
 from specllama.evidence.result import Data, Result
 from specllama.stats import Stats
 
 
-class Verdict(Data):
+class Verdict(Data, abc.ABC):
     """A result that is to hold."""
 
     computed = ("passed",)
 
     @property
+    @abc.abstractmethod
     def problems(self) -> list[str]:
         """Why it failed; empty if it holds."""
-        raise NotImplementedError
 
     @property
     def passed(self) -> bool:

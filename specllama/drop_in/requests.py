@@ -1,0 +1,72 @@
+"""What the engine is asked for by the arguments of llama_cpp's methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llama_cpp.llama_grammar import LlamaGrammar
+
+from specllama.engine.options import Options
+from specllama.engine.request import Constraint, Request
+from specllama.engine.schema_constraint import Schema
+from specllama.engine.vocabulary import Gbnf
+from specllama.grammars.schema import SchemaGrammar
+
+from .arguments import chain_of, sampling_of
+from .mirostat import chooser_of
+from .view import EngineLlama
+
+
+def request_of(
+    llama: EngineLlama,
+    arguments: dict[str, Any],
+    options: Options,
+    seed: tuple[int, bool],
+    *,
+    logit_bias: Mapping[int, float] | None = None,
+    **known: Any,
+) -> Request:
+    """What `generate` or a completion asks for.
+
+    Args:
+        llama: whose method was called.
+        arguments: those of the method, by name.
+        options: how to speculate.
+        seed: the seed, and whether the user chose it.
+        logit_bias: what is added to the logits of tokens.
+        known: the other fields of the request.
+
+    Raises:
+        TypeError, ValueError: see `sampling_of`, `constraint_of` and `chooser_of`.
+    """
+    call, sampling, bias = llama._call, sampling_of(arguments), logit_bias or {}
+    grammar = call.schemas.get(getattr(arguments["grammar"], "_grammar", ""), arguments["grammar"])
+    return Request(
+        options=options,
+        seed=seed[0],
+        seed_given=seed[1],
+        sampling={**chain_of(sampling), "penalty_last_n": llama.last_n_tokens_size},
+        logit_bias=bias,
+        logits_processor=arguments["logits_processor"],
+        stopping_criteria=arguments["stopping_criteria"],
+        constraint=constraint_of(grammar),
+        chooser=chooser_of(llama, sampling, seed=seed[0], options=options, logit_bias=bias, grammar=grammar),
+        listener=call.listener,
+        **known,
+    )
+
+
+def constraint_of(grammar: Any) -> Constraint | None:
+    """What a text must be.
+
+    Raises:
+        TypeError: neither None nor a LlamaGrammar.
+    """
+    if grammar is None:
+        return None
+    if isinstance(grammar, SchemaGrammar):
+        return Schema(grammar.matched)
+    if not isinstance(grammar, LlamaGrammar):
+        raise TypeError(f"grammar={grammar!r} must be a llama_cpp.LlamaGrammar: make one by LlamaGrammar.from_string")
+    return Gbnf(grammar._grammar, grammar._root)
