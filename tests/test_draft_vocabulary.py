@@ -251,6 +251,15 @@ def test_a_lent_draft_says_what_it_says_alone(files: Files) -> None:
     draft.close()
 
 
+def test_no_home_folder(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is learned then, and the draft chooses among the first tokens."""
+    monkeypatch.setenv("SPECLLAMA_CACHE", "~nobody-of-that-name/x")
+    llm = opened(files.letters, files.letters_draft, 16, n_ctx=64)
+    assert llm.create_completion(PROMPT, max_tokens=8, temperature=0, num_draft_tokens=3)["usage"]
+    assert llm.stats.num_draft_tokens > 0
+    llm.close()
+
+
 def test_what_the_target_writes_is_learned(files: Files, own_cache: Path) -> None:
     folder = own_cache / "written"
     llm = opened(files.letters, files.letters_draft, 32, n_ctx=64, seed=1)
