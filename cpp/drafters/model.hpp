@@ -41,7 +41,7 @@ private:
     // What the next token is drawn from.
     struct Choice {
         Distribution q;
-        std::size_t count;        // of the tokens that there are to choose
+        std::size_t count = 0;    // of the tokens that there are to choose
         double confidence = 0.0;  // if q has only one token
     };
     Choice choose(const DraftRequest & request, float * logits);

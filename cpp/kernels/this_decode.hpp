@@ -18,10 +18,10 @@ inline thread_local OperationsSeen operations_seen;
 // decodes; it tells the others within the one product (see Product). So no decode of another context, in whatever
 // thread, can see what this one wants.
 struct WantedPanels {
-    const int32_t * panels;  // [count], ascending: the numbers of panels, of kPanelRows rows each
-    int64_t count;
-    int64_t num_rows;     // of the whole matrix
-    bool heeded = false;  // no other row was computed: there is no logit where it would be
+    const int32_t * panels = nullptr;  // [count], ascending: the numbers of panels, of kPanelRows rows each
+    int64_t count = 0;
+    int64_t num_rows = 0;  // of the whole matrix
+    bool heeded = false;   // no other row was computed: there is no logit where it would be
 };
 
 inline thread_local WantedPanels * wanted_panels = nullptr;  // null: all rows

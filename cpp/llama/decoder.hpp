@@ -32,11 +32,11 @@ enum class Rollback {
 
 // What one sequence brings into a batch.
 struct BatchPart {
-    int32_t sequence;        // its seq_id
-    std::size_t position;    // of the first token
-    const int32_t * tokens;  // [count]
-    std::size_t count;
-    std::size_t first_output;            // logits are wanted from this token on
+    int32_t sequence = 0;              // its seq_id
+    std::size_t position = 0;          // of the first token
+    const int32_t * tokens = nullptr;  // [count]
+    std::size_t count = 0;
+    std::size_t first_output = 0;        // logits are wanted from this token on
     const TokenList * listed = nullptr;  // of these tokens alone; null: of all
 };
 

@@ -69,10 +69,10 @@ public:
 
     // Tokens to be decoded behind those that a sequence holds, with logits for those from `first_output` on.
     struct Addition {
-        Sequence * sequence;
-        const int32_t * tokens;  // [count]
-        std::size_t count;
-        std::size_t first_output;
+        Sequence * sequence = nullptr;
+        const int32_t * tokens = nullptr;  // [count]
+        std::size_t count = 0;
+        std::size_t first_output = 0;
         const TokenList * listed = nullptr;  // logits are wanted of these alone; null: of all
     };
 

@@ -23,7 +23,7 @@ public:
     LogitPatch(const TokenList * listed, float * logits, std::size_t n) : listed_(listed), logits_(logits), n_(n) {}
     ~LogitPatch() {
         for (auto entry = saved_.rbegin(); entry != saved_.rend(); ++entry) {
-            *entry->first = entry->second;
+            logits_[entry->first] = entry->second;
         }
     }
     LogitPatch(const LogitPatch &) = delete;
@@ -31,8 +31,8 @@ public:
 
     void bias(const std::vector<std::pair<int32_t, float>> & logit_bias) {
         for (const auto & [token, bias] : logit_bias) {
-            if (float * logit = of(token)) {
-                set(logit, *logit + bias);
+            if (const auto place = place_of(token)) {
+                set(*place, logits_[*place] + bias);
             }
         }
     }
@@ -46,8 +46,8 @@ public:
         std::sort(tokens.begin(), tokens.end());
         for (auto run = tokens.begin(); run != tokens.end();) {
             const auto end = std::upper_bound(run, tokens.end(), *run);
-            if (float * logit = of(*run)) {
-                penalise_one(params, logit, static_cast<float>(end - run));
+            if (const auto place = place_of(*run)) {
+                penalise_one(params, *place, static_cast<float>(end - run));
             }
             run = end;
         }
@@ -58,36 +58,34 @@ public:
             return;
         }
         for (const auto & [token, penalty] : dry_penalties(params, recent, n_recent)) {
-            if (float * logit = of(token)) {
-                set(logit, *logit - penalty);
+            if (const auto place = place_of(token)) {
+                set(*place, logits_[*place] - penalty);
             }
         }
     }
 
 private:
-    // Null if it has none.
-    float * of(int32_t token) const {
-        if (listed_ == nullptr) {
-            return token >= 0 && static_cast<std::size_t>(token) < n_ ? logits_ + token : nullptr;
-        }
-        const std::optional<std::size_t> place = listed_->place_of(token);
-        return place && *place < n_ ? logits_ + *place : nullptr;
+    // Where its logit is; nothing if it has none.
+    std::optional<std::size_t> place_of(int32_t token) const {
+        const auto place = listed_ != nullptr ? listed_->place_of(token) : std::optional<std::size_t>(token);
+        return token >= 0 && place && *place < n_ ? place : std::nullopt;
     }
 
-    void set(float * place, float logit) {
-        saved_.emplace_back(place, *place);
-        *place = logit;
+    void set(std::size_t place, float logit) {
+        saved_.emplace_back(place, logits_[place]);
+        logits_[place] = logit;
     }
 
-    void penalise_one(const SamplerParams & params, float * place, float count) {
-        const float logit = *place <= 0 ? *place * params.repeat_penalty : *place / params.repeat_penalty;
+    void penalise_one(const SamplerParams & params, std::size_t place, float count) {
+        const float before = logits_[place];
+        const float logit = before <= 0 ? before * params.repeat_penalty : before / params.repeat_penalty;
         set(place, logit - (count * params.frequency_penalty + params.presence_penalty));
     }
 
     const TokenList * listed_ = nullptr;
     float * logits_;
     std::size_t n_;
-    std::vector<std::pair<float *, float>> saved_;
+    std::vector<std::pair<std::size_t, float>> saved_;
 };
 
 void one_hot(int32_t token, Distribution & out) {
