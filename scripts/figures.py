@@ -13,6 +13,7 @@ from typing import Any
 
 TYPES = {"q4_k_m": "Q4_K_M", "q8_0": "Q8_0", "f16": "F16"}
 WAYS = {"ours": "our kernels", "theirs": "llama.cpp's"}
+TARGETS = {"q4_k_m": "1.5B, Q4_K_M", "q8_0": "1.5B, Q8_0", "7b": "at a 7B's cost, Q4_K_M"}
 SETS = {"kinds": "eight kinds of text", "humaneval": "HumanEval", "spec-bench": "Spec-Bench"}
 SIZES = (2, 3, 4, 6, 8, 12, 16)
 MIB = 2**20
@@ -76,6 +77,96 @@ def _median(samples: Sequence[float]) -> float:
     return statistics.median(samples)
 
 
+def _whole(data: Path) -> dict[tuple[str, str], Json]:
+    """Whole calls against llama_cpp.Llama, by (set of prompts, target)."""
+    names = {f"whole-{kind}-{target}": (kind, target) for target in TARGETS for kind in SETS}
+    return {names[name]: found for name, found in present(data, names).items()}
+
+
+def _gain(result: Json, mode: str) -> Json:
+    rows: list[Json] = result["gains"]
+    return next(row for row in rows if row["mode"] == mode and row["category"] == "all")
+
+
+def whole_calls(data: Path) -> str:
+    """What somebody gains who replaces the class, and what the kernels and the draft have of that."""
+    rows = []
+    for (kind, target), result in _whole(data).items():
+        both, kernels = (_gain(result, mode) for mode in ("auto", "plain"))
+        rows.append(
+            [
+                TARGETS[target],
+                f"{SETS[kind]}, {both['num_prompts']} prompts",
+                f"{both['their_tokens_per_second']:.1f}",
+                f"{both['tokens_per_second']:.1f}",
+                f"**{both['mean']:.2f}** ({both['low']:.2f} - {both['high']:.2f})",
+                f"{both['least']:.2f}",
+                f"{kernels['mean']:.2f}",
+                f"{both['over_plain']:.2f}",
+            ]
+        )
+    titles = "target|prompts|llama_cpp, t/s|specllama, t/s|gain|least|kernels alone|draft alone"
+    return table(titles.split("|"), rows, 2)
+
+
+def whole_headline(data: Path) -> str:
+    """The gains of whole calls in words."""
+    found = _whole(data)
+    code, texts = (
+        [_gain(found[kind, target], "auto")["mean"] for target in TARGETS if (kind, target) in found]
+        for kind in ("humaneval", "spec-bench")
+    )
+    return (
+        f"{min(code):.1f} to {max(code):.1f} times as many for code, {min(texts):.1f} to {max(texts):.1f} times as "
+        "many on average over 13 kinds of text"
+    )
+
+
+def whole_categories(data: Path) -> str:
+    """The gain by category of Spec-Bench."""
+    found = {target: result for (kind, target), result in _whole(data).items() if kind == "spec-bench"}
+    of = {
+        target: {row["category"]: row["mean"] for row in result["gains"] if row["mode"] == "auto"}
+        for target, result in found.items()
+    }
+    first = next(iter(of.values()), {})
+    names = sorted(first.keys() - {"all"}, key=first.__getitem__, reverse=True)
+    rows = [[name, *(f"{each[name]:.2f}" for each in of.values())] for name in names]
+    return table(["", *(TARGETS[target] for target in of)], rows)
+
+
+def limits(data: Path) -> str:
+    """How near decoding and prompts come to what the machine can do."""
+    found = load(data, "limits")
+    rows = []
+    for weights, costs in _costs(data).items():
+        need = found["models"][weights]
+        one = _median(costs["batches"]["ours"]["1"])
+        prompt = _median(costs["prompts"]["ours"]["512"])
+        read, done = need["bytes"] / one * 1e-9, 512 * need["products"] / prompt * 1e-9
+        eight = _median(costs["batches"]["ours"]["8"]) / one
+        cells = [weights, f"{read:.1f} GB/s", f"{read / found['bytes']:.0%}"]
+        rows.append([*cells, f"{done:.0f}", f"{done / found['products']:.0%}", f"{eight:.2f}"])
+    titles = ["weights", "one token reads", "of the memory's speed", "products of a prompt, 10⁹ a second"]
+    return table([*titles, "of the processor's", "T(8)/T(1)"], rows)
+
+
+def tools(data: Path) -> str:
+    """Tokens per second beside llama.cpp's own tools."""
+    rows = []
+    ratios = []
+    for one in load(data, "tools-q4_k_m")["prompts"]:
+        rates = dict(one["rates"])
+        ours, plain = rates.pop("auto"), rates.pop("plain")
+        best = max(rates, key=rates.__getitem__)
+        ratios.append(ours / rates[best])
+        cells = [f"{one['category']} ({one['prompt_id']})", f"{plain:.1f}", f"{ours:.1f}", f"{rates[best]:.1f}"]
+        rows.append([*cells, best.removeprefix("llama-"), f"{ratios[-1]:.2f}"])
+    rows.append(["mean", "", "", "", "", f"**{statistics.mean(ratios):.2f}**"])
+    titles = ["prompt", "plain, t/s", "auto, t/s", "best of theirs, t/s", "which", "auto over it"]
+    return table(titles, rows)
+
+
 def speedups(data: Path) -> str:
     """The speedup of auto for each set of prompts, with its interval."""
     found = {kind: _summaries(data, kind) for kind in SETS if any(data.glob(f"{kind}-*.json"))}
@@ -125,6 +216,24 @@ def details(data: Path) -> str:
         raise MissingError("kinds-q4_k_m-ours")
     titles = "prompts|target|plain, t/s|auto, t/s|median|worst|with the prompt|accepted|equal texts"
     return table(titles.split("|"), rows, 2)
+
+
+def sources(data: Path) -> str:
+    """Who the tokens of the texts are from."""
+    rows = []
+    for kind in ("humaneval", "spec-bench"):
+        for (weights, way), result in _summaries(data, kind).items():
+            counts: dict[str, int] = {}
+            for run in result["runs"]:
+                if run["mode"] == "auto":
+                    stats = run["stats"]
+                    counts["all"] = counts.get("all", 0) + stats["num_tokens"]
+                    for name, one in stats["per_drafter"].items():
+                        counts[name] = counts.get(name, 0) + one["num_accepted_tokens"]
+            total = counts.pop("all")
+            cells = [f"{counts.get(name, 0) / total:.0%}" for name in ("lookup", "model")]
+            rows.append([SETS[kind], _title(weights, way), *cells, f"{1 - sum(counts.values()) / total:.0%}"])
+    return table(["prompts", "target", "lookup", "draft model", "target itself"], rows, 2)
 
 
 def categories(data: Path) -> str:
@@ -415,7 +524,8 @@ def _instruction_set(machine: Json) -> str:
 TABLES = {
     function.__name__.replace("_", "-"): function
     for function in (
-        headline, speedups, details, categories, batches, behind_2000, gains, ceilings, accuracy, perplexity, loading,
+        whole_headline, whole_calls, whole_categories, limits, tools, headline, speedups, sources,
+        details, categories, batches, behind_2000, gains, ceilings, accuracy, perplexity, loading,
         splits, many_texts, text_memory, llama_server, overhead, lookup_cost, json_schemas, ik_llama_cpp,
         ik_llama_cpp_prompts, compatibility, states, machines,
     )

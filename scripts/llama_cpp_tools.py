@@ -16,9 +16,12 @@ import subprocess
 import time
 from pathlib import Path
 
+import recorded
+
 import specllama
 from specllama.backend.cpu import default_threads
 from specllama.drop_in.chats import chat_call
+from specllama.evidence.machine import describe_machine
 from specllama.models.catalog import resolve
 from specllama.prompts import Prompt, builtin_prompts, limited, read_prompts
 
@@ -83,6 +86,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, action="append", default=[], help="as for specllama bench")
     parser.add_argument("--limit", type=int, default=1, help="prompts of each category, default 1")
     parser.add_argument("-n", "--max-tokens", type=int, default=128)
+    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     prompts = [prompt for path in given.prompts for prompt in read_prompts(path)[0]] or builtin_prompts()
     n = default_threads()
@@ -92,13 +96,16 @@ def main() -> None:
     names = ["plain", *WAYS]
     print(f"| prompt | {' | '.join(names)} | auto / best of theirs |")
     print("|---|" + "---:|" * (len(names) + 1))
-    ratios = []
+    ratios, rows = [], []
     for number, prompt in enumerate(limited(prompts, given.limit)):
         found = compare(llm, prompt, given, forwards=number % 2 == 0)
+        rows.append({"prompt_id": prompt.id, "category": prompt.category, "rates": found})
         ratios.append(found[OURS] / max(found[way] for way in THEIRS))
         rates = " | ".join(f"{found[name]:.2f}" for name in names)
         print(f"| {prompt.category} ({prompt.id}) | {rates} | {ratios[-1]:.2f} |", flush=True)
     print(f"mean {statistics.mean(ratios):.2f}, least {min(ratios):.2f}")
+    if given.record:
+        recorded.keep(given.record, {"machine": describe_machine(llm), "max_tokens": given.max_tokens, "prompts": rows})
     llm.close()
 
 

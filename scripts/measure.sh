@@ -1,11 +1,14 @@
 #!/bin/bash
-# Measures what README and docs/ show: bash scripts/measure.sh [PART ...], by default all of them, about 95 minutes on two cores.
+# Measures what README and docs/ show: bash scripts/measure.sh [PART ...], by default all of them, about two hours on two cores.
 # A part is a file of docs/data/ (PART.json) and takes less than 5 minutes there. Afterwards: python scripts/tables.py.
 # MACHINE names a folder of docs/data/ for another machine's figures, such as avx-512-vnni.
 #
 #   costs-TYPE              T(n) and prompts, llama.cpp's kernels and ours by turns; TYPE is q4_k_m or q8_0
 #   costs-2000-TYPE, costs-2000-flash-TYPE  the same behind 2,000 tokens, without flash attention and with it
 #   kinds-TYPE-WAY          specllama bench, eight kinds of text; WAY is ours or theirs, whose kernels run (f16: theirs only)
+#   whole-humaneval-TYPE    whole calls, prompts included, against llama_cpp.Llama; TYPE may be 7b, too: the file DEEPENED
+#   whole-spec-bench-TYPE   (scripts/deepen.py makes it; 7b takes 10 minutes), and is measured only by name
+#   limits                  the memory's speed and the processor's; needs a C compiler
 #   humaneval-TYPE-WAY      the same, HumanEval; PROMPTS names a folder with humaneval*.jsonl and spec_bench*.jsonl
 #   spec-bench-TYPE-WAY     the same, Spec-Bench
 #   ceiling-TYPE-WAY        what would be possible
@@ -17,6 +20,7 @@
 #   json-schemas-TYPE       answers in JSON; f16 too
 #   llama-server-q4_k_m     several texts at once, against llama.cpp's server; LLAMA_SERVER names the folder that has it.
 #                           Only by name: it has to be built (scripts/llama_server.py says how)
+#   tools-q4_k_m            llama.cpp's own tools; LLAMA_TOOLS names the folder that has them. Only by name
 #   These need no quiet machine:
 #   accuracy, perplexity-TYPE, splits-TYPE-WAY, text-memory
 set -eu -o pipefail
@@ -30,6 +34,7 @@ parts() {
     local type way kind
     for type in q4_k_m q8_0; do
         echo "costs-$type"
+        for kind in humaneval spec-bench; do echo "whole-$kind-$type"; done
         for way in ours theirs; do
             for kind in kinds humaneval spec-bench ceiling; do echo "$kind-$type-$way"; done
         done
@@ -39,6 +44,7 @@ parts() {
     echo costs-2000-q4_k_m
     echo costs-2000-flash-q4_k_m
     for kind in kinds humaneval spec-bench; do echo "$kind-f16-theirs"; done
+    echo limits
     echo overhead
     echo lookup-cost
     echo many-texts-q4_k_m
@@ -57,6 +63,7 @@ model() {
         *q4_k_m*) echo "$target:Q4_K_M" ;;
         *q8_0*) echo "$target:Q8_0" ;;
         *f16*) echo "$target:F16" ;;
+        *-7b) echo "${DEEPENED:?names a file of scripts/deepen.py, in the folder of the prompts}" ;;
     esac
 }
 kernels() {
@@ -82,9 +89,22 @@ prompts() {
 measure() {
     local part=$1
     case $part in
-        *humaneval-* | *spec-bench-* | ceiling-*) : "${PROMPTS:?names the folder of HumanEval and Spec-Bench}" ;;
+        *humaneval-* | *spec-bench-* | ceiling-* | tools-*) : "${PROMPTS:?names the folder of HumanEval and Spec-Bench}" ;;
     esac
     case $part in
+        whole-humaneval-*)
+            bench "$part" "$PROMPTS" --prompts "$(prompts humaneval)" --limit "$humaneval_tasks" --max-tokens 64 \
+                --against llama_cpp
+            ;;
+        whole-spec-bench-*)
+            bench "$part" "$PROMPTS" --prompts "$(prompts spec_bench)" --limit 1 --max-tokens 64 --against llama_cpp
+            ;;
+        limits) python "$scripts/limits.py" "$target:Q4_K_M" "$target:Q8_0" --record "$part" ;;
+        tools-*)
+            : "${LLAMA_TOOLS:?names the folder of llama-speculative-simple and llama-lookup}"
+            python "$scripts/llama_cpp_tools.py" "$LLAMA_TOOLS" "$(model "$part")" "$draft" --max-tokens 64 \
+                --prompts "$PROMPTS/$(prompts humaneval)" --prompts "$PROMPTS/$(prompts spec_bench)" --record "$part"
+            ;;
         costs-2000-flash-*)
             python "$scripts/batch_costs.py" "$(model "$part")" --behind 2000 --flash-attn --repeats 5 --record "$part"
             ;;

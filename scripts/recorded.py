@@ -21,7 +21,7 @@ MACHINE = os.environ.get("MACHINE", "")  # a folder of docs/data/: a second mach
 DIGITS = 5  # of a number: more is noise, and makes files large
 KEPT = (
     *("num_prompt_tokens", "num_tokens", "total_seconds", "tokens_per_second"),
-    *("acceptance_rate", "mean_acceptance_length"),
+    *("acceptance_rate", "mean_acceptance_length", "per_drafter"),
 )  # of a run's statistics
 MEASURED = ("cpp", "specllama", "scripts", "CMakeLists.txt")  # a change there is another program than the commit's
 

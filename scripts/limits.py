@@ -1,0 +1,76 @@
+"""Measures what decoding and prompts can come near: ``python scripts/limits.py MODEL [MODEL ...] --record limits``.
+
+One token reads every weight once, so the memory's speed limits it. A prompt of hundreds of tokens multiplies every
+weight with each of them, so the products of 8-bit integers limit it. limits.c measures both numbers; it needs a C
+compiler with OpenMP. What the models need of either is read from their files, which needs the package gguf (the extra
+``test``). Nothing else should use the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import gguf
+import recorded
+
+import specllama
+from specllama.backend.cpu import default_threads
+from specllama.evidence.machine import describe_machine
+from specllama.models.catalog import resolve
+
+_FLAGS = ("-O3", "-march=native", "-fopenmp")
+
+
+def measured_limits() -> dict[str, Any]:
+    """Bytes read and products done in a nanosecond, by all threads together."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "limits"
+        source = Path(__file__).with_name("limits.c")
+        subprocess.run([os.environ.get("CC", "cc"), *_FLAGS, str(source), "-o", str(program)], check=True)
+        threads = {"OMP_NUM_THREADS": str(default_threads())}
+        done = subprocess.run([str(program)], env={**os.environ, **threads}, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def needed(path: str) -> dict[str, int]:
+    """The bytes that one token reads, and the products that one token of a prompt takes.
+
+    Of a prompt only the last token is multiplied with the output matrix. The embedding's rows are looked up; where the
+    model has no output matrix of its own, they are it.
+    """
+    matrices = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors if len(tensor.shape) > 1}
+    output = "output.weight" if "output.weight" in matrices else "token_embd.weight"
+    layers = [tensor for name, tensor in matrices.items() if name.startswith("blk.")]
+    return {
+        "bytes": sum(int(tensor.n_bytes) for tensor in [*layers, matrices[output]]),
+        "products": sum(int(tensor.n_elements) for tensor in layers),
+    }
+
+
+def main() -> None:
+    """Print both limits, and what each model needs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
+    given = parser.parse_args()
+    limits = measured_limits()
+    print(f"memory {limits['bytes']:.1f} GB/s; {limits['products']:.0f} thousand million products a second")
+    models = {}
+    for model in given.models:
+        models[model.rpartition(":")[2]] = of_model = needed(resolve(model))
+        print(f"{model}: {of_model['bytes'] / 1e9:.2f} GB a token, {of_model['products'] / 1e9:.2f} G products")
+    if given.record:
+        with contextlib.closing(specllama.Llama(given.models[0], n_ctx=64, verbose=False)) as llm:
+            recorded.keep(given.record, {"machine": describe_machine(llm), **limits, "models": models})
+
+
+if __name__ == "__main__":
+    main()
