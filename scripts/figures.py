@@ -185,12 +185,6 @@ def speedups(data: Path) -> str:
     return table(["prompts", *(_title(*column) for column in columns)], rows)
 
 
-def headline(data: Path) -> str:
-    """The gain in code, and over many kinds of text, in words."""
-    code, texts = (_row(load(data, f"{kind}-q8_0-ours"))["speedup_mean"] for kind in ("humaneval", "spec-bench"))
-    return f"{code:.1f} times as many for code, {texts:.1f} times as many on average over 13 kinds of text"
-
-
 def details(data: Path) -> str:
     """What else the benchmarks say."""
     rows = []
@@ -524,7 +518,7 @@ def _instruction_set(machine: Json) -> str:
 TABLES = {
     function.__name__.replace("_", "-"): function
     for function in (
-        whole_headline, whole_calls, whole_categories, limits, tools, headline, speedups, sources,
+        whole_headline, whole_calls, whole_categories, limits, tools, speedups, sources,
         details, categories, batches, behind_2000, gains, ceilings, accuracy, perplexity, loading,
         splits, many_texts, text_memory, llama_server, overhead, lookup_cost, json_schemas, ik_llama_cpp,
         ik_llama_cpp_prompts, compatibility, states, machines,

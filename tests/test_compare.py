@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -187,6 +188,19 @@ def test_json(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]) -> None
     assert len(result["speculative"]["tokens"]) == result["speculative"]["stats"]["num_tokens"] == 12
 
 
+def test_whole_calls_against_llama_cpp(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", *pair_arguments(tiny_files), "-n", "12", "--against", "llama_cpp"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    rates = re.fullmatch(
+        r"Whole calls, prompt included: llama_cpp\.Llama ([\d.]+) t/s, specllama\.Llama ([\d.]+) t/s, ([\d.]+)x: "
+        r"[\d.]+x without the draft, and [\d.]+x of that with it\.",
+        last,
+    )
+    assert rates is not None, last
+    theirs, ours, gain = map(float, rates.groups())
+    assert gain == pytest.approx(ours / theirs, rel=0.05, abs=0.02)
+
+
 def test_interruption_shows_what_is_there(
     tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +223,11 @@ def test_interruption_shows_what_is_there(
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
-    [(["-n", "0"], 2, "--max-tokens/-n: 0 is too small"), (["-md", "nowhere.gguf"], 1, "nowhere.gguf")],
+    [
+        (["-n", "0"], 2, "--max-tokens/-n: 0 is too small"),
+        (["-md", "nowhere.gguf"], 1, "nowhere.gguf"),
+        (["--against", "llama_cpp", "--json"], 2, "leave out --json"),
+    ],
 )
 def test_bad_arguments(
     tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,14 +28,15 @@ def test_choose_pair() -> None:
     models = catalog.catalog()
     target, draft = models.find(models.default_target), models.find(models.default_draft)
     choose: Callable[..., demo.Pair] = lambda **known: demo.choose_pair(target, draft, **known)  # noqa: E731
-    assert choose(gpu=False, memory=int(64e9)).target_type == "F16"
-    assert choose(gpu=False, memory=int(8e9)).target_type == "F16"
-    assert choose(gpu=False, memory=int(4.5e9)).target_type == "Q8_0"
-    small = choose(gpu=False, memory=int(2e9))
+    without: Callable[..., demo.Pair] = lambda memory: choose(gpu=False, kernels=False, memory=int(memory))  # noqa: E731
+    assert without(64e9).target_type == "F16"
+    assert without(8e9).target_type == "F16"
+    assert without(4.5e9).target_type == "Q8_0"
+    small = without(2e9)
     assert small.target_type == target.type
     assert "F16 needs" in small.reason
-    with_gpu = choose(gpu=True, memory=int(2e9))
-    assert with_gpu[:2] == (target.type, draft.type)
+    assert choose(gpu=False, kernels=True, memory=int(64e9))[:2] == (target.type, "Q4_0")
+    assert choose(gpu=True, kernels=False, memory=int(2e9))[:2] == (target.type, draft.type)
 
 
 def test_demo_end_to_end(
@@ -59,6 +61,9 @@ def test_demo_end_to_end(
     assert "plain decoding" in out
     assert "speculative decoding" in out
     assert "T F16, draft D F32" in out
+    assert re.search(
+        r"llama_cpp\.Llama [\d.]+ t/s, specllama\.Llama [\d.]+ t/s, [\d.]+x: [\d.]+x without the draft", out
+    )
 
 
 def test_demo_checks_max_tokens(capsys: pytest.CaptureFixture[str]) -> None:

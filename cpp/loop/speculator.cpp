@@ -99,7 +99,7 @@ const Round & Speculator::step(std::size_t max_tokens) {
     try {
         if (!round_.is_open) {
             draft(max_tokens);
-            decode();
+            counters_.verify_seconds += target_.decode(history_, proposal_.tokens, copies_rows());
         }
         verify();
     } catch (...) {
@@ -132,12 +132,6 @@ void Speculator::draft(std::size_t max_tokens) {
     round_.is_open = true;
 }
 
-void Speculator::decode() {
-    const double before = own().decode_seconds();
-    target_.decode(history_, proposal_.tokens, settings_.keeps_logits || settings_.logits_processor);
-    counters_.verify_seconds += own().decode_seconds() - before;
-}
-
 void Speculator::forget_round() {
     target_.forget_rows();
     round_ = Round();
@@ -162,7 +156,7 @@ void Speculator::decode_pending() {
     const auto visiting = visit();
     settle();
     forget_round();
-    decode();
+    counters_.verify_seconds += target_.decode(history_, proposal_.tokens, copies_rows());
     count_decoded();
 }
 

@@ -93,7 +93,6 @@ public:
 private:
     // A round.
     void draft(std::size_t max_tokens);
-    void decode();
     void verify();
     void commit();
 
@@ -109,6 +108,8 @@ private:
     void stop_drafting(const std::string & why);
     void count_decoded();
     void require_generation() const;
+    // Whether somebody looks at logits when another text may have decoded.
+    bool copies_rows() const { return settings_.keeps_logits || settings_.logits_processor; }
     // What verification has cost, what became of a rejection included.
     double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
 

@@ -38,7 +38,8 @@ void Target::settle(const std::vector<int32_t> & history) {
     }
 }
 
-void Target::decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft, bool copies) {
+double Target::decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft, bool copies) {
+    const double before = sequence_->decode_seconds();
     if (tokens_to_prefill(*sequence_, history) > num_carried_) {  // it could not be decoded anew
         settle(history);
     }
@@ -61,6 +62,7 @@ void Target::decode(const std::vector<int32_t> & history, const std::vector<int3
     if (copies && decoding_.is_shared()) {
         copy_rows();
     }
+    return sequence_->decode_seconds() - before;
 }
 
 void Target::copy_rows() {

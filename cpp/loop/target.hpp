@@ -33,8 +33,8 @@ public:
     void settle(const std::vector<int32_t> & history);
 
     // [what is carried, pending, d_1, .., d_gamma], with logits from pending on. `copies`: the rows are looked at when
-    // another text may have decoded.
-    void decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft, bool copies);
+    // another text may have decoded. Returns the seconds of it.
+    double decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft, bool copies);
 
     // The logits [n_vocab] from which token i behind the history is sampled.
     float * row(std::size_t i);

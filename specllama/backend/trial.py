@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import logging
 import os
@@ -21,9 +20,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from .cache import cache_dir, read_json, write_json
+from .cache import cache_dir, keyed_path, read_json, write_json
 
 _LOGGER = logging.getLogger("specllama")
+_FOLDER = "trials"  # of the cache directory
 _FORMAT = 1
 _DAY = 86_400.0  # seconds
 _LONG = 30 * _DAY  # what was seen clearly; tried anew then: an answer that was wrong must not be believed for ever
@@ -58,7 +58,7 @@ _LOCK = threading.Lock()
 
 def trials_dir() -> Path:
     """The folder of the answers; it may not exist yet."""
-    return cache_dir() / "trials"
+    return cache_dir() / _FOLDER
 
 
 def tried(name: str, arguments: Sequence[str], *, key: Mapping[str, str], seconds: float = 60) -> Trial:
@@ -79,14 +79,14 @@ def tried(name: str, arguments: Sequence[str], *, key: Mapping[str, str], second
     if os.environ.get(WITHIN) == name:
         raise RuntimeError(f"the trial {name} asks for itself: it must not use what it is a trial of")
     question = {"name": name, "arguments": list(arguments), "key": dict(key)}
-    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode("ascii")).hexdigest()[:32]
+    asked = json.dumps(question, sort_keys=True)
     with _LOCK:
-        if digest not in _KNOWN:
-            _KNOWN[digest] = _read(digest, question) or _run_and_keep(digest, question, seconds)
-        return _KNOWN[digest]
+        if asked not in _KNOWN:
+            _KNOWN[asked] = _read(question) or _run_and_keep(question, seconds)
+        return _KNOWN[asked]
 
 
-def _run_and_keep(digest: str, question: Mapping[str, Any], seconds: float) -> Trial:
+def _run_and_keep(question: Mapping[str, Any], seconds: float) -> Trial:
     end = _run(question["name"], question["arguments"], seconds)
     trial = Trial(not end.reason, end.reason)
     _LOGGER.debug("the trial %s: %s", question["name"], trial)
@@ -94,16 +94,16 @@ def _run_and_keep(digest: str, question: Mapping[str, Any], seconds: float) -> T
         now = time.time()
         answer = {"ok": trial.ok, "reason": trial.reason, "tried": now, "until": now + end.believed}
         try:
-            write_json(trials_dir() / f"{digest}.json", {"format": _FORMAT, **question, **answer})
+            write_json(keyed_path(_FOLDER, question), {"format": _FORMAT, **question, **answer})
         except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
             _LOGGER.debug("the answer of the trial %s is not kept: %s", question["name"], error)
     return trial
 
 
-def _read(digest: str, question: Mapping[str, Any]) -> Trial | None:
+def _read(question: Mapping[str, Any]) -> Trial | None:
     """The answer that was kept; None if there is none, or none that can be believed."""
     try:
-        return _checked(read_json(trials_dir() / f"{digest}.json"), question)
+        return _checked(read_json(keyed_path(_FOLDER, question)), question)
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: too many brackets, or no home folder
         _LOGGER.debug("no answer of the trial %s is known: %s", question["name"], error)
         return None

@@ -267,6 +267,15 @@ def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
     )
 
 
+def both_classes(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keyword arguments of `llama_cpp.Llama`, and those of `specllama.Llama`, for the same target."""
+    from specllama.models.catalog import resolve
+
+    context = {"model_path": resolve(arguments.model), **context_options(arguments)}
+    theirs = {name: value for name, value in context.items() if name != "kernels"}
+    return theirs, {**context, **draft_options(arguments)}
+
+
 def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of a completion for the sampler chain."""
     return _given(

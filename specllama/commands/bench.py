@@ -136,11 +136,9 @@ def _against(prompts: list[Prompt], problems: list[str], plan: Plan, arguments: 
 
     from specllama.commands.steps import steps
     from specllama.evidence.bench.against import Against
-    from specllama.models.catalog import resolve
 
-    context = {"model_path": resolve(arguments.model), **common.context_options(arguments)}
-    theirs = {name: value for name, value in context.items() if name != "kernels"}
-    against = Against(prompts, plan, theirs=theirs, ours={**context, **common.draft_options(arguments)})
+    theirs, ours = common.both_classes(arguments)
+    against = Against(prompts, plan, theirs=theirs, ours=ours)
     with steps() as progress:
         for problem in [*problems, "loading"]:
             progress.note(problem)

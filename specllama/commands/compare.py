@@ -25,6 +25,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     add_prompt(parser)
     common.add_max_tokens(parser, 128)
     parser.add_argument("--chat", action="store_true", help="the prompt is a user's message: use the chat template")
+    parser.add_argument(
+        "--against",
+        choices=("llama_cpp",),
+        help="also measure whole calls, prompt included, of llama_cpp.Llama and of specllama.Llama, each in a process "
+        "of its own (both hold the model in memory)",
+    )
     parser.add_argument("--json", action="store_true", help="print one object with both texts and their statistics")
     common.add_pair_arguments(parser)
     common.add_sampling_arguments(parser, "default 1, so that both write the same text")
@@ -36,16 +42,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Decode both ways, and show them."""
     from rich.console import Console
 
-    from specllama.commands.side_by_side import report, show
+    from specllama.commands.side_by_side import report, report_gain, show
     from specllama.evidence import compare
     from specllama.prompts import Prompt
 
     prompt = Prompt("prompt", "text", read_prompt(arguments.prompt), chat=arguments.chat)
     out = Console(highlight=False)
+    if arguments.against is not None and arguments.json:
+        raise common.UsageError("--against prints a line of text: leave out --json")
+    options = {"max_tokens": arguments.max_tokens, **common.sampling_options(arguments)}
     with contextlib.closing(common.load_pair(arguments)) as llm:
-        options = {"max_tokens": arguments.max_tokens, **common.sampling_options(arguments)}
         if arguments.json:
             print(json.dumps(compare.run(llm, prompt, **options).to_dict()))
         else:
             report(out, show(out, llm, prompt, **options))
+    if arguments.against is not None:
+        report_gain(out, prompt, *common.both_classes(arguments), **options)
     return 0

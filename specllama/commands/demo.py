@@ -47,22 +47,22 @@ def run(arguments: argparse.Namespace) -> int:
 
     from specllama import Llama
     from specllama.backend.cpu import default_threads
+    from specllama.backend.prepare import prepare_backend
     from specllama.commands.generate import read_prompt
-    from specllama.commands.side_by_side import report, show
+    from specllama.commands.side_by_side import report, report_gain, show
     from specllama.models.download import pull
 
     target, draft = (catalog().find(name) for name in (catalog().default_target, catalog().default_draft))
     for model in (target, draft):
         pull(model)
     gpu = bool(llama_cpp.llama_supports_gpu_offload())
-    pair = choose_pair(target, draft, gpu=gpu, memory=psutil.virtual_memory().available)
+    kernels = bool(prepare_backend().kernels.instruction_set)
+    pair = choose_pair(target, draft, gpu=gpu, kernels=kernels, memory=psutil.virtual_memory().available)
     _say(pair.reason)
     paths = [_in_type(target, pair.target_type), _in_type(draft, pair.draft_type)]
     threads = arguments.threads or default_threads()
     prompt = _PROMPT if arguments.prompt is None else read_prompt(arguments.prompt)
     options = {"max_tokens": arguments.max_tokens, "temperature": arguments.temp, "seed": 1}  # both write the same text
-    if arguments.num_draft_tokens is not None:
-        options["num_draft_tokens"] = arguments.num_draft_tokens
     _say(f"loading {target.title} and its draft {draft.title}, {threads} threads each for prompts and generation")
     settings: dict[str, Any] = {
         "n_ctx": 2048,
@@ -71,9 +71,15 @@ def run(arguments: argparse.Namespace) -> int:
         "n_gpu_layers": -1 if gpu else 0,
     }
     out = Console(highlight=False)
-    with contextlib.closing(Llama(paths[0], draft_model=paths[1], verbose=False, **settings)) as llm:
+    theirs = {"model_path": paths[0], **settings}
+    ours = {**theirs, "draft_model": paths[1]}
+    if arguments.num_draft_tokens is not None:
+        ours["num_draft_tokens"] = arguments.num_draft_tokens
+    with contextlib.closing(Llama(**ours, verbose=False)) as llm:
         comparison = show(out, llm, prompt, **options)
     report(out, comparison, f"{target.title} {pair.target_type}, draft {draft.title} {pair.draft_type}")
+    _say("the same prompt with llama_cpp.Llama, in a process of its own")
+    report_gain(out, prompt, theirs, ours, **options)
     return 0
 
 
@@ -85,22 +91,25 @@ class Pair(NamedTuple):
     reason: str
 
 
-def choose_pair(target: Model, draft: Model, *, gpu: bool, memory: int) -> Pair:
+def choose_pair(target: Model, draft: Model, *, gpu: bool, kernels: bool, memory: int) -> Pair:
     """Choose the types with which speculation shows what it does on this machine.
 
-    It pays where reading the weights is what takes the time. A GPU is there with 4-bit weights; a CPU computes
-    too long on them, and shows it with a larger type of the same model, which stands for the larger models that
-    people use drafts for.
+    It pays where reading the weights is what takes the time. A GPU is there with 4-bit weights, and so is a CPU with
+    our kernels. One without them computes too long, and shows it with a larger type of the same model, which stands
+    for the larger models that people use drafts for.
 
     Args:
         target: the catalog's target.
         draft: its draft.
         gpu: whether llama.cpp can use one.
+        kernels: whether ours run.
         memory: bytes that are available without swapping.
     """
     if gpu:
         reason = f"llama.cpp can use a GPU here: {target.type} weights, all layers on the GPU"
         return Pair(target.type, draft.type, reason)
+    if kernels:
+        return Pair(target.type, "Q4_0", f"{target.type} weights, which our kernels multiply")
     wanted = []
     for file_type in ("F16", "Q8_0"):
         size = int(target.size * FILE_TYPES[file_type] / FILE_TYPES[target.type])

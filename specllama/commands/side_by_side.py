@@ -136,6 +136,41 @@ def report(out: Console, comparison: compare.Comparison, models: str = "") -> No
         out.print(line, markup=False, soft_wrap=True)
 
 
+def report_gain(
+    out: Console,
+    prompt: str | Prompt,
+    theirs: dict[str, Any],
+    ours: dict[str, Any],
+    **options: Any,
+) -> None:
+    """Measure whole calls of llama_cpp.Llama and of specllama.Llama, and say what the second one gains.
+
+    Args:
+        out: where to.
+        prompt: a user's message, or a `Prompt`.
+        theirs: constructor arguments of llama_cpp.Llama.
+        ours: those of specllama.Llama.
+        options: what `bench.Plan.checked` takes.
+    """
+    from specllama.evidence.bench import Plan
+    from specllama.evidence.bench.against import Against
+    from specllama.prompts import Prompt
+
+    against = Against([Prompt.of(prompt, 1)], Plan.checked(**options), theirs=theirs, ours=ours)
+    gains = {gain.mode: gain for gain in against.run(lambda *call: None, lambda note: None).gains}
+    if not gains:
+        out.print("No token was generated: there is no speed to compare.")
+        return
+    kernels, both = gains["plain"], gains["auto"]
+    out.print(
+        f"Whole calls, prompt included: llama_cpp.Llama {both.their_tokens_per_second:.2f} t/s, specllama.Llama "
+        f"{both.tokens_per_second:.2f} t/s, {both.mean:.2f}x: {kernels.mean:.2f}x without the draft, and "
+        f"{both.over_plain:.2f}x of that with it.",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
 def _measures(side: compare.Side, speed: float) -> list[tuple[str, str]]:
     stats = side.stats
     return [

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
@@ -15,10 +13,10 @@ from specllama import _core
 from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.engine.draft_vocabulary import DraftVocabularySize
 from specllama.engine.drafts import LOOKUP, TEXT_DRAFTERS, Draft, FunctionDraft, ModelDraft, TextDraft
-from specllama.engine.model import Model, token_ids
-from specllama.engine.same_vocabulary import require_same_vocabulary
+from specllama.engine.model import token_ids
+from specllama.engine.same_vocabulary import require_same_vocabulary_file
 from specllama.models import catalog
-from specllama.models.loading import explained, one_at_a_time, quiet
+from specllama.models.loading import explained
 from specllama.models.opening import check_opening
 
 from .base_class import BaseLlama
@@ -99,7 +97,7 @@ def _loaded(
     corpus: npt.NDArray[np.int32],
     vocabulary: DraftVocabularySize,
 ) -> ModelDraft:
-    _require_same_vocabulary_file(lent(target), path)
+    require_same_vocabulary_file(lent(target).vocab, path)
     own = dict(draft_kwargs or {})
     choice = checked_kernels(own.pop("kernels", settings.get("kernels")))
     arguments = {
@@ -118,23 +116,6 @@ def _loaded(
         draft = BaseLlama(path, **arguments)
     model = lent(draft, "draft", use)
     return ModelDraft(lent(target), model, corpus, given=draft, vocabulary=vocabulary, close=draft.close)
-
-
-def _require_same_vocabulary_file(target: Model, path: str) -> None:
-    """Refuse a draft before its weights are loaded.
-
-    Raises:
-        ValueError: it has another vocabulary than the target, or is no model.
-    """
-    params = llama_cpp.llama_model_default_params()
-    params.vocab_only = True
-    with explained(path), contextlib.ExitStack() as stack:
-        with one_at_a_time(), quiet():
-            model = llama_cpp.llama_model_load_from_file(path.encode("utf-8"), params)
-        if not model:
-            raise ValueError(f"Failed to load model from file: {path}")
-        stack.callback(llama_cpp.llama_model_free, model)
-        require_same_vocabulary(target.vocab, int(llama_cpp.llama_model_get_vocab(model) or 0))
 
 
 def _corpus_tokens(target: BaseLlama, corpus: object) -> npt.NDArray[np.int32]:

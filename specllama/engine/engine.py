@@ -13,6 +13,7 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
+from specllama.models import catalog
 from specllama.stats import Stats
 
 from .account import Account
@@ -24,6 +25,7 @@ from .opening import open_model
 from .options import NumDraftTokens, Options, checked_seed
 from .position import Position
 from .request import Constraint, Request, checked_bias
+from .same_vocabulary import require_same_vocabulary_file
 from .samplers import CHAIN, SAMPLERS
 from .slot import Slot
 from .texts import Texts
@@ -336,7 +338,9 @@ def _draft(target: Model, draft: Any, corpus: npt.NDArray[np.int32], settings: d
         return FunctionDraft(target, draft)
     if draft in TEXT_DRAFTERS:
         return TextDraft(target, draft, corpus)
-    model, close = open_model(draft, name="draft", **settings)
+    path = catalog.resolve(os.fspath(draft))
+    require_same_vocabulary_file(target.vocab, path)
+    model, close = open_model(path, name="draft", **settings)
     try:
         return ModelDraft(target, model, corpus, given=draft, close=close)
     except BaseException:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import llama_cpp
 
 from specllama import _core
 from specllama.backend.libllama import API
+from specllama.models.loading import explained, one_at_a_time, quiet
 
 _ROLES = {"bos": llama_cpp.llama_vocab_bos, "eos": llama_cpp.llama_vocab_eos}
 
@@ -30,6 +33,27 @@ def require_same_vocabulary(target: int, draft: int) -> None:
         first, second = int(role(target)), int(role(draft))
         if first != second:
             raise _mismatch(f"{name.upper()} is token {first} in the target and {second} in the draft")
+
+
+def require_same_vocabulary_file(target: int, path: str) -> None:
+    """Check a draft's file before its weights are loaded.
+
+    Args:
+        target: the address of the target's vocabulary.
+        path: the draft's file.
+
+    Raises:
+        ValueError: another vocabulary, or no model.
+    """
+    params = llama_cpp.llama_model_default_params()
+    params.vocab_only = True
+    with explained(path), contextlib.ExitStack() as stack:
+        with one_at_a_time(), quiet():
+            model = llama_cpp.llama_model_load_from_file(path.encode("utf-8"), params)
+        if not model:
+            raise ValueError(f"Failed to load model from file: {path}")
+        stack.callback(llama_cpp.llama_model_free, model)
+        require_same_vocabulary(target, int(llama_cpp.llama_model_get_vocab(model) or 0))
 
 
 def _show(text: bytes) -> str:
