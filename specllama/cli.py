@@ -27,6 +27,7 @@ WRONG_USAGE = 2  # As argparse has it.
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it.
 BROKEN_PIPE = 141  # 128 + SIGPIPE.
 TERMINATED = 143  # 128 + SIGTERM.
+_ONCE_MORE = 5  # seconds until a signal is raised again, if the program still runs
 _ONE_SIGNAL = 1.0  # seconds; timeout(1) sends SIGTERM to the process and to its group
 
 
@@ -122,13 +123,18 @@ def _signal_behind(error: BaseException) -> KeyboardInterrupt | SystemExit | Non
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the block by a SystemExit, so that what is there is printed, kept and closed as after Ctrl-C."""
+    """SIGTERM ends the block by a SystemExit, so that what is there is printed, kept and closed as after Ctrl-C.
+
+    Other people's code may drop it: modules do, while they are imported. So it is raised again after a while.
+    """
     heard = -math.inf
 
     def end(signum: int, frame: FrameType | None) -> None:
         nonlocal heard
         before, heard = heard, time.monotonic()
         if heard - before > _ONE_SIGNAL:
+            if alarm is not None:
+                signal.alarm(_ONCE_MORE)
             raise SystemExit(TERMINATED)
 
     # Whoever runs a command in a thread, or ignores or handles the signal, means that.
@@ -136,10 +142,15 @@ def _ended_by_sigterm() -> Iterator[None]:
     if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
+    alarm = getattr(signal, "SIGALRM", None)  # Windows has none
+    before_alarm = None if alarm is None else signal.signal(alarm, end)
     signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
+        if alarm is not None:
+            signal.alarm(0)
+            signal.signal(alarm, before_alarm)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

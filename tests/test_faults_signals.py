@@ -89,6 +89,31 @@ def test_at_any_time(models: list[str], cache: Path, seconds: float) -> None:
     assert_costs_are_whole(cache)
 
 
+_DROPS_ONE = """
+import os, signal, sys, time
+from specllama import cli
+from specllama.commands import generate
+
+def run(arguments):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+    except SystemExit:
+        print("dropped", flush=True)
+    time.sleep(30)
+    return 0
+
+generate.run = run
+sys.exit(cli.main(["generate", "-m", "none.gguf", "-p", "x"]))
+"""
+
+
+def test_a_signal_that_somebody_drops_comes_again() -> None:
+    done = subprocess.run([sys.executable, "-c", _DROPS_ONE], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "dropped\n"
+    assert (done.returncode, done.stderr) == (143, "specllama: terminated\n")
+
+
 def test_a_script_of_messages(models: list[str], cache: Path) -> None:
     """SIGTERM ends the chat, not the answer only."""
     options: dict[str, Any] = {"stdin": subprocess.PIPE}
