@@ -334,6 +334,7 @@ class Speculator:
         corpus: npt.NDArray[np.int32] | None = ...,
         function: Callable[[npt.NDArray[np.int32], int], tuple[Items[int], DraftProbabilities]] | None = ...,
         draft_tokens: DraftTokens | None = ...,
+        draft_window: int = ...,
         scheduler: Scheduler | None = ...,
     ) -> None: ...
     def begin(

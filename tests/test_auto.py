@@ -316,13 +316,13 @@ def test_drafts_are_exchanged(make_llama: MakeLlama, tiny_files: TinyFiles) -> N
 
 
 def test_a_draft_with_a_smaller_context(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    """The target goes on alone when it is full, and says so."""
+    """It holds the end of the text."""
     llm = auto(make_llama, tiny_files, "identical", draft_kwargs={"n_ctx": 256})
     settings: dict[str, Any] = {"max_tokens": 300, "temperature": 0.9, "seed": 5}
     expected = text_of(make_llama(num_draft_tokens=0), **settings)
-    with pytest.warns(specllama.FallbackWarning, match="draft's context is full"):
+    for _ in range(2):
         assert text_of(llm, **settings) == expected
-    assert text_of(llm, **settings) == expected
+        assert llm.stats.fallback_reason is None
     assert text_of(llm) == text_of(make_llama(num_draft_tokens=0))
     assert llm.stats.fallback_reason is None
 

@@ -41,15 +41,23 @@ const TokenList * ModelDrafter::listed() const {
     return listed_ && own_->decoder().skipping() != Skipping::no ? &*listed_ : nullptr;
 }
 
+// Where the window begins in a text of so many tokens. This depends on nothing else: a seed repeats a text, and texts
+// with one beginning share what they hold. It moves seldom, and far: what is left in it has new positions then, and is
+// decoded again.
+std::size_t ModelDrafter::window_begin(std::size_t size) const {
+    const std::size_t step = window_ - window_ / 4;
+    return size <= window_ ? 0 : (size - window_ + step - 1) / step * step;
+}
+
 void ModelDrafter::observe(const DecodedBatch & batch) {
-    text_.resize(std::min(text_.size(), batch.unchanged));
-    num_listed_ = std::min(num_listed_, text_.size());
-    text_.insert(text_.end(), batch.history.begin() + static_cast<std::ptrdiff_t>(text_.size()), batch.history.end());
-    for (; listed_ && num_listed_ < text_.size(); ++num_listed_) {
-        listed_->add(text_[num_listed_]);
+    begin_ = window_begin(batch.history.size());
+    text_.assign(batch.history.begin() + static_cast<std::ptrdiff_t>(begin_), batch.history.end());
+    num_listed_ = std::min(num_listed_, batch.unchanged);
+    for (; listed_ && num_listed_ < batch.history.size(); ++num_listed_) {
+        listed_->add(batch.history[num_listed_]);
     }
     if (prompt_size_ == 0) {
-        prompt_size_ = text_.size();
+        prompt_size_ = batch.history.size();
     }
     own_->keep_common(text_);
 }
@@ -64,7 +72,8 @@ void ModelDrafter::finish(const std::vector<int32_t> & history) {
     }
     try {
         const Decoder::Use in_use(own_->decoder());
-        own_->keep(num_common(history, own_->tokens()));
+        const auto first = history.begin() + static_cast<std::ptrdiff_t>(std::min(begin_, history.size()));
+        own_->keep(num_common({first, history.end()}, own_->tokens()));
         own_->drop_plan();
     } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
         // Another target drafts with it by now, and has said what it is to hold.
@@ -80,7 +89,7 @@ std::size_t ModelDrafter::catch_up() {
     const PromptPart part = next_prompt_part(*decoding_, *own_, text_);
     if (part.count > 0) {
         decode(text_, part.count, part.count);
-        if (part.count == part.left && text_.size() == prompt_size_) {
+        if (part.count == part.left && begin_ + text_.size() == prompt_size_) {
             own_->save_prompt();
         }
     }
@@ -95,7 +104,7 @@ void ModelDrafter::probe() {
 
 std::optional<DraftToken> ModelDrafter::draw(const DraftRequest & request, std::size_t before,
                                              const Proposal & proposal) {
-    assert(text_ == request.history);
+    assert(begin_ + text_.size() == request.history.size());
     sequence_ = text_;
     sequence_.insert(sequence_.end(), proposal.tokens.begin(), proposal.tokens.end());
     if (!proposal.tokens.empty() && proposal.tokens.size() <= most_saved) {
@@ -113,7 +122,7 @@ std::optional<DraftToken> ModelDrafter::draw(const DraftRequest & request, std::
     decode(sequence_, count, count - 1);
     Choice choice{};
     try {
-        choice = choose(request, own_->logits(count - 1));
+        choice = choose(request, proposal, own_->logits(count - 1));
     } catch (const NoTokenLeft &) {
         if (listed() == nullptr) {
             throw;
@@ -126,20 +135,18 @@ std::optional<DraftToken> ModelDrafter::draw(const DraftRequest & request, std::
     return DraftToken{token, model_expectation(confidence, before), std::move(choice.q), false, choice.count};
 }
 
-// Of the text in sequence_. Where others were not computed, the listed logits are taken out of the row: all that
-// follows knows no others.
-ModelDrafter::Choice ModelDrafter::choose(const DraftRequest & request, float * logits) {
+// Where others were not computed, the listed logits are taken out of the row: all that follows knows no others.
+ModelDrafter::Choice ModelDrafter::choose(const DraftRequest & request, const Proposal & proposal, float * logits) {
     std::size_t n = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
-    const int32_t * recent = sequence_.data() + request.prompt_size;
-    const std::size_t n_recent = sequence_.size() - request.prompt_size;
+    const std::vector<int32_t> recent = request.recent(proposal);
     Choice choice{};
     if (const TokenList * list = listed()) {
         list->gather(logits, n, gathered_);
         logits = gathered_.data();
         n = gathered_.size();
-        request.chain.apply(*list, logits, n, recent, n_recent, choice.q);
+        request.chain.apply(*list, logits, n, recent.data(), recent.size(), choice.q);
     } else {
-        request.chain.apply(logits, n, recent, n_recent, choice.q);
+        request.chain.apply(logits, n, recent.data(), recent.size(), choice.q);
     }
     choice.count = n;
     if (request.paced && choice.q.size() == 1) {
@@ -179,7 +186,7 @@ std::unique_ptr<Drafter> make_model(const DrafterParts & parts) {
     if (!parts.model) {
         throw std::invalid_argument("the drafter 'model' needs a draft model");
     }
-    return std::make_unique<ModelDrafter>(parts.model, parts.tokens);
+    return std::make_unique<ModelDrafter>(parts.model, parts.tokens, parts.window);
 }
 
 }  // namespace specllama

@@ -1,6 +1,7 @@
 // The papers' draft: a second, smaller model with a decoder of its own.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -11,12 +12,17 @@
 
 namespace specllama {
 
-// Its memory holds a prefix of the text: a drafted token that was accepted is never decoded again.
+// Its memory holds a prefix of the text, or of its end where the text is longer than the window: a drafted token that
+// was accepted is not decoded again before the window moves on.
 class ModelDrafter final : public DrawingDrafter {
 public:
     // tokens: of its vocabulary, that it chooses among where this saves the others' logits; null: all.
-    ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens)
-        : DrawingDrafter(Source::model), own_(std::move(sequence)), tokens_(std::move(tokens)) {}
+    // window: of the text it holds at most so many tokens; 0: as many as its context has room for.
+    ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens, std::size_t window)
+        : DrawingDrafter(Source::model), own_(std::move(sequence)), tokens_(std::move(tokens)) {
+        const std::size_t n_ctx = own_->decoder().n_ctx();
+        window_ = window > 0 ? std::min(window, n_ctx) : n_ctx;
+    }
 
     void begin(const Task & task) override;
     void observe(const DecodedBatch & batch) override;
@@ -44,22 +50,25 @@ private:
         std::size_t count = 0;    // of the tokens that there are to choose
         double confidence = 0.0;  // if q has only one token
     };
-    Choice choose(const DraftRequest & request, float * logits);
+    Choice choose(const DraftRequest & request, const Proposal & proposal, float * logits);
     const TokenList * listed() const;
+    std::size_t window_begin(std::size_t size) const;
     void save();
     void decode(const std::vector<int32_t> & text, std::size_t count, std::size_t first_output);
 
     std::shared_ptr<Sequence> own_;
     Decoding * decoding_ = nullptr;  // of this generation
     CostModel * costs_ = nullptr;
-    std::vector<int32_t> text_;
-    std::size_t prompt_size_ = 0;  // 0: no generation
+    std::size_t window_ = 0;
+    std::size_t begin_ = 0;        // tokens of the text that are before the window
+    std::vector<int32_t> text_;    // behind them
+    std::size_t prompt_size_ = 0;  // of the whole text; 0: no generation
     std::shared_ptr<DraftTokens> tokens_;
     std::optional<TokenList> listed_;  // the usual ones, and all of the text; nothing: no list is of use
     std::size_t num_listed_ = 0;       // tokens of the text that are on it
     std::vector<float> gathered_;
     double saving_seconds_ = 0.0;    // for the next decode, and part of what it costs
-    std::vector<int32_t> sequence_;  // the text and the tokens drafted so far
+    std::vector<int32_t> sequence_;  // text_ and the tokens drafted so far
 };
 
 // A drawn token, by the probability that the model gave it.

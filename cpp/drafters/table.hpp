@@ -27,6 +27,7 @@ struct DrafterParts {
     std::vector<int32_t> corpus;                    // a text to look at besides prompt and output
     DraftingFunction function = nullptr;            // of the caller's
     std::shared_ptr<DraftTokens> tokens = nullptr;  // that the model chooses among; null: all
+    std::size_t window = 0;                         // tokens of the text that the model holds; 0: all
 };
 
 // Of each drafter's file: make_NAME, and NAME_priors, what is believed of its tokens before any was verified.

@@ -230,9 +230,6 @@ std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
 void Speculator::propose(std::size_t gamma) {
     proposed_ = gamma > 0;
     if (gamma == 0) {
-        if (drafting_ && settings_.num_draft_tokens > 0 && drafting_->room() == 0) {
-            stop_drafting("the draft's context is full: give it a larger n_ctx by draft_kwargs");
-        }
         return;
     }
     const double start = now_seconds();

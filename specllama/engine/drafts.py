@@ -92,6 +92,7 @@ class ModelDraft(Draft):
         corpus: tokens [n] to look up besides.
         given: what the user has given for it.
         vocabulary: how many tokens it chooses among.
+        window: of a text it holds at most so many tokens. None: as many as its context has room for.
         close: frees the model, where it was opened for this target. None: somebody else frees it.
 
     Raises:
@@ -106,6 +107,7 @@ class ModelDraft(Draft):
         *,
         given: Any,
         vocabulary: DraftVocabularySize = "auto",
+        window: int | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
         require_same_vocabulary(target.vocab, model.vocab)
@@ -117,6 +119,7 @@ class ModelDraft(Draft):
         self._close = close
         self._corpus = corpus
         self._vocabulary = DraftVocabulary(target, self.sequence.decoder, vocabulary)
+        self._window = window
         _warn_if_larger(target, model)
 
     @property
@@ -138,6 +141,7 @@ class ModelDraft(Draft):
             draft=own or self.sequence,
             corpus=self._corpus,
             draft_tokens=self._vocabulary.tokens,
+            draft_window=self._window or 0,
             scheduler=scheduler,
         )
 

@@ -45,6 +45,22 @@ def checked_max_draft_tokens(value: Any) -> int:
     return _checked_int("max_draft_tokens", value, 1, "an int, from 1 up")
 
 
+def checked_draft_window(value: Any) -> int | None:
+    """An int from 1 up, or None.
+
+    Raises:
+        TypeError: neither.
+        ValueError: below 1.
+    """
+    if value is None:
+        return None
+    what = "an int, from 1 up, or None (all that the draft's context has room for)"
+    window = checked_index("draft_window", value, what)
+    if window < 1:
+        raise ValueError(f"draft_window={window} is out of range: it must be {what}")
+    return window
+
+
 def checked_index(name: str, value: Any, what: str) -> int:
     """An int of any kind, NumPy's among them, but no bool.
 
