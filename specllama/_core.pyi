@@ -159,6 +159,9 @@ class TokenList:
     @property
     def groups(self) -> npt.NDArray[np.int32]: ...
 
+FIRST_EMBEDDING: int
+"""In place of a token stands this, or a lower number, where something else was decoded: an image, say."""
+
 class Decoder:
     def __init__(self, api: LlamaApi, context: int, name: str, n_ctx: int = 0) -> None: ...
     @property

@@ -154,12 +154,16 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens are evaluated."""
+        """How many tokens are evaluated.
+
+        Who decodes by themselves, as chat handlers decode images, sets it. What is new has numbers in ``input_ids``
+        then that no token has: it can be read as it lies in the memory, and is never decoded again.
+        """
         return self.position.evaluated
 
     @n_tokens.setter
     def n_tokens(self, count: int) -> None:
-        self.position.change(count)
+        self.position.skip(count)
 
     @property
     def input_ids(self) -> npt.NDArray[np.intc]:
@@ -392,7 +396,12 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
                     "create the Llama with a larger n_ctx"
                 )
             own.settle(self._call.listener)
-            super().eval(checked)
+            start = self.n_tokens
+            try:
+                super().eval(checked)
+            finally:
+                done = self.n_tokens - start
+                self.input_ids[start : start + done] = checked[:done]
 
     def embed(self, input: Any, normalize: bool = False, truncate: bool = True, return_count: bool = False) -> Any:
         """See the base class."""
@@ -432,6 +441,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
             try:
                 with captured_errors() as errors:
                     super().load_state(known)
+                self.input_ids = known.input_ids
                 require_loaded(self, known.n_tokens)
             except Exception as error:
                 self.reset()

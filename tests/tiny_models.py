@@ -374,3 +374,42 @@ def write_lora(path: Path, weights: Weights, seed: int, rank: int = 4) -> Path:
         tensors[f"{name}.lora_b"] = _writes_residual(_dense(rng, rows, rank))
     _finish(writer, tensors)
     return path
+
+
+def write_clip(path: Path, seed: int, n_out: int = 32) -> Path:
+    """Write what reads images for a model of that width, in the form of LLaVA 1.5: four patches of 4 x 4 pixels."""
+    size, patch, n_embd, n_ff, n_layer = 8, 4, 16, 32, 2
+    rng = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_name(path.stem)
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_string("clip.projector_type", "mlp")
+    writer.add_bool("clip.use_gelu", True)
+    for name, number in (
+        *(("image_size", size), ("patch_size", patch), ("embedding_length", n_embd), ("feed_forward_length", n_ff)),
+        *(("projection_dim", n_out), ("block_count", n_layer), ("attention.head_count", 2)),
+    ):
+        writer.add_uint32(f"clip.vision.{name}", number)
+    writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
+    writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
+    writer.add_array("clip.vision.image_std", [0.25, 0.25, 0.25])
+    weights: Weights = {
+        "v.patch_embd.weight": _dense(rng, n_embd, 3 * patch**2).reshape(n_embd, 3, patch, patch),
+        "v.position_embd.weight": _dense(rng, (size // patch) ** 2, n_embd),
+        "mm.0.weight": _dense(rng, n_out, n_embd, 2.0),
+        "mm.0.bias": np.zeros(n_out, np.float32),
+        "mm.2.weight": _dense(rng, n_out, n_out, 2.0),
+        "mm.2.bias": np.zeros(n_out, np.float32),
+    }
+    for i in range(n_layer):
+        for name, rows, columns in (
+            *(("attn_q", n_embd, n_embd), ("attn_k", n_embd, n_embd), ("attn_v", n_embd, n_embd)),
+            *(("attn_out", n_embd, n_embd), ("ffn_up", n_ff, n_embd), ("ffn_down", n_embd, n_ff)),
+        ):
+            weights[f"v.blk.{i}.{name}.weight"] = _dense(rng, rows, columns)
+            weights[f"v.blk.{i}.{name}.bias"] = np.zeros(rows, np.float32)
+        for name in ("ln1", "ln2"):
+            weights[f"v.blk.{i}.{name}.weight"] = np.ones(n_embd, np.float32)
+            weights[f"v.blk.{i}.{name}.bias"] = np.zeros(n_embd, np.float32)
+    _finish(writer, weights)
+    return path

@@ -115,6 +115,7 @@ void bind_sequence_class(py::module_ & module) {
 }  // namespace
 
 void bind_decoders(py::module_ & module) {
+    module.attr("FIRST_EMBEDDING") = first_embedding;
     bind_decoder_class(module);
     bind_sequence_class(module);
 }

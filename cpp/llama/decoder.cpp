@@ -164,6 +164,15 @@ void Decoder::refuse_bad_batch(const BatchPart * parts, std::size_t num_parts) c
             throw std::invalid_argument("a part of a batch has no tokens: leave its sequence out");
         }
         for (const int32_t * token = parts[i].tokens; token != parts[i].tokens + parts[i].count; ++token) {
+            if (is_embedding(*token)) {
+                const auto place = parts[i].position + static_cast<std::size_t>(token - parts[i].tokens);
+                throw std::invalid_argument(
+                    "place " + std::to_string(place) +
+                    " of the text is no token: somebody else decoded an image there, "
+                    "or what is not known, and the memory of the " +
+                    name_ +
+                    " has lost it. It cannot be decoded again: give the image again, by create_chat_completion");
+            }
             if (*token < 0 || static_cast<std::size_t>(*token) >= n_vocab_) {
                 throw std::invalid_argument("token " + std::to_string(*token) + " is out of range: the " + name_ +
                                             "'s vocabulary has the tokens 0 to " + std::to_string(n_vocab_ - 1));

@@ -30,6 +30,11 @@ enum class Rollback {
     checkpoint,      // recurrent or hybrid: a copy of the state is put back, and what came behind it decoded again
 };
 
+// Where a text has something that is no token, such as an image that a chat handler has decoded, it has a number of its
+// own (engine/position.py): this one, or one below.
+constexpr int32_t first_embedding = -(1 << 30);
+inline bool is_embedding(int32_t id) { return id <= first_embedding; }
+
 // What one sequence brings into a batch.
 struct BatchPart {
     int32_t sequence = 0;              // its seq_id

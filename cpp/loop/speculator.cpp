@@ -2,6 +2,7 @@
 #include "loop/speculator.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 #include "llama/clock.hpp"
@@ -44,6 +45,7 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
 
     num_shown_ = std::min(num_shown_, num_common(history_, prompt));
     history_ = std::move(prompt);
+    has_embeddings_ = std::any_of(history_.begin(), history_.end(), is_embedding);
     settings_ = std::move(settings);
     draft_chain_.emplace(std::move(draft_chain));
     round_number_ = 0;
@@ -203,7 +205,7 @@ std::size_t Speculator::finish(std::size_t count) {
     rewind(count);
     target_.finish(history_);
     if (drafting_) {
-        drafting_->finish(history_);
+        drafting_->finish(text());
     }
     return own().tokens().size();
 }
@@ -236,7 +238,7 @@ void Speculator::propose(std::size_t gamma) {
     const double decoded_before = drafting_->decode_seconds();
     try {
         drafting_->propose(
-            {history_, counters_.num_prompt_tokens, gamma, own().decoder(), *draft_chain_, *settings_.rule,
+            {text(), num_tokens(counters_.num_prompt_tokens), gamma, own().decoder(), *draft_chain_, *settings_.rule,
              RoundNoise{settings_.seed, round_number_, history_.size()}, settings_.paced,
              settings_.rule->about().independent_of_draft || settings_.sampler.temperature == 0.0F, settings_.poll},
             proposal_);
@@ -293,13 +295,33 @@ void Speculator::commit() {
     }
 }
 
+// What drafters see: the history without what is no token. They need not know it for the text to be exact.
+const std::vector<int32_t> & Speculator::text() {
+    if (!has_embeddings_) {
+        return history_;
+    }
+    text_.clear();
+    std::remove_copy_if(history_.begin(), history_.end(), std::back_inserter(text_), is_embedding);
+    return text_;
+}
+
+// How many of the first `count` of the history they see.
+std::size_t Speculator::num_tokens(std::size_t count) const {
+    if (!has_embeddings_) {
+        return count;
+    }
+    const auto end = history_.begin() + static_cast<std::ptrdiff_t>(count);
+    return count - static_cast<std::size_t>(std::count_if(history_.begin(), end, is_embedding));
+}
+
 // What the target has decoded and kept: history[first .. first + count).
 void Speculator::show(std::size_t first, std::size_t count) {
     if (!drafting_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty()) {
         return;
     }
     try {
-        drafting_->observe({history_, num_shown_, first, count});
+        drafting_->observe(
+            {text(), num_tokens(num_shown_), num_tokens(first), num_tokens(first + count) - num_tokens(first)});
         num_shown_ = history_.size();
     } catch (const std::exception & error) {
         stop_drafting(error.what());

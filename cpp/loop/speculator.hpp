@@ -102,6 +102,8 @@ private:
     void settle();
     void forget_round();
     void abandon_round();
+    const std::vector<int32_t> & text();
+    std::size_t num_tokens(std::size_t count) const;
     void show(std::size_t first, std::size_t count);
     void share_costs();
     void copy_pace();
@@ -123,6 +125,8 @@ private:
     bool under_way_ = false;  // a generation
 
     std::vector<int32_t> history_;
+    bool has_embeddings_ = false;  // the prompt
+    std::vector<int32_t> text_;    // see text()
     Settings settings_;
     std::optional<SamplerChain> draft_chain_;
     std::uint64_t round_number_ = 0;

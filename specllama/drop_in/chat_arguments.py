@@ -8,6 +8,7 @@ from typing import Any
 
 from .arguments import checked_stops, nearest
 from .base_class import BaseLlama
+from .images import other_parts
 
 _MESSAGE = "[{'role': 'user', 'content': 'Hello'}]"
 _OF_MESSAGE = (
@@ -99,6 +100,12 @@ def _check_messages(llama: BaseLlama, messages: Any) -> None:
         raise TypeError(f"messages={messages!r:.100} must be a list of messages, such as {_MESSAGE}")
     if not messages:
         raise ValueError(f"there are no messages: give one at least, such as {_MESSAGE}")
+    if llama.chat_handler is None:
+        for kind in other_parts(messages):
+            raise ValueError(
+                f"a message has a part of type {kind!r:.60}, and this Llama reads only text: create it with a "
+                "chat_handler for images, or send text"
+            )
     templates = "".join(text for name, text in llama.metadata.items() if name.startswith("tokenizer.chat_template"))
     for message in messages:
         if not isinstance(message, Mapping):

@@ -109,6 +109,17 @@ class _Noting(View):
         self._set(_text=text.decode("utf-8"), _tokens=tokens)
         return tokens
 
+    def reset(self) -> None:
+        """Handlers that decode by themselves begin with it.
+
+        Raises:
+            ValueError: what they would ask for is no list of tokens.
+        """
+        raise ValueError(
+            f"the chat handler of {self._llama.model_path} decodes by itself, as those for images do: its prompt is no "
+            "list of tokens; call create_chat_completion"
+        )
+
     def create_completion(self, prompt: str | list[int], **options: Any) -> Any:
         """Notes the first."""
         if self.call is not None:

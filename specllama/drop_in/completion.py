@@ -16,6 +16,7 @@ from typing import Any
 
 from specllama.engine.generation import Generation
 from specllama.engine.options import checked_index
+from specllama.engine.position import only_tokens
 from specllama.engine.request import Request, checked_bias
 from specllama.token import Origin, Token
 from specllama.warn import warn
@@ -50,7 +51,8 @@ class Completion:
         self._warn_double_bos()
         self._max_tokens = self._room_for(arguments["max_tokens"])
         stops = [text.encode("utf-8") for text in checked_stops(arguments["stop"])]
-        self._assembler = TextAssembler(llama, self._prompt_tokens, stops, at_start=not self._prompt)
+        self._read_tokens = only_tokens(self._prompt_tokens)
+        self._assembler = TextAssembler(llama, self._read_tokens, stops, at_start=not self._prompt)
         self._log = None if self._num_logprobs is None else LogprobLog(llama, self._num_logprobs)
         self._generation = Generation(call.slot, self._request(arguments))
         self._watch = call.watch
@@ -194,7 +196,7 @@ class Completion:
     def _prompt_text(self) -> str:
         if isinstance(self._prompt, str):
             return self._prompt
-        return self._llama.detokenize(self._prompt_tokens).decode("utf-8", errors="ignore")
+        return self._llama.detokenize(self._read_tokens).decode("utf-8", errors="ignore")
 
     # Limits and caches
 
@@ -235,7 +237,9 @@ class Completion:
             llama._seed = seed
 
     def _save_cached_state(self) -> None:
-        if self._llama.cache and self._call.slot.is_alone and not self._call.is_prompt_only:
+        # What a cache keeps is found by its tokens. An image has none.
+        is_found = len(self._read_tokens) == len(self._prompt_tokens)
+        if self._llama.cache and is_found and self._call.slot.is_alone and not self._call.is_prompt_only:
             self._llama.cache[self._prompt_tokens + self._assembler.tokens] = self._llama.save_state()
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 from specllama.engine.engine import Engine
 from specllama.engine.texts import checked_max_parallel
 
+from .images import decodes_by_itself
 from .outcomes import Job, Outcome, Outcomes, arguments_of, takes_the_model_alone
 from .progress import progress_bar
 from .seeds import seed_for_completion
@@ -117,7 +118,7 @@ class ParallelCompletions:
             return _failing(error)
         return Job(
             lambda at_slot: cast("dict[str, Any]", getattr(at_slot, method)(**arguments)),
-            takes_the_model_alone(arguments),
+            takes_the_model_alone(arguments) or decodes_by_itself(llama, arguments.get("messages")),
         )
 
 

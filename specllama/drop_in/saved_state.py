@@ -8,10 +8,13 @@ from typing import Any, NoReturn
 
 import llama_cpp
 import numpy as np
+import numpy.typing as npt
 from llama_cpp import llama_cpp as _bindings
 
+from specllama._core import FIRST_EMBEDDING
 from specllama.backend.ggml import ggml_version
 from specllama.engine.model import token_ids
+from specllama.engine.position import numbers_of_embeddings
 
 from .base_class import BaseLlama
 
@@ -47,7 +50,7 @@ def fitted(llama: BaseLlama, state: Any) -> llama_cpp.LlamaState:
         raise StateError("the state is damaged: it is shorter than it says; save it anew")
     input_ids = np.zeros_like(llama.input_ids)
     try:
-        input_ids[:n_tokens] = token_ids(state.input_ids[:n_tokens], "the state's tokens", llama.n_vocab())
+        input_ids[:n_tokens] = _known(np.asarray(state.input_ids[:n_tokens]), llama.n_vocab())
     except ValueError as error:
         raise StateError(f"{error}; the state is damaged, or of another model") from None
     origin = getattr(state, _MARK, None)
@@ -69,6 +72,14 @@ def fitted(llama: BaseLlama, state: Any) -> llama_cpp.LlamaState:
         llama_state_size=state.llama_state_size,
         seed=state.seed,
     )
+
+
+def _known(ids: npt.NDArray[Any], n_vocab: int) -> npt.NDArray[np.int32]:
+    """The tokens of a state. What is none, an image, is in the memory with it, and nothing that this process knows."""
+    is_embedding = ids <= FIRST_EMBEDDING
+    known = token_ids(np.where(is_embedding, 0, ids), "the state's tokens", n_vocab)
+    known[is_embedding] = numbers_of_embeddings(int(is_embedding.sum()))
+    return known
 
 
 def require_loaded(llama: BaseLlama, n_tokens: int) -> None:

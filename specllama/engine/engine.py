@@ -193,8 +193,10 @@ class Engine:
 
         Raises:
             BusyError, ClosedError, DecodeError: see there.
+            ValueError: something among them is no token.
         """
         own = self.own
+        token_ids(tokens, "what is scored", self.model.n_vocab)
         for start in range(0, len(tokens) - 1, _CHUNK):
             listener.heed()
             part = np.asarray(tokens[start : min(start + _CHUNK, len(tokens) - 1)], dtype=np.int32)

@@ -190,7 +190,8 @@ class Generation(Iterator[int]):
         slot.model.require_open()
         if request.chooser is not None:
             slot.require_alone("mirostat")
-        tokens = token_ids(request.tokens, "the prompt", slot.model.n_vocab)
+        held = slot.position.tokens() if request.reset else ()
+        tokens = token_ids(request.tokens, "the prompt", slot.model.n_vocab, held)
         self._started = self._last_active = time.perf_counter()
         self._number = slot.begin(self)
         self._loop = slot.loop

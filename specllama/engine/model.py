@@ -230,13 +230,16 @@ class Model:
         return bool(llama_cpp.llama_vocab_is_eog(cast(Any, self.vocab), token))
 
 
-def token_ids(given: Sequence[int] | npt.NDArray[Any], what: str, n_vocab: int) -> npt.NDArray[np.int32]:
+def token_ids(
+    given: Sequence[int] | npt.NDArray[Any], what: str, n_vocab: int, held: Sequence[int] | npt.NDArray[Any] = ()
+) -> npt.NDArray[np.int32]:
     """Tokens as the native loop takes them.
 
     Args:
         given: the tokens.
         what: they are, for messages.
         n_vocab: how many tokens the vocabulary has.
+        held: what a memory holds. As far as they are the same, what is no token needs not be decoded.
 
     Raises:
         TypeError: no sequence of integers.
@@ -249,6 +252,16 @@ def token_ids(given: Sequence[int] | npt.NDArray[Any], what: str, n_vocab: int) 
     if tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
         raise TypeError(f"{what} must be a sequence of token ids, not of {tokens.dtype} values")
     wrong = np.flatnonzero((tokens < 0) | (tokens >= n_vocab))
+    if wrong.size and len(held):
+        most = min(len(tokens), len(held))
+        others = np.flatnonzero(tokens[:most] != held[:most])
+        wrong = wrong[wrong >= (others[0] if others.size else most)]
+    if wrong.size and tokens[wrong[0]] <= _core.FIRST_EMBEDDING:
+        raise ValueError(
+            f"{what}: place {wrong[0]} is no token: somebody else decoded an image there, or what is not known. It is "
+            "read where the memory still holds it, and cannot be decoded again: give the image again, by "
+            "create_chat_completion"
+        )
     if wrong.size:
         raise ValueError(
             f"{what}: token {tokens[wrong[0]]} at index {wrong[0]} is out of range: the vocabulary has the tokens 0 to "

@@ -2,12 +2,39 @@
 
 After a generation the memory may have the last token, too, or lack some: of a recurrent model those since the last
 copy of its state. They are decoded when somebody needs them.
+
+Not all that is decoded are tokens. A chat handler puts the embeddings of an image into the memory by itself, and says
+then how much is evaluated. Each place of it gets a number of its own, which no token has. So it is taken for nothing
+but itself: a prompt that has these numbers goes on behind this very image, as long as the memory holds it.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
+
+from specllama import _core
+
+_MOST_NUMBERS = 1 << 30
+_lock = threading.Lock()
+_num_used = 0
+
+
+def numbers_of_embeddings(count: int) -> npt.NDArray[np.intc]:
+    """Numbers [count] that nothing else has in this process."""
+    global _num_used
+    with _lock:
+        first = _num_used
+        _num_used += count
+    return (_core.FIRST_EMBEDDING - np.arange(first, first + count) % _MOST_NUMBERS).astype(np.intc)
+
+
+def only_tokens(text: Sequence[int]) -> list[int]:
+    """A text without what is no token. It may be wrong."""
+    return [token for token in text if type(token) is not int or token > _core.FIRST_EMBEDDING]
 
 
 class Position:
@@ -32,6 +59,13 @@ class Position:
         """For everybody else: the memory holds so many of the tokens, and they may be others."""
         self.evaluated = self.held = evaluated
         self.num_changes += 1
+
+    def skip(self, evaluated: int) -> None:
+        """The same for who has decoded by themselves: of what is new here, nobody has said which tokens it is."""
+        if evaluated > self.evaluated:
+            new = self.ids[self.evaluated : evaluated]
+            new[:] = numbers_of_embeddings(len(new))
+        self.change(evaluated)
 
     def tokens(self) -> npt.NDArray[np.intc]:
         """The tokens that the memory holds."""

@@ -1,0 +1,68 @@
+"""Chats with images: which they are, who reads them, and where."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llama_cpp import _logger, llama_chat_format, mtmd_cpp
+
+from specllama.models.gguf_header import read_header
+
+from .base_class import BaseLlama
+
+
+def other_parts(messages: Any) -> Iterator[str]:
+    """The types of what is no text in messages, which may be malformed."""
+    for message in messages if isinstance(messages, (list, tuple)) else ():
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for part in content if isinstance(content, (list, tuple)) else ():
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if kind != "text":
+                yield str(kind)
+
+
+def reads_images(llama: BaseLlama) -> bool:
+    """Whether its chat handler is of llama_cpp's kind for images, which decodes every chat by itself."""
+    return hasattr(llama.chat_handler, "clip_model_path")
+
+
+def decodes_by_itself(llama: BaseLlama, messages: Any) -> bool:
+    """Whether a chat handler decodes some of these messages in the Llama's own context, where no place is."""
+    if messages is None or llama.chat_handler is None:
+        return False
+    return reads_images(llama) or any(True for _ in other_parts(messages))
+
+
+def give_image_handler(llama: BaseLlama, path: str | os.PathLike[str]) -> None:
+    """Have the chats of a Llama read images.
+
+    Args:
+        llama: the model.
+        path: the file with the part of it that sees, ``mmproj-....gguf``.
+
+    Raises:
+        FileNotFoundError, ValueError: no such file, or none for this model.
+    """
+    name = os.fspath(path)
+    if (kind := read_header(name).architecture) != "clip":
+        raise ValueError(f"{name} is a model of type {kind!r} and reads no images: give a mmproj file")
+    _log_as_llama_cpp_does()
+    # The newer one asks in the words of the model's own template.
+    make: Any = getattr(llama_chat_format, "MTMDChatHandler", llama_chat_format.Llava15ChatHandler)
+    handler = make(clip_model_path=name, verbose=False)
+    try:
+        handler._init_mtmd_context(llama)  # else at the first chat
+    except ValueError as error:
+        raise ValueError(
+            f"{name} does not read images for {llama.model_path}: {error}; give the mmproj file of this model"
+        ) from None
+    llama.chat_handler = handler
+
+
+def _log_as_llama_cpp_does() -> None:
+    """Else the library for images says on stderr what each chat is about."""
+    log_set = getattr(mtmd_cpp, "mtmd_helper_log_set", None) or getattr(mtmd_cpp, "mtmd_log_set", None)
+    if log_set is not None:
+        log_set(_logger.llama_log_callback, None)

@@ -1,0 +1,74 @@
+"""Images through llama_cpp's own handlers and library for them, with a tiny CLIP; in Python and by the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tiny_models as tiny
+from exact import EXACT_CACHE
+from images import asked, image, png
+from llama_cpp import llama_chat_format
+
+from specllama.drop_in.images import give_image_handler
+
+if TYPE_CHECKING:
+    from conftest import MakeBase, MakeLlama, TinyFiles
+
+HANDLERS = [name for name in ("Llava15ChatHandler", "MTMDChatHandler") if hasattr(llama_chat_format, name)]
+OPTIONS: dict[str, Any] = {"max_tokens": 20, "temperature": 0.0, "repeat_penalty": 1.0}
+CAT, DOG = (asked("the cat sat on", image(png(seed)), " and the dog") for seed in (1, 2))
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that reads images for `tiny_files.target`."""
+    return tiny.write_clip(tmp_path_factory.mktemp("clip") / "mmproj.gguf", seed=1)
+
+
+def said(llm: Any, messages: Any, **options: Any) -> str:
+    """The answer."""
+    return str(llm.create_chat_completion(messages, **{**OPTIONS, **options})["choices"][0]["message"]["content"])
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 3}], ids=["greedy", "seeded"])
+def test_the_text_is_the_same_with_a_draft(
+    make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, clip: Path, handler: str, options: Any
+) -> None:
+    def seeing(make: Any, **kwargs: Any) -> Any:
+        reads = getattr(llama_chat_format, handler)(clip_model_path=str(clip), verbose=False)
+        return make(chat_handler=reads, **EXACT_CACHE, **kwargs)
+
+    llm, plain, theirs = seeing(make_llama, draft=tiny_files.good), seeing(make_llama), seeing(make_base)
+    texts = [said(plain, messages, **options) for messages in (CAT, DOG, CAT)]
+    assert [said(llm, messages, **options) for messages in (CAT, DOG, CAT)] == texts
+    assert llm.stats.num_draft_tokens > 0
+    assert llm.stats.num_prompt_tokens_reused == llm.stats.num_prompt_tokens - 1
+    assert (llm.input_ids[: llm.n_tokens] < 0).sum() == 4, "four patches"
+    assert texts[0] != texts[1]
+    if not options:
+        assert [said(theirs, messages) for messages in (CAT, DOG, CAT)] == texts
+    outcomes = llm.create_chat_completions([CAT, DOG, asked("the cat"), CAT], max_parallel=2, **{**OPTIONS, **options})
+    assert [outcomes[i].text for i in (0, 1, 3)] == texts
+
+
+def test_a_file_that_reads_no_images_for_the_model(
+    make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path
+) -> None:
+    llm = make_llama()
+    with pytest.raises(ValueError, match=r"does not read images for .*give the mmproj file of this model"):
+        give_image_handler(llm, tiny.write_clip(tmp_path / "wide.gguf", seed=1, n_out=48))
+    with pytest.raises(ValueError, match="is a model of type 'llama' and reads no images"):
+        give_image_handler(llm, tiny_files.target)
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        give_image_handler(llm, tmp_path / "none.gguf")
+    assert llm.chat_handler is None
+
+
+def test_nothing_of_a_chat_is_logged(make_llama: MakeLlama, clip: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    llm = make_llama()
+    give_image_handler(llm, clip)
+    assert said(llm, CAT)
+    assert capfd.readouterr() == ("", "")
