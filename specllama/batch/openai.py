@@ -53,7 +53,7 @@ def generate(place: Llama, line: Line, defaults: dict[str, Any], name: str, watc
     if given.get("stream"):
         raise LineError(NO_STREAMS)
     body = checked({**defaults, **{field: value for field, value in given.items() if value is not None}}, _MODELS[url])
-    body.require_room(place.n_ctx())
+    body.require_room(place)
     body.model = body.model or name
     [response] = Answers(place, body)(watch)
     return response

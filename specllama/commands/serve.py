@@ -29,6 +29,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     common.add_model_arguments(parser)
     group = parser.add_argument_group("server")
+    group.add_argument(
+        "--mmproj", type=Path, metavar="FILE", help="the part of the model that sees: chats may have images then"
+    )
     group.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: this machine only")
     group.add_argument(
         "--port", type=common.whole(0, 65535), default=8000, metavar="N", help="default 8000; 0: any that is free"
@@ -70,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until told to end."""
     try:
         from specllama import server
+        from specllama.drop_in.images import give_image_handler
         from specllama.server.hosts import checked_host
         from specllama.server.runner import give_back_freed_memory
     except ModuleNotFoundError as error:
@@ -80,6 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     with contextlib.closing(server.bound_socket(arguments.host, arguments.port)) as bound:
         llm = common.load_llama(arguments)
         with contextlib.closing(llm):
+            if arguments.mmproj is not None:
+                give_image_handler(llm, arguments.mmproj)
             name = Path(arguments.model).name
             app = server.create_app(
                 llm,

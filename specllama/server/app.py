@@ -107,7 +107,7 @@ def _add_generation(app: FastAPI, lender: Lender, name: str, worker: Worker, bod
     async def answer(request: Request, model: type[CompletionRequest | ChatRequest]) -> Response:
         try:
             body: CompletionRequest | ChatRequest = await bodies.parsed(request, model)
-            await asyncio.to_thread(body.require_room, lender.llm.n_ctx())
+            await asyncio.to_thread(body.require_room, lender.llm)
             body.model = body.model or name
             job = worker.start(lender.work(body))
             async with stopped_when_client_leaves(request.receive, job):

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Generator, Iterator
 
 from specllama import Llama
+from specllama.drop_in.images import reads_images
 from specllama.drop_in.outcomes import takes_the_model_alone
 from specllama.drop_in.seeds import seed_for_completion
 from specllama.drop_in.view import calling
@@ -58,7 +59,7 @@ class Lender:
             Stopped: the client has left before it was its turn.
         """
         texts = self.llm.engine.texts
-        if takes_the_model_alone(dict(request)):
+        if takes_the_model_alone(dict(request)) or (isinstance(request, ChatRequest) and reads_images(self.llm)):
             lent = texts.beside(watch.heed)
         else:
             lent = texts.taken(self.num_places, watch.heed, request.text())

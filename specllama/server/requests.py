@@ -24,10 +24,12 @@ from pydantic import (
 from specllama import Llama
 from specllama.drop_in.arguments import nearest
 from specllama.drop_in.chat_arguments import check_request, require_known
+from specllama.drop_in.images import reads_images
 from specllama.drop_in.view import calling
 from specllama.engine.limits import BYTES_OF_TOKEN, LARGEST_INT, require_room, size_of
 from specllama.engine.options import Verify
 from specllama.grammars.schemas import why_not_enforced
+from specllama.server.images import require_images
 from specllama.server.sampler_fields import SamplerFields
 
 _OURS = {"timings_per_token", "return_origins", "stream_options"}
@@ -39,6 +41,7 @@ _WITHOUT_EFFECT = {
 }
 _OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}  # what an answer must be
 _THEIRS = {"n", "best_of", "user", "logit_bias_type", "min_tokens"}  # theirs that no method of Llama takes
+_IMAGE = "image_url"
 _LEAST_OF_MESSAGE = 4  # tokens: chat templates put about as many around each
 _MOST_LOGPROBS = 20  # OpenAI's limit in chats; that in completions, 5, is too low for some clients of other servers
 _LONGEST_NAME = 60
@@ -143,14 +146,14 @@ class CompletionRequest(Additions, CreateCompletionRequest):
     prompt: Prompt = Field("", description="A text, or token ids.")  # type: ignore[assignment]
     logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS, description="How many alternatives to each token.")
 
-    def require_room(self, n_ctx: int) -> None:
+    def require_room(self, llm: Llama) -> None:
         """Refuse before it is tokenized what cannot fit.
 
         Raises:
             ValueError: it is too long.
         """
         size = size_of(self.prompt) if isinstance(self.prompt, str) else len(self.prompt) * BYTES_OF_TOKEN
-        require_room(size + size_of(self.suffix), n_ctx)
+        require_room(size + size_of(self.suffix), llm.n_ctx())
 
     def text(self) -> str:
         """What is asked, by which it is seen whether another request continues it."""
@@ -172,14 +175,26 @@ class Message(BaseModel):
 
     @field_validator("content")
     @classmethod
-    def _text(cls, content: str | list[dict[str, Any]] | None) -> str:
+    def _text(cls, content: str | list[dict[str, Any]] | None) -> str | list[dict[str, Any]]:
         """Parts of text joined; templates would print a list or None as Python does."""
         if content is None or isinstance(content, str):
             return content or ""
         for part in content:
-            if part.get("type") != "text" or not isinstance(part.get("text"), str):
-                raise ValueError(f"content of type {part.get('type')!r} is not supported: send text")
+            kind = part.get("type")
+            if kind != _IMAGE and (kind != "text" or not isinstance(part.get("text"), str)):
+                raise ValueError(f"content of type {kind!r:.60} is not supported: send text")
+        if any(part["type"] == _IMAGE for part in content):
+            return content
         return "\n".join(part["text"] for part in content)
+
+    def images(self) -> list[dict[str, Any]]:
+        """Its parts that are images."""
+        return [part for part in self.content if part["type"] == _IMAGE] if isinstance(self.content, list) else []
+
+    def words(self) -> Any:
+        """All of it but its images."""
+        parts = [part for part in self.content if part["type"] != _IMAGE] if isinstance(self.content, list) else None
+        return self.model_dump() if parts is None else {**self.model_dump(exclude={"content"}), "content": parts}
 
     def template_fields(self) -> dict[str, Any]:
         """What the chat template sees."""
@@ -222,12 +237,13 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
             "tool_choice": _tool_choice(body),
         }
 
-    def require_room(self, n_ctx: int) -> None:
-        """Refuse before it is rendered and tokenized what cannot fit.
+    def require_room(self, llm: Llama) -> None:
+        """Refuse before it is rendered and tokenized what cannot fit, or cannot be read.
 
         Raises:
-            ValueError: too many messages, or too long ones.
+            ValueError: too many messages, too long ones, or images.
         """
+        n_ctx = llm.n_ctx()
         most = max(1, n_ctx // _LEAST_OF_MESSAGE)
         if len(self.messages) > most:
             raise ValueError(
@@ -236,8 +252,16 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
             )
         if self._is_strict and (reason := self._not_enforced()):
             raise ValueError(f'{reason}; simplify it, or send "strict": false with it')
-        texts = [message.model_dump() for message in self.messages]
+        texts = [message.words() for message in self.messages]
         require_room(size_of([texts, self.tools, self.functions]), n_ctx)
+        images = [part for message in self.messages for part in message.images()]
+        if images and not reads_images(llm):
+            raise ValueError(
+                f"content of type {_IMAGE!r} is not supported: send text, or start the server with --mmproj"
+            )
+        if any(message.images() and message.role != "user" for message in self.messages):
+            raise ValueError("only messages of the user may have images: send them there")
+        require_images(images)
 
     def text(self) -> str:
         """What is asked, by which it is seen whether another request continues it."""

@@ -1,0 +1,122 @@
+"""Chats with images by the server: those that are sent with their images, if it can read them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tiny_models as tiny
+from needed import imported
+
+imported("fastapi")
+
+import httpx
+from exact import EXACT_CACHE
+from images import asked, image, png
+from served import Served, serving  # needs the extra
+from test_serve_command import process, wait_for
+
+from specllama import cli
+from specllama.drop_in.images import give_image_handler
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import MakeLlama, TinyFiles
+
+CHAT = "/v1/chat/completions"
+OPTIONS: dict[str, Any] = {"max_tokens": 16, "temperature": 0.0, "repeat_penalty": 1.0}
+CAT, DOG = (asked("the cat sat on", image(png(seed)), " and the dog") for seed in (1, 2))
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that reads images for `tiny_files.target`."""
+    return tiny.write_clip(tmp_path_factory.mktemp("clip") / "mmproj.gguf", seed=1)
+
+
+@pytest.fixture(params=[1, 3], ids=["one", "several"])
+def served(request: Any, make_llama: MakeLlama, tiny_files: TinyFiles, clip: Path) -> Iterator[Served]:
+    llm = make_llama(draft=tiny_files.good, n_ctx=1024, **EXACT_CACHE)
+    give_image_handler(llm, clip)
+    with serving(llm, max_parallel=request.param) as running:
+        yield running
+
+
+def test_images_are_read(served: Served, make_llama: MakeLlama, clip: Path) -> None:
+    llm = make_llama(n_ctx=1024, **EXACT_CACHE)
+    give_image_handler(llm, clip)
+    texts = []
+    for messages in (CAT, DOG, [{"role": "user", "content": "the cat"}], CAT):
+        response = served.post(CHAT, messages=messages, **OPTIONS)
+        assert response.status_code == 200, response.text
+        texts.append(response.json()["choices"][0]["message"]["content"])
+        expected: Any = llm.create_chat_completion(messages, **OPTIONS)  # type: ignore[arg-type]
+        assert texts[-1] == expected["choices"][0]["message"]["content"]
+        assert response.json()["usage"] == expected["usage"]
+    assert texts[0] != texts[1]
+    chunks = served.events(CHAT, messages=DOG, **OPTIONS)
+    assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == texts[1]
+    assert served.complete()["choices"][0]["text"]
+
+
+def data(content: bytes, kind: str = "png") -> str:
+    """The address of an image that has itself in it."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+HUGE = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (60_000).to_bytes(4, "big") * 2 + b"\x08\x02\0\0\0"
+JPEG = b"\xff\xd8\xff\xe0\0\x04ab\xff\xff\xc0\0\x11\x08\xff\xff\xff\xff\x03"
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("http://127.0.0.1:1/cat.png", "the server fetches no image from 'http://127.0.0.1:1/cat.png'"),
+        ("HTTPS://example.com/cat.png", "the server fetches no image from"),
+        ("file:///etc/passwd", "the server fetches no image from"),
+        ("/etc/passwd", "begins with '/etc/passwd'"),
+        ("", "begins with ''"),
+        (7, "an image needs its address"),
+        ("data:text/plain;base64,YQ==", "begins with"),
+        ("data:image/png;base64,!!!", "no base64"),
+        (data(b"a cat"), "send PNG, JPEG or GIF"),
+        (data(HUGE[:17]), "ends before it says how large it is"),
+        (data(HUGE), "more than 33554432 pixels"),
+        (data(JPEG, "jpeg"), "more than 33554432 pixels"),
+        (data(JPEG[:12], "jpeg"), "ends before it says how large it is"),
+        (data(b"GIF89a" + b"\xff" * 8, "gif"), "more than 33554432 pixels"),
+        (data(HUGE[:16] + b"\0\0\0\x04" * 2 + HUGE[24:]), "image"),
+    ],
+)
+def test_what_is_no_image_is_refused(served: Served, address: Any, reason: str) -> None:
+    response = served.post(CHAT, messages=asked("what is", image(address)), **OPTIONS)
+    assert response.status_code == 400, response.text
+    assert reason in response.json()["error"]["message"]
+    assert served.post(CHAT, messages=CAT, **OPTIONS).status_code == 200
+
+
+def test_only_users_send_images(served: Served) -> None:
+    messages = [{**CAT[0], "role": "system"}, *CAT]
+    response = served.post(CHAT, messages=messages, **OPTIONS)
+    assert response.status_code == 400
+    assert "only messages of the user may have images" in response.json()["error"]["message"]
+
+
+def test_without_the_part_that_sees_images_are_refused(make_llama: MakeLlama) -> None:
+    with serving(make_llama()) as served:
+        response = served.post(CHAT, messages=CAT, **OPTIONS)
+        assert response.status_code == 400
+        assert "start the server with --mmproj" in response.json()["error"]["message"]
+
+
+def test_the_command(tiny_files: TinyFiles, clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with process(tiny_files, "--mmproj", str(clip)) as (_, url):
+        wait_for(url)
+        response = httpx.post(url + CHAT, json={"messages": CAT, **OPTIONS}, timeout=60)
+        assert response.status_code == 200, response.text
+        assert response.json()["choices"][0]["message"]["content"]
+    assert cli.main(["serve", "-m", str(tiny_files.target), "--mmproj", str(tiny_files.target), "--port", "0"]) != 0
+    assert "reads no images" in capsys.readouterr().err
