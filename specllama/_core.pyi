@@ -337,6 +337,7 @@ class Speculator:
         corpus: npt.NDArray[np.int32] | None = ...,
         function: Callable[[npt.NDArray[np.int32], int], tuple[Items[int], DraftProbabilities]] | None = ...,
         draft_tokens: DraftTokens | None = ...,
+        draft_mask: int | None = ...,
         draft_window: int = ...,
         scheduler: Scheduler | None = ...,
     ) -> None: ...

@@ -39,7 +39,14 @@ from .engine.drafts import TEXT_DRAFTERS, Draft, ModelDraft
 from .engine.engine import Engine
 from .engine.generation import Generation
 from .engine.model import token_ids
-from .engine.options import NumDraftTokens, Options, checked_draft_window, checked_max_draft_tokens, checked_seed
+from .engine.options import (
+    NumDraftTokens,
+    Options,
+    checked_draft_mask_token,
+    checked_draft_window,
+    checked_max_draft_tokens,
+    checked_seed,
+)
 from .engine.position import Position
 from .engine.samplers import taken_from
 from .engine.texts import checked_cache_tokens, checked_max_parallel
@@ -73,6 +80,8 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
         draft_vocabulary: how many tokens a draft model chooses among where our kernels multiply its output matrix: they
             compute no others. ``"auto"``: 32,768 of a vocabulary of more than 65,536, else all. None: all. Which ones:
             those that the target was seen to write, the vocabulary's first ones, and every token of the text.
+        draft_mask_token: the draft is a parallel one (PARD): it was trained to say a token at each place that holds
+            this one, and drafts several in one decode. None: it is no such draft.
         draft_window: of a text a draft model reads and holds at most so many tokens, the last ones, and at least a
             quarter of them. None: as many as its context has room for. The text does not depend on it.
         num_draft_tokens: gamma, how many tokens a round drafts. ``"auto"``: as many as measured times and acceptance
@@ -105,6 +114,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
         draft_kwargs: dict[str, Any] | None = None,
         lookup_corpus: str | Sequence[int] | None = None,
         draft_vocabulary: DraftVocabularySize = "auto",
+        draft_mask_token: int | None = None,
         draft_window: int | None = None,
         num_draft_tokens: NumDraftTokens = "auto",
         max_draft_tokens: int = 64,
@@ -127,6 +137,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
         self._draft_kwargs = draft_kwargs
         self._lookup_corpus = lookup_corpus
         self._draft_vocabulary = checked_draft_vocabulary(draft_vocabulary)
+        self._draft_mask_token = checked_draft_mask_token(draft_mask_token)
         self._draft_window = checked_draft_window(draft_window)
         self._num_snapshots = 0 if draft_model is None else options.most_draft_tokens
         if draft_model is None:
@@ -217,6 +228,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
             draft_kwargs=draft_kwargs,
             lookup_corpus=lookup_corpus,
             draft_vocabulary=self._draft_vocabulary,
+            draft_mask_token=self._draft_mask_token,
             draft_window=self._draft_window,
         )
 
@@ -462,6 +474,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
             "draft_kwargs": self._draft_kwargs,
             "lookup_corpus": self._lookup_corpus,
             "draft_vocabulary": self._draft_vocabulary,
+            "draft_mask_token": self._draft_mask_token,
             "draft_window": self._draft_window,
             "num_draft_tokens": self.num_draft_tokens,
             "max_draft_tokens": self.max_draft_tokens,

@@ -126,6 +126,19 @@ def test_missing_tokens_make_the_model_dearer() -> None:
     assert first == ["model", "stop"]
 
 
+def test_tokens_of_one_decode_are_paid_once() -> None:
+    """A parallel draft of eight tokens costs a little more than one token, and the other seven nothing."""
+    target, draft = curve(0.1, {1: 1.0, 32: 1.1}), curve(0.05, {1: 1.0, 8: 1.2, 32: 2.0})
+    one, eight = Driver(target, draft), Driver(target, draft)
+    eight.pace.set_draft_batch(512, 8)
+    assert len(one.draw(confidence=0.5)) < 4
+    assert len(eight.draw(confidence=0.5)) == 8
+    assert len(eight.draw(confidence=0.5, most=5)) == 5
+    dear = Driver(target, curve(0.4, {1: 1.0, 8: 1.2}))
+    dear.pace.set_draft_batch(512, 8)
+    assert len(dear.draw(confidence=0.5)) == 0
+
+
 def test_what_a_token_comes_behind() -> None:
     pace = Driver(TARGETS["16-bit"], DRAFT).pace
     pace.begin_round(MOST, 1)

@@ -24,9 +24,14 @@ namespace {
 std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, const std::vector<std::string> & names,
                                             std::shared_ptr<Sequence> draft, const std::optional<Tokens> & corpus,
                                             const py::object & function, std::shared_ptr<DraftTokens> draft_tokens,
-                                            std::size_t draft_window, std::shared_ptr<Scheduler> scheduler) {
-    const DrafterParts parts{std::move(draft), corpus ? to_vector(*corpus) : std::vector<int32_t>(),
-                             drafting_function(function), std::move(draft_tokens), draft_window};
+                                            std::optional<int32_t> draft_mask, std::size_t draft_window,
+                                            std::shared_ptr<Scheduler> scheduler) {
+    const DrafterParts parts{std::move(draft),
+                             corpus ? to_vector(*corpus) : std::vector<int32_t>(),
+                             drafting_function(function),
+                             std::move(draft_tokens),
+                             draft_mask,
+                             draft_window};
     std::vector<std::unique_ptr<Drafter>> drafters;
     drafters.reserve(names.size());
     for (const std::string & name : names) {
@@ -131,8 +136,8 @@ void bind_speculator(py::module_ & module) {
     py::class_<Speculator>(module, "Speculator", "The loop over a target and its drafters.")
         .def(py::init(&make_speculator), py::arg("target"), py::arg("drafters") = std::vector<std::string>(),
              py::kw_only(), py::arg("draft") = nullptr, py::arg("corpus") = py::none(),
-             py::arg("function") = py::none(), py::arg("draft_tokens") = nullptr, py::arg("draft_window") = 0,
-             py::arg("scheduler") = nullptr)
+             py::arg("function") = py::none(), py::arg("draft_tokens") = nullptr, py::arg("draft_mask") = py::none(),
+             py::arg("draft_window") = 0, py::arg("scheduler") = nullptr)
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
              py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),

@@ -15,7 +15,8 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t most_saved = 8;  // copies of a recurrent draft's state, in one round
+constexpr std::size_t paced_block = 8;  // tokens of one decode of a parallel draft
+constexpr std::size_t most_saved = 8;   // copies of a recurrent draft's state, in one round
 
 // Bounds of the classes, and what a pair of models of one family showed on code, prose and questions (greedy).
 constexpr std::size_t num_confidences = 10;
@@ -59,6 +60,7 @@ void ModelDrafter::observe(const DecodedBatch & batch) {
     if (prompt_size_ == 0) {
         prompt_size_ = batch.history.size();
     }
+    block_begin_ = block_size_ = 0;
     own_->keep_common(text_);
 }
 
@@ -102,37 +104,63 @@ void ModelDrafter::probe() {
     }
 }
 
+std::size_t ModelDrafter::block() const { return mask_ ? paced_block : 1; }
+
 std::optional<DraftToken> ModelDrafter::draw(const DraftRequest & request, std::size_t before,
                                              const Proposal & proposal) {
     assert(begin_ + text_.size() == request.history.size());
-    sequence_ = text_;
-    sequence_.insert(sequence_.end(), proposal.tokens.begin(), proposal.tokens.end());
-    if (!proposal.tokens.empty() && proposal.tokens.size() <= most_saved) {
-        save();
+    if (proposal.tokens.size() >= block_begin_ + block_size_) {
+        decode_block(request, proposal);
     }
-    while (sequence_.size() - own_->tokens().size() > own_->decoder().n_batch()) {
-        const std::size_t part = decoding_->chunk(own_->decoder());
-        decode(sequence_, part, part);
-        if (request.poll) {
-            request.poll();
-        }
-    }
-    // In the first step: the tokens that the last round added (two after a round without rejection). Then one each.
-    const std::size_t count = sequence_.size() - own_->tokens().size();
-    decode(sequence_, count, count - 1);
     Choice choice{};
     try {
-        choice = choose(request, proposal, own_->logits(count - 1));
+        choice = choose(request, proposal, own_->logits(block_row_ + proposal.tokens.size() - block_begin_));
     } catch (const NoTokenLeft &) {
         if (listed() == nullptr) {
             throw;
         }
         listed_.reset();
+        block_size_ = 0;
         return std::nullopt;
     }
     const int32_t token = request.rule.draw(choice.q, request.noise, proposal.tokens.size());
     const double confidence = request.paced && choice.q.size() == 1 ? choice.confidence : choice.q.of(token);
     return DraftToken{token, model_expectation(confidence, before), std::move(choice.q), false, choice.count};
+}
+
+// How many masks follow the drafted tokens in the next decode.
+std::size_t ModelDrafter::num_masks(const DraftRequest & request, std::size_t drafted) const {
+    if (!mask_) {
+        return 0;
+    }
+    const std::size_t most = request.paced ? paced_block : request.gamma;
+    return std::min({most, request.gamma - drafted, own_->decoder().n_batch()}) - 1;
+}
+
+void ModelDrafter::decode_block(const DraftRequest & request, const Proposal & proposal) {
+    const std::size_t drafted = proposal.tokens.size();
+    sequence_ = text_;
+    sequence_.insert(sequence_.end(), proposal.tokens.begin(), proposal.tokens.end());
+    if (drafted > 0 && drafted <= most_saved) {
+        save();
+    }
+    const std::size_t masks = num_masks(request, drafted);
+    std::size_t count = sequence_.size() - own_->tokens().size();
+    while (count + masks > own_->decoder().n_batch()) {
+        const std::size_t part = std::min(decoding_->chunk(own_->decoder()), count - 1);
+        decode(sequence_, part, part);
+        count -= part;
+        if (request.poll) {
+            request.poll();
+        }
+    }
+    // In the first step: the tokens that the last round added (two after a round without rejection). Then one each.
+    sequence_.insert(sequence_.end(), masks, mask_.value_or(0));
+    decode(sequence_, count + masks, count - 1);
+    block_row_ = count - 1;
+    block_begin_ = drafted;
+    block_size_ = masks + 1;
+    own_->keep(sequence_.size() - masks);  // what is behind masks is not what it will be behind the tokens
 }
 
 // Where others were not computed, the listed logits are taken out of the row: all that follows knows no others.
@@ -186,7 +214,7 @@ std::unique_ptr<Drafter> make_model(const DrafterParts & parts) {
     if (!parts.model) {
         throw std::invalid_argument("the drafter 'model' needs a draft model");
     }
-    return std::make_unique<ModelDrafter>(parts.model, parts.tokens, parts.window);
+    return std::make_unique<ModelDrafter>(parts.model, parts.tokens, parts.window, parts.mask);
 }
 
 }  // namespace specllama

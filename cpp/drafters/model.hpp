@@ -18,8 +18,11 @@ class ModelDrafter final : public DrawingDrafter {
 public:
     // tokens: of its vocabulary, that it chooses among where this saves the others' logits; null: all.
     // window: of the text it holds at most so many tokens; 0: as many as its context has room for.
-    ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens, std::size_t window)
-        : DrawingDrafter(Source::model), own_(std::move(sequence)), tokens_(std::move(tokens)) {
+    // mask: it was trained (PARD) to say several tokens in one decode, of which all but the first see masks in place of
+    // those before them.
+    ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens, std::size_t window,
+                 std::optional<int32_t> mask)
+        : DrawingDrafter(Source::model), own_(std::move(sequence)), tokens_(std::move(tokens)), mask_(mask) {
         const std::size_t n_ctx = own_->decoder().n_ctx();
         window_ = window > 0 ? std::min(window, n_ctx) : n_ctx;
     }
@@ -36,6 +39,7 @@ public:
     std::size_t room() const override;
     std::size_t missing() const override { return text_.size() - own_->tokens().size(); }
     std::size_t n_batch() const override { return own_->decoder().n_batch(); }
+    std::size_t block() const override;
     std::size_t catch_up() override;
     // Two tokens: the first decode of a process is a slow one.
     void probe() override;
@@ -53,6 +57,8 @@ private:
     Choice choose(const DraftRequest & request, const Proposal & proposal, float * logits);
     const TokenList * listed() const;
     std::size_t window_begin(std::size_t size) const;
+    std::size_t num_masks(const DraftRequest & request, std::size_t drafted) const;
+    void decode_block(const DraftRequest & request, const Proposal & proposal);
     void save();
     void decode(const std::vector<int32_t> & text, std::size_t count, std::size_t first_output);
 
@@ -67,6 +73,11 @@ private:
     std::optional<TokenList> listed_;  // the usual ones, and all of the text; nothing: no list is of use
     std::size_t num_listed_ = 0;       // tokens of the text that are on it
     std::vector<float> gathered_;
+    std::optional<int32_t> mask_;
+    // What can be drawn of the last decode of this round.
+    std::size_t block_begin_ = 0;    // drafted tokens before the first
+    std::size_t block_size_ = 0;     // tokens
+    std::size_t block_row_ = 0;      // logits of the first
     double saving_seconds_ = 0.0;    // for the next decode, and part of what it costs
     std::vector<int32_t> sequence_;  // text_ and the tokens drafted so far
 };

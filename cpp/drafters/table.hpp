@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct DrafterParts {
     std::vector<int32_t> corpus;                    // a text to look at besides prompt and output
     DraftingFunction function = nullptr;            // of the caller's
     std::shared_ptr<DraftTokens> tokens = nullptr;  // that the model chooses among; null: all
+    std::optional<int32_t> mask = std::nullopt;     // stands for a token that is not known yet: a parallel draft
     std::size_t window = 0;                         // tokens of the text that the model holds; 0: all
 };
 

@@ -56,7 +56,7 @@ Drafting::Drafting(std::vector<std::unique_ptr<Drafter>> drafters)
         }
         drawer_ = drafter->drawing();
         drawer_->report_to(&pace_.draft());
-        pace_.set_drawer(drawer_->source(), drawer_->n_batch());
+        pace_.set_drawer(drawer_->source(), drawer_->n_batch(), drawer_->block());
     }
 }
 

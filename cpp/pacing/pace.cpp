@@ -30,7 +30,7 @@ bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_to
         target_.empty() || draft_.empty() ||
         std::min(static_cast<double>(max_tokens), constants_.usual_answer) *
                 (target_.seconds(1) - 1.0 / drawn_yield(drawn().any().optimistic(constants_.hope), 1, most).rate()) >
-            catching_up_seconds(missing) - draft_.seconds(1);
+            catching_up_seconds(missing) - one_draft_seconds();
     counters_.num_draft_prompts_skipped = pays ? 0 : 1;
     return pays;
 }
@@ -79,7 +79,7 @@ bool Pace::drawing_pays() {
 
 // What drawing k tokens is expected to cost, in plain decodes.
 double Pace::exploring_cost(std::size_t k) const {
-    const double draft_seconds = catching_up_seconds(missing_) + static_cast<double>(k - 1) * draft_.seconds(1);
+    const double draft_seconds = catching_up_seconds(missing_) + further_draft_seconds(k);
     double tokens = 1.0;
     double survival = 1.0;
     for (std::size_t i = 0; i < k; ++i) {
@@ -97,7 +97,7 @@ Yield Pace::drawn_yield(double acceptance, std::size_t missing, std::size_t most
     for (std::size_t k = 1; k <= std::min(most, whole(constants_.most_drawn)); ++k) {
         survival *= acceptance;
         tokens += survival;
-        const double draft_seconds = first_draft_seconds(missing) + static_cast<double>(k - 1) * draft_.seconds(1);
+        const double draft_seconds = first_draft_seconds(missing) + further_draft_seconds(k);
         const Yield yield{1.0, tokens, draft_seconds + target_.seconds(k + 1)};
         best = yield.rate() > best.rate() ? yield : best;
     }
@@ -111,19 +111,26 @@ Yield Pace::usual_drawn_yield() const {
     usual.fade(constants_.drawn_prior_rounds);
     usual.add(of_drawn_);
     usual.fade(1.0 / usual.rounds);
-    usual.seconds += first_draft_seconds(missing_) - draft_.seconds(1);
+    usual.seconds += first_draft_seconds(missing_) - one_draft_seconds();
     return usual;
 }
 
 double Pace::first_draft_seconds(std::size_t missing) const {
-    const double one = draft_.seconds(1);
+    const double one = one_draft_seconds();
     return one + constants_.catching_up_share * std::max(0.0, catching_up_seconds(missing) - one);
 }
 
-// What the draft needs to decode so many tokens.
+// What k drawn tokens cost beyond the first decode.
+double Pace::further_draft_seconds(std::size_t k) const {
+    const std::size_t num_decodes = (k - 1) / block_;
+    return static_cast<double>(num_decodes) * one_draft_seconds();
+}
+
+// What the draft needs to decode so many tokens, and to draw the next ones.
 double Pace::catching_up_seconds(std::size_t missing) const {
-    const std::size_t rest = missing % draft_batch_;
-    const std::size_t whole_batches = missing / draft_batch_;
+    const std::size_t all = missing + block_ - 1;
+    const std::size_t rest = all % draft_batch_;
+    const std::size_t whole_batches = all / draft_batch_;
     return static_cast<double>(whole_batches) * draft_.seconds(draft_batch_) + (rest > 0 ? draft_.seconds(rest) : 0.0);
 }
 
@@ -240,7 +247,9 @@ double Pace::drawn_run(double survival, double time_so_far, std::size_t drafted,
         const double usual = exploring_ ? drawn().any().optimistic() : drawn().any().mean();
         survival *= k == 1 && !exploring_ ? drawn().next(before) : usual;
         gain += survival;
-        draft_time += k == 1 ? first_draft_seconds(missing) : draft_.seconds(1);
+        if ((num_drawn_ + k - 1) % block_ == 0) {
+            draft_time += k == 1 ? first_draft_seconds(missing) : one_draft_seconds();
+        }
         const double net = gain - rho * (draft_time + target_.seconds(drafted + k + 1) + time_so_far);
         best = std::max(best, net);
     }
@@ -312,7 +321,8 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     of_all_.add({1.0, expected, spent});
     if (begins_drawn_) {
         since_drawn_ = 1;
-        const double late = catching_up_seconds(missing_at_first_) - draft_.seconds(missing_at_first_ > 1 ? 2 : 1);
+        const double late =
+            catching_up_seconds(missing_at_first_) - draft_.seconds(block_ + (missing_at_first_ > 1 ? 1 : 0));
         of_drawn_.fade(kept_of(constants_.remembered_drawn_rounds));
         // What was expected is less noisy, what came cannot be wrong.
         const double came = 1.0 + static_cast<double>(num_accepted);

@@ -83,10 +83,11 @@ public:
 
     void begin_generation();
 
-    // One drafter draws its tokens, which costs decodes; at most n_batch tokens at once.
-    void set_drawer(Source source, std::size_t n_batch) {
+    // One drafter draws its tokens, which costs decodes of at most n_batch tokens; each decode gives `block` tokens.
+    void set_drawer(Source source, std::size_t n_batch, std::size_t block = 1) {
         drawer_ = source;
         draft_batch_ = n_batch;
+        block_ = block;
     }
 
     // So many texts share each batch, to which the others bring so many tokens, and that is what batches cost. What one
@@ -165,6 +166,8 @@ private:
                      double rho) const;
     double first_draft_seconds(std::size_t missing) const;
     double catching_up_seconds(std::size_t missing) const;
+    double one_draft_seconds() const { return draft_.seconds(block_); }
+    double further_draft_seconds(std::size_t k) const;
     Yield drawn_yield(double acceptance, std::size_t missing, std::size_t most) const;
     Yield usual_drawn_yield() const;
     bool drawing_pays();
@@ -177,6 +180,7 @@ private:
     CostModel target_;
     CostModel draft_;
     std::size_t draft_batch_ = 512;
+    std::size_t block_ = 1;
     AcceptanceRates rates_;
     std::optional<Source> drawer_;
     std::size_t texts_ = 1;

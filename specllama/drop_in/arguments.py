@@ -131,7 +131,7 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
         ValueError: a size that would reach a GGML_ASSERT, which aborts the process.
     """
     own = ("draft_kwargs", "lookup_corpus", "num_draft_tokens", "max_draft_tokens", "verify", "kernels")
-    more = ("draft_vocabulary", "draft_window", "max_parallel", "cache_tokens")
+    more = ("draft_vocabulary", "draft_mask_token", "draft_window", "max_parallel", "cache_tokens")
     _check_names("Llama", kwargs, {*_of_constructor(), *own, *more})
     _check_sizes(kwargs)
 

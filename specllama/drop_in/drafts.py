@@ -38,6 +38,7 @@ def opened(
     draft_kwargs: dict[str, Any] | None = None,
     lookup_corpus: str | Sequence[int] | None = None,
     draft_vocabulary: DraftVocabularySize = "auto",
+    draft_mask_token: int | None = None,
     draft_window: int | None = None,
 ) -> Draft:
     """The draft that a user's ``draft_model`` means.
@@ -49,6 +50,7 @@ def opened(
         draft_kwargs: constructor arguments of such a draft, which win.
         lookup_corpus: a text, or token ids, to look up besides.
         draft_vocabulary: how many tokens a draft model chooses among.
+        draft_mask_token: of a parallel draft model: stands for a token that is not known yet.
         draft_window: of a text a draft model holds at most so many tokens.
 
     Raises:
@@ -65,10 +67,11 @@ def opened(
     if isinstance(draft, str) and draft in TEXT_DRAFTERS:
         refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
         return TextDraft(model, draft, corpus)
+    how = {"vocabulary": draft_vocabulary, "mask": draft_mask_token, "window": draft_window}
     if isinstance(draft, BaseLlama):
-        return _given(target, draft, draft_kwargs, corpus, draft_vocabulary, draft_window)
+        return _given(target, draft, draft_kwargs, corpus, how)
     if isinstance(draft, (str, os.PathLike)):
-        return _loaded(target, catalog.resolve(draft), settings, draft_kwargs, corpus, draft_vocabulary, draft_window)
+        return _loaded(target, catalog.resolve(draft), settings, draft_kwargs, corpus, how)
     raise TypeError(
         f"draft_model={draft!r} must be a path, a model name, a llama_cpp.Llama, 'lookup', "
         "a llama_cpp LlamaDraftModel or None"
@@ -80,8 +83,7 @@ def _given(
     draft: BaseLlama,
     draft_kwargs: dict[str, Any] | None,
     corpus: npt.NDArray[np.int32],
-    vocabulary: DraftVocabularySize,
-    window: int | None,
+    how: Mapping[str, Any],
 ) -> ModelDraft:
     if draft_kwargs:
         raise ValueError("draft_kwargs are for a draft_model given by its path: this one is already loaded")
@@ -89,7 +91,7 @@ def _given(
         raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
     if not is_open(draft):
         raise _core.ClosedError("the draft Llama is closed: open it again, or give its path as draft_model")
-    return ModelDraft(lent(target), lent(draft, "draft"), corpus, given=draft, vocabulary=vocabulary, window=window)
+    return ModelDraft(lent(target), lent(draft, "draft"), corpus, given=draft, **how)
 
 
 def _loaded(
@@ -98,8 +100,7 @@ def _loaded(
     settings: Mapping[str, Any],
     draft_kwargs: dict[str, Any] | None,
     corpus: npt.NDArray[np.int32],
-    vocabulary: DraftVocabularySize,
-    window: int | None,
+    how: Mapping[str, Any],
 ) -> ModelDraft:
     require_same_vocabulary_file(lent(target).vocab, path)
     own = dict(draft_kwargs or {})
@@ -119,7 +120,7 @@ def _loaded(
     with explained(path), loading(choice) as use:
         draft = BaseLlama(path, **arguments)
     model = lent(draft, "draft", use)
-    return ModelDraft(lent(target), model, corpus, given=draft, vocabulary=vocabulary, window=window, close=draft.close)
+    return ModelDraft(lent(target), model, corpus, given=draft, close=draft.close, **how)
 
 
 def _corpus_tokens(target: BaseLlama, corpus: object) -> npt.NDArray[np.int32]:

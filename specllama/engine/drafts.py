@@ -92,11 +92,12 @@ class ModelDraft(Draft):
         corpus: tokens [n] to look up besides.
         given: what the user has given for it.
         vocabulary: how many tokens it chooses among.
+        mask: the token that a parallel draft takes for those that are not known yet. None: it is no such draft.
         window: of a text it holds at most so many tokens. None: as many as its context has room for.
         close: frees the model, where it was opened for this target. None: somebody else frees it.
 
     Raises:
-        ValueError: another vocabulary, or a model that keeps no KV cache.
+        ValueError: another vocabulary, a model that keeps no KV cache, or a mask that the draft cannot have.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class ModelDraft(Draft):
         *,
         given: Any,
         vocabulary: DraftVocabularySize = "auto",
+        mask: int | None = None,
         window: int | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
@@ -120,6 +122,7 @@ class ModelDraft(Draft):
         self._corpus = corpus
         self._vocabulary = DraftVocabulary(target, self.sequence.decoder, vocabulary)
         self._window = window
+        self._mask = _checked_mask(mask, self.sequence.decoder)
         _warn_if_larger(target, model)
 
     @property
@@ -141,6 +144,7 @@ class ModelDraft(Draft):
             draft=own or self.sequence,
             corpus=self._corpus,
             draft_tokens=self._vocabulary.tokens,
+            draft_mask=self._mask,
             draft_window=self._window or 0,
             scheduler=scheduler,
         )
@@ -239,6 +243,17 @@ class DraftOfMany(Draft):
 def _has_q(drafted: Any) -> bool:
     """Whether this is (ids, q); two ids in a tuple are not."""
     return isinstance(drafted, tuple) and len(drafted) == 2 and np.ndim(drafted[0]) == 1
+
+
+def _checked_mask(mask: int | None, draft: _core.Decoder) -> int | None:
+    """A token of the draft's, where its memory can forget masks."""
+    if mask is None:
+        return None
+    if not 0 <= mask < draft.n_vocab:
+        raise ValueError(f"draft_mask_token={mask} is out of range: the draft has the tokens 0 to {draft.n_vocab - 1}")
+    if not draft.rollback.startswith("seq_rm"):
+        raise ValueError("draft_mask_token is for a draft with a KV cache: this one is recurrent, so leave it out")
+    return mask
 
 
 def _warn_if_larger(target: Model, draft: Model) -> None:

@@ -45,6 +45,15 @@ def checked_max_draft_tokens(value: Any) -> int:
     return _checked_int("max_draft_tokens", value, 1, "an int, from 1 up")
 
 
+def checked_draft_mask_token(value: Any) -> int | None:
+    """A token id, or None.
+
+    Raises:
+        TypeError: neither.
+    """
+    return None if value is None else checked_index("draft_mask_token", value, "a token id, or None")
+
+
 def checked_draft_window(value: Any) -> int | None:
     """An int from 1 up, or None.
 

@@ -77,8 +77,9 @@ void bind_pace_for_tests(py::module_ & module) {
         .def_static("constants", &pace_constants)
         .def("begin_generation", &Pace::begin_generation)
         .def(
-            "set_draft_batch", [](Pace & self, std::size_t n_batch) { self.set_drawer(Source::model, n_batch); },
-            py::arg("n_batch"))
+            "set_draft_batch",
+            [](Pace & self, std::size_t n_batch, std::size_t block) { self.set_drawer(Source::model, n_batch, block); },
+            py::arg("n_batch"), py::arg("block") = 1)
         .def("share", &Pace::share, py::arg("texts"), py::arg("others"), py::arg("target"), py::arg("num_drawing"),
              py::arg("draft"))
         .def("probes", &Pace::probes)

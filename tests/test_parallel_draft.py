@@ -1,0 +1,230 @@
+"""A draft that says several tokens in one decode, by masks: fed as its authors feed it, and texts stay the target's.
+
+No trained one is small enough for a test. Random weights say something at a mask as well, and that is compared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tiny_models as tiny
+from engine import Engine
+from exact import EXACT_CACHE
+from fresh import RULES, text_of
+from test_draft_window import LONG
+from test_engine_statistics import (
+    CHAINS,
+    LENGTH,
+    LEVEL,
+    VOCAB,
+    Scorer,
+    chi_square,
+    core_settings,
+    sequence_probabilities,
+)
+from test_engine_statistics import PROMPT as LETTERS
+from test_scheduler import prompts
+
+import specllama
+from specllama import _core
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import MakeLlama, TinyFiles
+
+MASK = 2
+GAMMA = 4
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def forward(weights: tiny.Weights, tokens: list[int]) -> Array:
+    """The logits behind each token, of a model of `tiny.llama_weights`."""
+    w = {name: matrix.astype(np.float64) for name, matrix in weights.items()}
+    x = w["token_embd.weight"][tokens]
+    size = x.shape[1] // 4
+    angles = np.arange(len(tokens))[:, None] * 10000.0 ** (-np.arange(0, size, 2) / size)
+    future = np.triu(np.full((len(tokens), len(tokens)), -np.inf), 1)
+
+    def normed(x: Array, name: str) -> Array:
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * w[name]
+
+    def heads(x: Array, matrix: Array, *, turned: bool) -> Array:
+        """[head, token, size], four of them."""
+        all_heads = (x @ matrix.T).reshape(len(x), -1, size).transpose(1, 0, 2)
+        if turned:
+            even, odd = all_heads[..., ::2], all_heads[..., 1::2]
+            turns = (even * np.cos(angles) - odd * np.sin(angles), even * np.sin(angles) + odd * np.cos(angles))
+            all_heads = np.stack(turns, -1).reshape(all_heads.shape)
+        return all_heads.repeat(4 // len(all_heads), 0)
+
+    for i in range(sum(name.endswith("attn_norm.weight") for name in w)):
+        y = normed(x, f"blk.{i}.attn_norm.weight")
+        q, k = (heads(y, w[f"blk.{i}.attn_{name}.weight"], turned=True) for name in "qk")
+        scores = q @ k.transpose(0, 2, 1) / np.sqrt(size) + future
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        shares /= shares.sum(-1, keepdims=True)
+        seen = shares @ heads(y, w[f"blk.{i}.attn_v.weight"], turned=False)
+        x = x + seen.transpose(1, 0, 2).reshape(x.shape) @ w[f"blk.{i}.attn_output.weight"].T
+        y = normed(x, f"blk.{i}.ffn_norm.weight")
+        gate = y @ w[f"blk.{i}.ffn_gate.weight"].T
+        up = y @ w[f"blk.{i}.ffn_up.weight"].T
+        x = x + (gate / (1.0 + np.exp(-gate)) * up) @ w[f"blk.{i}.ffn_down.weight"].T
+    result: Array = normed(x, "output_norm.weight") @ w["output.weight"].T
+    return result
+
+
+def drafted_as_published(weights: tiny.Weights, text: list[int], count: int, mask: int) -> list[int]:
+    """PARD (arXiv 2504.18583, `pard_infer.py`): count - 1 masks behind the text, the last rows' best tokens.
+
+    The published code keeps the cache of the text and drops the masks': here nothing is kept from call to call.
+    """
+    rows = forward(weights, [*text, *[mask] * (count - 1)])[-count:]
+    return [int(token) for token in rows.argmax(-1)]
+
+
+class Parallel(Engine):
+    """A loop whose parallel draft is alone."""
+
+    def __init__(self, target: Path, draft: Path, mask: int | None = MASK) -> None:
+        super().__init__(target, draft)
+        self.speculator = _core.Speculator(self.target, ["model"], draft=self.draft, draft_mask=mask)
+
+
+@pytest.fixture(scope="module")
+def weights() -> tiny.Weights:
+    letters = tiny.letter_vocabulary(VOCAB)
+    found = tiny.llama_weights(letters, 1, n_embd=16, n_ff=16, n_layer=1, sharpness=1.5, flat_bias=True)
+    return tiny.noisy(found, 0.15, seed=2)
+
+
+def test_it_is_fed_as_published(tiny_files: TinyFiles, weights: tiny.Weights) -> None:
+    """Rows, positions, and what is kept from round to round: the same tokens are accepted as of the transcription's."""
+
+    def rounds(engine: Engine) -> list[tuple[int, list[int]]]:
+        chance = np.random.default_rng(3)
+        found = []
+        for _ in range(40):
+            prompt = [1, *chance.integers(3, VOCAB, chance.integers(1, 12)).tolist()]
+            engine.begin(prompt, gamma=GAMMA, temperature=0.0)
+            for _ in range(3):
+                engine.step()
+                found.append((engine.rounds[-1].num_accepted, engine.rounds[-1].tokens))
+        return found
+
+    def transcribed(mask: int) -> list[tuple[int, list[int]]]:
+        def draft(history: Any, count: int) -> tuple[list[int], list[_core.Distribution]]:
+            tokens = drafted_as_published(weights, [int(token) for token in history], count, mask)
+            return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
+
+        oracle = Engine(tiny_files.letters)
+        oracle.speculator = _core.Speculator(oracle.target, ["function"], function=draft)
+        found = rounds(oracle)
+        oracle.close()
+        return found
+
+    engine = Parallel(tiny_files.letters, tiny_files.letters_good)
+    found = rounds(engine)
+    assert found == transcribed(MASK)
+    assert found != transcribed(MASK + 1)
+    assert {accepted for accepted, _ in found} >= {0, 1, 2}
+    engine.close()
+
+
+def test_a_round_costs_one_decode_and_keeps_no_mask(tiny_files: TinyFiles) -> None:
+    engine = Parallel(tiny_files.letters, tiny_files.letters_good)
+    assert engine.draft is not None
+    engine.begin(LETTERS, gamma=GAMMA)
+    decoded = engine.speculator.counters.num_draft_tokens_decoded
+    for _ in range(30):
+        before = engine.history()
+        held = len(engine.draft.tokens())
+        engine.step()
+        assert engine.draft.tokens().tolist() == before
+        now = engine.speculator.counters.num_draft_tokens_decoded
+        assert now - decoded == len(before) - held + GAMMA - 1
+        decoded = now
+    engine.close()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("chain", ["T=1", "default", "penalties and bias"])
+def test_sequences_have_the_distribution_of_the_target(
+    tiny_files: TinyFiles, scorer: Scorer, chain: str, rule: str
+) -> None:
+    engine = Parallel(tiny_files.letters, tiny_files.letters_good)
+    exact = sequence_probabilities(scorer, CHAINS[chain])
+    counts = np.zeros((VOCAB,) * LENGTH)
+    accepted = 0
+    for seed in range(1500):
+        tokens = engine.generate(LETTERS, LENGTH, rule=rule, gamma=2, seed=seed, **core_settings(CHAINS[chain]))
+        counts[tuple(tokens[:LENGTH])] += 1
+        accepted += sum(found.num_accepted for found in engine.rounds)
+    assert accepted > 100
+    assert chi_square(counts, exact) > LEVEL
+    engine.close()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("window", [None, 6])
+def test_greedy_and_seeded_texts_are_those_of_plain_decoding(
+    make_llama: MakeLlama, tiny_files: TinyFiles, window: int | None, rule: str
+) -> None:
+    plain = make_llama(num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(draft=tiny_files.good, draft_mask_token=MASK, draft_window=window, verify=rule, **EXACT_CACHE)
+    sampled: list[dict[str, Any]] = [{"temperature": 0.0}]
+    if rule == "coupled":
+        sampled += [{"temperature": 0.9}, {"temperature": 1.3, "top_k": 0, "repeat_penalty": 1.3}]
+    for settings in sampled:
+        for gamma in (1, 5, 20, "auto"):
+            llm.num_draft_tokens = gamma
+            for prompt in (LONG, "a dog", LONG + " no fox"):
+                assert text_of(llm, prompt, **settings) == text_of(plain, prompt, verify="coupled", **settings)
+                assert llm.stats.fallback_reason is None
+    assert llm.total_stats.num_accepted_tokens > 0
+
+
+def test_a_batch_that_is_smaller_than_the_draft(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    options: dict[str, Any] = {"n_batch": 8, **EXACT_CACHE}
+    plain = make_llama(num_draft_tokens=0, **options)
+    llm = make_llama(draft=tiny_files.good, draft_mask_token=MASK, num_draft_tokens=7, **options)
+    for prompt in (LONG, "a dog"):
+        assert text_of(llm, prompt, temperature=0.0) == text_of(plain, prompt, temperature=0.0)
+        assert llm.stats.fallback_reason is None
+
+
+def test_a_sliding_window(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """Masks do not push the text out of it."""
+    plain = make_llama(tiny_files.sliding, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(tiny_files.sliding, tiny_files.sliding_draft, draft_mask_token=MASK, **EXACT_CACHE)
+    for prompt in (LONG, "a dog"):
+        assert text_of(llm, prompt, temperature=0.0) == text_of(plain, prompt, temperature=0.0)
+        assert llm.stats.fallback_reason is None
+        decoded = llm.stats.num_prompt_tokens + llm.stats.num_tokens + llm.stats.num_draft_tokens
+        assert llm.stats.num_draft_tokens_decoded <= decoded
+
+
+def test_several_texts(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    given = prompts(14, shared=40)
+    sampled: dict[str, Any] = {"max_tokens": 50, "temperature": 0.9, "seed": 3}
+    plain = [found.text for found in make_llama(num_draft_tokens=0, **EXACT_CACHE).create_completions(given, **sampled)]
+    llm = make_llama(draft=tiny_files.good, draft_mask_token=MASK, max_parallel=6, cache_tokens=512, **EXACT_CACHE)
+    assert [found.text for found in llm.create_completions(given, **sampled)] == plain
+    assert llm.total_stats.num_accepted_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("draft", "value", "error", "match"),
+    [
+        ("good", -1, ValueError, "draft_mask_token=-1 is out of range"),
+        ("good", 10**6, ValueError, "draft_mask_token=1000000 is out of range"),
+        ("good", "<mask>", TypeError, "draft_mask_token"),
+        ("recurrent_draft", 3, ValueError, "draft with a KV cache"),
+    ],
+)
+def test_bad_masks(tiny_files: TinyFiles, draft: str, value: Any, error: type[Exception], match: str) -> None:
+    path = str(getattr(tiny_files, draft))
+    with pytest.raises(error, match=match):
+        specllama.Llama(str(tiny_files.target), draft_model=path, draft_mask_token=value, verbose=False)
