@@ -64,6 +64,8 @@ def of_extension(names: Mapping[str, Any], owner: str = "") -> Members:
             found |= of_extension(vars(member), path + ".")
         elif isinstance(member, property):
             found[path] = "property"
+        elif isinstance(member, int):
+            found[path] = type(member).__name__
         elif signatures := documented(getattr(member, "__func__", member).__doc__):
             found[path] = signatures
     return found
@@ -87,6 +89,8 @@ def of_stub(body: list[ast.stmt], owner: str = "") -> Members:
                 found[owner + node.name] = "property"
             else:
                 found.setdefault(owner + node.name, set()).add(signature(node))
+        elif isinstance(node, ast.AnnAssign):
+            found[owner + ast.unparse(node.target)] = ast.unparse(node.annotation)
     return found
 
 
