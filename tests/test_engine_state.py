@@ -36,28 +36,21 @@ def test_a_prompt_that_continues_the_last_answer_decodes_only_what_is_new(llm: s
 
 
 def test_draft_context_shorter_than_the_targets(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    """When it is full the target goes on alone: the text stays the same, and it is said why."""
+    """The draft goes on with the end of the text, which stays the same."""
     settings: dict[str, Any] = {"temperature": 0.9, "seed": 5, "verify": "coupled", "max_tokens": 300}
     expected = text_of(make_llama(), **settings)
     llm = make_llama(draft=tiny_files.good, draft_kwargs={"n_ctx": 256})
-    with pytest.warns(specllama.FallbackWarning, match="draft's context"):
-        assert text_of(llm, **settings) == expected
-    assert "draft's context" in (llm.stats.fallback_reason or "")
-    assert llm.stats.num_accepted_tokens > 0
-    assert text_of(llm, **settings) == expected  # and no second warning
-    assert text_of(llm, "a dog", **{**settings, "max_tokens": 20}) == text_of(
-        make_llama(), "a dog", **{**settings, "max_tokens": 20}
-    )
+    assert text_of(llm, **settings) == expected
     assert llm.stats.fallback_reason is None
+    assert llm.stats.num_accepted_tokens > 0
 
 
 def test_a_prompt_longer_than_the_drafts_context(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    llm = make_llama(draft=tiny_files.good, draft_kwargs={"n_ctx": 256})
+    llm = make_llama(draft=tiny_files.good, draft_kwargs={"n_ctx": 256}, num_draft_tokens=4)
     prompt = "the cat sat. " * 80
-    with pytest.warns(specllama.FallbackWarning, match="draft's context"):
-        text = text_of(llm, prompt, temperature=0.0)
+    text = text_of(llm, prompt, temperature=0.0)
     assert text == text_of(make_llama(), prompt, temperature=0.0)
-    assert llm.stats.num_drafts == 0
+    assert llm.stats.num_drafts > 0
 
 
 @pytest.mark.parametrize("rule", RULES)
