@@ -116,10 +116,12 @@ def whole_headline(data: Path) -> str:
         [_gain(found[kind, target], "auto")["mean"] for target in TARGETS if (kind, target) in found]
         for kind in ("humaneval", "spec-bench")
     )
-    return (
-        f"{min(code):.1f} to {max(code):.1f} times as many for code, {min(texts):.1f} to {max(texts):.1f} times as "
-        "many on average over 13 kinds of text"
-    )
+
+    def times(gains: list[float]) -> str:
+        least, most = f"{min(gains):.1f}", f"{max(gains):.1f}"
+        return least if least == most else f"{least} to {most}"
+
+    return f"{times(code)} times as many for code, {times(texts)} times as many on average over 13 kinds of text"
 
 
 def whole_categories(data: Path) -> str:
