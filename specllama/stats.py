@@ -81,8 +81,8 @@ class Stats:
     draft_vocabulary: float = 0.0
     """Among how many tokens the draft model chose, in the mean of those that it drafted; 0.0 if it drafted none."""
     per_drafter: Mapping[str, DrafterStats] = dataclasses.field(default_factory=dict)
-    """The same counters for each way of drafting that was used: ``model``, ``lookup``, ``bigram``, ``function``,
-    and ``grammar`` for tokens that a grammar forces."""
+    """The same counters for each way of drafting that was used: ``model``, ``lookup``, ``function``, and ``grammar`` for
+    tokens that a grammar forces."""
     num_rounds_per_gamma: tuple[int, ...] = ()
     """How many rounds drafted 0, 1, 2, ... tokens."""
     plain_seconds: float = 0.0

@@ -10,11 +10,10 @@
 
 // name; what users see as the origin of a token; what it is made of: "text" (nothing but the text, so that it can be
 // chosen by its name alone), "model", "function" or "grammar"; what it drafts.
-#define SPECLLAMA_DRAFTERS(X)                                                                           \
-    X(model, "draft", "model", "what a second, smaller model says")                                     \
-    X(lookup, "lookup", "text", "what followed when the end of the text occurred before")               \
-    X(bigram, "lookup", "text", "what has followed the last token most often: the example of the docs") \
-    X(function, "draft", "function", "what a function of the user's says")                              \
+#define SPECLLAMA_DRAFTERS(X)                                                             \
+    X(model, "draft", "model", "what a second, smaller model says")                       \
+    X(lookup, "lookup", "text", "what followed when the end of the text occurred before") \
+    X(function, "draft", "function", "what a function of the user's says")                \
     X(grammar, "draft", "grammar", "what a grammar leaves no choice about")
 
 namespace specllama {
