@@ -181,7 +181,7 @@ def speedups(
         order = np.random.default_rng(seed).permutation(len(traces))
         for i in order:
             trace = traces[i]
-            run = simulation(trace.text, on, trace.length, int(1000 * seed + i), may_drop=True, most=most)
+            run = simulation(trace.text, on, trace.length, int(1000 * seed + i), most=most)
             seconds = sum(done.seconds for done in run.paced(pace))
             plain = trace.length * on.target(1)
             mean[i] += plain / seconds, plain / (seconds + run.prompt_seconds)
@@ -194,9 +194,7 @@ def gain_together(name: str, traces: list[Trace], max_parallel: int, seed: int, 
     order = np.random.default_rng(seed).permutation(len(traces)).tolist()
 
     def seconds(on: Machine, most: int) -> float:
-        texts = [
-            Simulation(traces[i].text, on, traces[i].length, 1000 * seed + i, may_drop=True, most=most) for i in order
-        ]
+        texts = [Simulation(traces[i].text, on, traces[i].length, 1000 * seed + i, most=most) for i in order]
         return ParallelSimulation(on, max_parallel, seed).seconds(texts)
 
     return seconds(dataclasses.replace(on, draft=None), 0) / seconds(on, most)

@@ -81,8 +81,8 @@ class Stats:
     draft_vocabulary: float = 0.0
     """Among how many tokens the draft model chose, in the mean of those that it drafted; 0.0 if it drafted none."""
     per_drafter: Mapping[str, DrafterStats] = dataclasses.field(default_factory=dict)
-    """The same counters for each way of drafting that was used: ``model``, ``lookup``, ``function``, and ``grammar`` for
-    tokens that a grammar forces."""
+    """The same counters for each way of drafting that was used: ``model``, ``lookup``, ``function``, and ``grammar``
+    for tokens that a grammar forces."""
     num_rounds_per_gamma: tuple[int, ...] = ()
     """How many rounds drafted 0, 1, 2, ... tokens."""
     plain_seconds: float = 0.0
@@ -103,9 +103,6 @@ class Stats:
     promised to gain more than it takes."""
     num_draft_prompts_skipped: int = 0
     """Prompts that the draft model left undecoded: that would have taken more time than it was likely to save."""
-    num_dropped_tokens: int = 0
-    """Tokens that ``"auto"`` drafted and did not have verified, since they turned out too unlikely. Only where that
-    cannot change the text: in greedy and in ``coupled`` decoding. ``num_draft_tokens`` does not count them."""
     kernels: str = ""
     """Whose kernels multiply the target's weights: ``AVX2, 950 MiB of weights``, say, or ``off`` and why."""
     batch_invariant: bool = False
@@ -169,9 +166,8 @@ class Stats:
     def _idle(self) -> str:
         rounds, idle = sum(self.num_rounds_per_gamma), self.num_rounds_per_gamma[0]
         why = ", ".join(f"{count} {_WHY_IDLE[name]}" for name, count in self.num_idle_rounds.items())
-        dropped = f"; {self.num_dropped_tokens} tokens were not worth verifying" if self.num_dropped_tokens else ""
         skipped = "; the draft's prompt was skipped" if self.num_draft_prompts_skipped else ""
-        return f"{idle} of {rounds} rounds did not draft{f' ({why})' if why else ''}{dropped}{skipped}"
+        return f"{idle} of {rounds} rounds did not draft{f' ({why})' if why else ''}{skipped}"
 
 
 _WHY_IDLE = {

@@ -42,11 +42,10 @@ class Driver:
         lookup: Sequence[_test.Expectation] = (),
         confidence: float = 0.9,
         most: int = MOST,
-        may_drop: bool = False,
     ) -> list[str]:
         """Begins a round and drafts until the pace stops. Where each token came from."""
         missing = 0 if self.draft is None else 1
-        self.pace.begin_round(most, missing, may_drop)
+        self.pace.begin_round(most, missing)
         self.sources: list[str] = []
         self.draft_seconds = 0.0
         while True:

@@ -190,13 +190,10 @@ def throughput(rounds: list[Round]) -> float:
 class Simulation:
     """Generates one text on a machine, once."""
 
-    def __init__(
-        self, text: Text, machine: Machine, length: int, seed: int = 0, may_drop: bool = False, most: int = MOST
-    ) -> None:
+    def __init__(self, text: Text, machine: Machine, length: int, seed: int = 0, most: int = MOST) -> None:
         self._text = text
         self._machine = machine
         self._length = length
-        self._may_drop = may_drop
         self._most_ever = most
         self.prompt_seconds = 0.0  # of the draft
         self._rng = np.random.default_rng([seed, 77])
@@ -245,13 +242,9 @@ class Simulation:
         while self._position < self._length:
             start = self._position
             sources, right, offered = yield from self._propose(pace)
-            kept = pace.drop()
-            dropped, sources, right = right[kept:], sources[:kept], right[:kept]
             verify_seconds = yield "target", len(sources) + 1
             done = self._verified(sources, right, verify_seconds)
             pace.end_round(done.num_tokens - 1, verify_seconds, self._draft_seconds)
-            if dropped and all(right):
-                pace.judge_dropped(dropped[0])
             if offered and sources[:1] != ["lookup"]:
                 judged = min(done.num_tokens, len(offered))
                 pace.judge_unused(offered, min(judged, int(self._text.right[start])), judged)
@@ -281,7 +274,7 @@ class Simulation:
         right: list[bool] = []
         self._draft_seconds = 0.0
         offered = self._looked_up(0)
-        pace.begin_round(self._most, self._missing(0) if self._machine.draft else 0, self._may_drop)
+        pace.begin_round(self._most, self._missing(0) if self._machine.draft else 0)
         while len(right) < self._most:
             at = self._position + len(right)
             found = self._looked_up(len(right)) if all(right) else []

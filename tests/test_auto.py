@@ -70,29 +70,6 @@ def test_greedy_and_coupled_texts_are_those_of_plain_decoding(
     assert llm.total_stats.num_drafts > 0
 
 
-@pytest.mark.parametrize("settings", [{"temp": 0.0}, {"temp": 0.9}])
-def test_tokens_that_are_not_worth_verifying_are_dropped(
-    make_llama: MakeLlama, tiny_files: TinyFiles, settings: dict[str, float]
-) -> None:
-    """But not under block, where a token that was drawn has to be verified: else the distribution would bend."""
-    llm = auto(make_llama, tiny_files, "good")
-    tokens_of(llm)
-    one = llm.stats.plain_seconds
-    dear = {n: one * (1.0 if n == 1 else 1.6) for n in range(1, 18)}, dict.fromkeys(range(1, 18), 0.1 * one)
-    dropped = {}
-    for verify in ("coupled", "block"):
-        before = llm.total_stats.num_dropped_tokens
-        for seed in range(12):
-            llm.set_seed(seed)
-            plain = tokens_of(llm, num_draft_tokens=0, verify="coupled", **settings)
-            llm.engine.own.loop.restore_costs(*dear)  # believed until its rounds have shown otherwise
-            text = tokens_of(llm, verify=verify, **settings)
-            assert text == plain or (verify == "block" and settings["temp"])
-        dropped[verify] = llm.total_stats.num_dropped_tokens - before
-    assert dropped["coupled"] > 0
-    assert (dropped["block"] == 0) == (settings["temp"] > 0)
-
-
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_auto_and_fixed_numbers_take_turns(make_llama: MakeLlama, tiny_files: TinyFiles, draft: str) -> None:
     llm = auto(make_llama, tiny_files, draft)

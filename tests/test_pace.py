@@ -13,39 +13,6 @@ from specllama import _core_test as _test
 START = 10
 """Pace.before() where no token of the model came before."""
 
-FIRST_IS_DEAR = curve(0.1, {1: 1.0, 2: 1.65, 17: 1.8})
-"""A batch of two costs far more than one token, those of more little more: as F16 on some processors."""
-
-
-def test_a_doubtful_token_is_dropped_where_that_cannot_change_the_text() -> None:
-    for may_drop, kept in ((False, 1), (True, 0)):
-        driver = Driver(FIRST_IS_DEAR, DRAFT)
-        assert driver.draw(confidence=0.1, most=1, may_drop=may_drop) == ["model"]
-        assert driver.pace.drop() == kept
-
-
-def test_likely_tokens_are_kept_and_a_doubtful_last_one_only_where_it_costs_little() -> None:
-    for step, kept in ((0.01, 4), (0.9, 3)):
-        driver = Driver(curve(0.1, {1: 1.0, 4: 1.1, 5: 1.1 + step, 17: 20.0}), curve(0.001, {1: 1.0, 32: 1.5}))
-        driver.pace.begin_round(MOST, 1, may_drop=True)
-        for confidence in (0.999, 0.999, 0.999, 0.1):
-            driver.pace.drafted(Expectation.of_model(confidence, driver.pace.before()))
-        assert driver.pace.drop() == kept
-        driver.pace.end_round(kept, driver.target(kept + 1), 0.01)
-
-
-def test_what_was_dropped_teaches_how_likely_such_tokens_are() -> None:
-    driver = Driver(FIRST_IS_DEAR, DRAFT)
-    for _ in range(40):
-        driver.draw(confidence=0.3, most=1, may_drop=True)
-        kept = driver.pace.drop()
-        driver.sources = driver.sources[:kept]
-        driver.end(kept)
-        if kept == 0:
-            driver.pace.judge_dropped(True)
-    assert driver.draw(confidence=0.3, most=1, may_drop=True) == ["model"]
-    assert driver.pace.drop() == 1, "they were right each time"
-
 
 @settings(max_examples=150, deadline=None)
 @given(

@@ -42,26 +42,23 @@ def best_fixed(texts: list[Text], machine: Machine) -> float:
     return max(means)
 
 
-def paced(text: Text, machine: Machine, pace: _test.Pace, may_drop: bool = False) -> float:
+def paced(text: Text, machine: Machine, pace: _test.Pace) -> float:
     """Tokens per second under auto."""
-    return throughput(Simulation(text, machine, LENGTH, may_drop=may_drop).paced(pace))
+    return throughput(Simulation(text, machine, LENGTH).paced(pace))
 
 
-def against_best_fixed(
-    machine: Machine, process: str, lookup: str = "nothing", *, known: bool = True, may_drop: bool = False
-) -> float:
+def against_best_fixed(machine: Machine, process: str, lookup: str = "nothing", *, known: bool = True) -> float:
     """Mean tokens per second under auto, by those of the best fixed setting."""
     texts = [make_text(process, LENGTH, seed, lookup) for seed in SEEDS]
     paces = [machine.known() if known else _test.Pace() for _ in texts]
-    ours = np.mean([paced(text, machine, pace, may_drop) for text, pace in zip(texts, paces, strict=True)])
+    ours = np.mean([paced(text, machine, pace) for text, pace in zip(texts, paces, strict=True)])
     return float(ours / best_fixed(texts, machine))
 
 
-@pytest.mark.parametrize("may_drop", [False, True])
 @pytest.mark.parametrize("process", ["constant", "often wrong", "pair", "bursty", "collapsing"])
 @pytest.mark.parametrize("target", TARGETS)
-def test_near_the_best_fixed_number_of_tokens(target: str, process: str, may_drop: bool) -> None:
-    assert against_best_fixed(Machine(TARGETS[target]), process, may_drop=may_drop) > 0.9
+def test_near_the_best_fixed_number_of_tokens(target: str, process: str) -> None:
+    assert against_best_fixed(Machine(TARGETS[target]), process) > 0.9
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -106,15 +103,14 @@ def test_a_curve_that_is_not_known_yet(target: str, process: str) -> None:
     assert against_best_fixed(Machine(TARGETS[target]), process, known=False) > 0.85
 
 
-@pytest.mark.parametrize("may_drop", [False, True])
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_draft_that_is_never_right_costs_two_percent_at_most(target: str, known: bool, may_drop: bool) -> None:
+def test_a_draft_that_is_never_right_costs_two_percent_at_most(target: str, known: bool) -> None:
     machine = Machine(TARGETS[target])
     for seed in SEEDS:
         text = make_text("never", LENGTH, seed)
         pace = machine.known() if known else _test.Pace()
-        assert paced(text, machine, pace, may_drop) > 0.98 * plain(text, machine)
+        assert paced(text, machine, pace) > 0.98 * plain(text, machine)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -46,9 +46,6 @@ struct DraftRequest {
     const Rule & rule;                     // by which a token of q is drawn, with this noise
     RoundNoise noise;
     bool paced;  // fewer than gamma where more do not pay; else as many as there are
-    // Which token was drawn may decide whether it is proposed: the target's token is the same with any draft, as it is
-    // in coupled and in greedy decoding.
-    bool may_drop;
     // Called between the parts of long work. What it throws is no std::exception, and ends the round. May be null.
     const std::function<void()> & poll;
 

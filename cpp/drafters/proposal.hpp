@@ -34,16 +34,6 @@ struct Proposal {
         choices.push_back(next.choices);
         tokens.push_back(next.token);
     }
-
-    // Leaves tokens out, from number `count` on.
-    void cut(std::size_t count) {
-        tokens.resize(count);
-        q.resize(count);
-        expected.resize(count);
-        choices.resize(count);
-    }
-
-    void clear() { cut(0); }
 };
 
 }  // namespace specllama

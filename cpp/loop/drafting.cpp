@@ -114,11 +114,10 @@ void Drafting::reconsider() { prompt_pays_ = prompt_pays_ && drawer_ != nullptr 
 void Drafting::propose(const DraftRequest & request, Proposal & out) {
     offered_.clear();
     used_.reset();
-    dropped_.reset();
     paced_ = request.paced && can_be_paced_;
     DraftRequest limited = request;
     if (paced_) {
-        pace_.begin_round(request.gamma, drawer_ ? drawer_->missing() : 0, request.may_drop);
+        pace_.begin_round(request.gamma, drawer_ ? drawer_->missing() : 0);
     } else if (drawer_ == nullptr && request.paced) {
         limited.gamma = std::min(request.gamma, most_unpaced);
     }
@@ -132,9 +131,6 @@ void Drafting::propose(const DraftRequest & request, Proposal & out) {
             offered_ = std::move(offers);
             used_ = decision.move == Pace::Move::take ? std::optional(decision.offer) : std::nullopt;
         }
-    }
-    if (paced_) {
-        drop(out);
     }
 }
 
@@ -218,23 +214,12 @@ void Drafting::append(DraftToken token, Proposal & out) {
     out.append(std::move(token));
 }
 
-void Drafting::drop(Proposal & out) {
-    num_kept_ = pace_.drop();
-    if (num_kept_ < out.tokens.size()) {
-        dropped_ = out.tokens[num_kept_];
-        out.cut(num_kept_);
-    }
-}
-
 void Drafting::learn(const Outcome & outcome) {
     if (!outcome.proposed || !paced_) {
         pace_.decoded(outcome.num_drafted + 1, outcome.verify_seconds);
         return;
     }
     pace_.end_round(outcome.num_accepted, outcome.verify_seconds, outcome.draft_seconds);
-    if (dropped_ && outcome.emitted.size() == num_kept_ + 1) {
-        pace_.judge_dropped(*dropped_ == outcome.emitted.back());
-    }
     for (std::size_t i = 0; i < offered_.size(); ++i) {
         if (i != used_) {
             judge_unused(offered_[i], outcome.emitted);

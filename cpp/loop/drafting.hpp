@@ -70,7 +70,6 @@ private:
     bool go_on(const DraftRequest & request, const Pace::Decision & decision, std::vector<Offer> & offers,
                Proposal & out);
     void append(DraftToken token, Proposal & out);
-    void drop(Proposal & out);
     void judge_unused(const Offer & offer, const std::vector<int32_t> & emitted);
 
     std::vector<std::unique_ptr<Drafter>> drafters_;
@@ -84,8 +83,6 @@ private:
     bool paced_ = false;               // this round
     std::vector<Offer> offered_;       // at the beginning of the round
     std::optional<std::size_t> used_;  // which of them was taken
-    std::optional<int32_t> dropped_;   // the first token that was not worth verifying
-    std::size_t num_kept_ = 0;         // the tokens before it
 };
 
 }  // namespace specllama

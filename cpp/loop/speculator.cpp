@@ -137,7 +137,7 @@ void Speculator::draft(std::size_t max_tokens) {
 void Speculator::forget_round() {
     target_.forget_rows();
     round_ = Round();
-    proposal_.clear();
+    proposal_ = {};
 }
 
 // The text goes on otherwise than with the drafted tokens that are left.
@@ -239,8 +239,7 @@ void Speculator::propose(std::size_t gamma) {
     try {
         drafting_->propose(
             {text(), num_tokens(counters_.num_prompt_tokens), gamma, own().decoder(), *draft_chain_, *settings_.rule,
-             RoundNoise{settings_.seed, round_number_, history_.size()}, settings_.paced,
-             settings_.rule->about().independent_of_draft || settings_.sampler.temperature == 0.0F, settings_.poll},
+             RoundNoise{settings_.seed, round_number_, history_.size()}, settings_.paced, settings_.poll},
             proposal_);
     } catch (const std::exception & error) {
         stop_drafting(error.what());

@@ -44,7 +44,7 @@ bool Pace::probes() {
     return now;
 }
 
-void Pace::begin_round(std::size_t most, std::size_t missing, bool may_drop) {
+void Pace::begin_round(std::size_t most, std::size_t missing) {
     // What plain decoding costs is measured first, and again now and then: everything is compared with it.
     // With several texts batches of all sizes come by themselves.
     const bool measuring =
@@ -53,8 +53,7 @@ void Pace::begin_round(std::size_t most, std::size_t missing, bool may_drop) {
     idle_ = measuring ? Idle::measuring : missing == 0 ? Idle::no_match : Idle::not_worth_it;
     most_ = measuring ? 0 : most;
     missing_ = missing_at_first_ = missing;
-    may_drop_ = may_drop;
-    exploring_ = begins_drawn_ = false;
+    exploring_ = false;
     num_drawn_ = 0;
     survival_ = 1.0;
     tokens_.clear();
@@ -174,7 +173,7 @@ Pace::Decision Pace::decide(const Offers & offers) {
     const double rho = rate();
     const double stop = target_.seconds(done + 1);
     Decision best;
-    double best_net = best_prefix(rho).second;
+    double best_net = 0.0;
     double drawing = drawn_run(survival_, -stop, done, missing_, before(), rho);
     if (done == 0 && missing_ > 0) {
         const Yield usual = usual_drawn_yield();
@@ -188,9 +187,8 @@ Pace::Decision Pace::decide(const Offers & offers) {
     return take.move == Move::stop ? best : take;
 }
 
-// The beginning of an offer whose net gain, in tokens, is above `best_net`, which becomes the best one's; to stop if
-// there is none.
-Pace::Decision Pace::best_take(const Offers & offers, double rho, double & best_net) const {
+// The beginning of an offer with the largest net gain, in tokens, above `best_net`; to stop if there is none.
+Pace::Decision Pace::best_take(const Offers & offers, double rho, double best_net) const {
     Decision best;
     for (std::size_t number = 0; number < offers.size(); ++number) {
         const std::vector<Part> parts = parts_of(offers[number], rho);
@@ -256,40 +254,7 @@ double Pace::drawn_run(double survival, double time_so_far, std::size_t drafted,
     return best;
 }
 
-// How many of the drafted tokens are best verified, and how many tokens that is worth more than to verify all of them.
-std::pair<std::size_t, double> Pace::best_prefix(double rho) const {
-    const std::size_t done = tokens_.size();
-    std::pair<std::size_t, double> best{done, 0.0};
-    if (!may_drop_) {
-        return best;
-    }
-    double left_out = 0.0;
-    double survival = survival_;
-    for (std::size_t k = done; k > 0; --k) {
-        left_out += survival;
-        survival /= rates_.of(tokens_[k - 1]);
-        const double net = rho * (target_.seconds(done + 1) - target_.seconds(k)) - left_out;
-        if (net > best.second) {
-            best = {k - 1, net};
-        }
-    }
-    return best;
-}
-
-std::size_t Pace::drop() {
-    const std::size_t kept = best_prefix(rate()).first;
-    if (kept < tokens_.size()) {
-        counters_.num_dropped_tokens += tokens_.size() - kept;
-        dropped_ = tokens_[kept];
-        tokens_.resize(kept);
-    }
-    return kept;
-}
-
-void Pace::judge_dropped(bool right) { rates_.observe(dropped_, right); }
-
 void Pace::drafted(const Expectation & token) {
-    begins_drawn_ = begins_drawn_ || (tokens_.empty() && is_drawn(token));
     num_drawn_ += is_drawn(token) ? 1 : 0;
     tokens_.push_back(token);
     survival_ *= rates_.of(token);
@@ -319,7 +284,7 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     // Among several texts each pays for what its tokens add, which is not the equal share of a batch that was measured.
     const double spent = (texts_ > 1 ? usual_seconds : verify_seconds) + draft_seconds;
     of_all_.add({1.0, expected, spent});
-    if (begins_drawn_) {
+    if (!tokens_.empty() && is_drawn(tokens_.front())) {
         since_drawn_ = 1;
         const double late =
             catching_up_seconds(missing_at_first_) - draft_.seconds(block_ + (missing_at_first_ > 1 ? 1 : 0));

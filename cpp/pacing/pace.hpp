@@ -6,8 +6,7 @@
 // not pay is not made, and at most what the next rounds may earn.
 //
 // Decisions are made before a token is drawn, from costs, earlier outcomes and the tokens drafted so far. So they
-// cannot change what is sampled (design section 8). Where not even the drafted tokens themselves can
-// (DraftRequest::may_drop), those at the end that are not worth their place in the target's batch are dropped again.
+// cannot change what is sampled (design section 8).
 #pragma once
 
 #include <algorithm>
@@ -27,7 +26,6 @@
     X(double, exploring_seconds, "Lost in rounds that drafted although it might not pay.") \
     X(double, predicted_tokens, "Expected of all rounds, when they were verified.")        \
     X(double, predicted_seconds, "The same in seconds.")                                   \
-    X(std::size_t, num_dropped_tokens, "Drafted, but not worth verifying.")                \
     X(std::size_t, num_draft_prompts_skipped, "1 if the draft model left the prompt undecoded.")
 
 namespace specllama {
@@ -112,8 +110,8 @@ public:
     bool probes();
 
     // most: at most so many drafted tokens. missing: tokens that the drawer has to decode before its next one (1 if it
-    // is in step); 0 without a drawer. may_drop: see drop().
-    void begin_round(std::size_t most, std::size_t missing, bool may_drop = false);
+    // is in step); 0 without a drawer.
+    void begin_round(std::size_t most, std::size_t missing);
 
     // How many tokens of an offer are looked at: a longer one is more work, and no more is taken.
     std::size_t reach() const { return std::max<std::size_t>(window_, 16); }
@@ -126,13 +124,6 @@ public:
 
     // A token was drafted. After a drawn token `missing` is 1; after others it grows by one.
     void drafted(const Expectation & token);
-
-    // Nothing more is drafted. Returns how many of the tokens are worth verifying, if any may be dropped; the others
-    // are forgotten.
-    std::size_t drop();
-
-    // The first token that was dropped would have been right, or not. After end_round().
-    void judge_dropped(bool right);
 
     // The target's batch took verify_seconds, and the first num_accepted drafts were accepted.
     void end_round(std::size_t num_accepted, double verify_seconds, double draft_seconds);
@@ -161,7 +152,7 @@ private:
     };
 
     std::vector<Part> parts_of(const std::vector<Expectation> & offer, double rho) const;
-    Decision best_take(const Offers & offers, double rho, double & best_net) const;
+    Decision best_take(const Offers & offers, double rho, double best_net) const;
     double drawn_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing, std::size_t before,
                      double rho) const;
     double first_draft_seconds(std::size_t missing) const;
@@ -173,7 +164,6 @@ private:
     bool drawing_pays();
     double exploring_cost(std::size_t k) const;
     double expected_tokens() const;
-    std::pair<std::size_t, double> best_prefix(double rho) const;
     void adapt_window(std::size_t num_accepted);
 
     PaceConstants constants_;
@@ -189,14 +179,11 @@ private:
     std::size_t most_ = 0;
     std::size_t missing_ = 0;
     std::size_t missing_at_first_ = 0;
-    bool may_drop_ = false;
     bool exploring_ = false;       // the drawer may draft although it may not pay
-    bool begins_drawn_ = false;    // the first token was drawn, dropped or not
-    std::size_t num_drawn_ = 0;    // tokens, dropped or not
+    std::size_t num_drawn_ = 0;    // tokens
     Idle idle_ = Idle::measuring;  // if nothing is drafted
     double survival_ = 1.0;        // the probability that all drafted so far are accepted
     std::vector<Expectation> tokens_;
-    Expectation dropped_;  // the first of those that were
 
     // All rounds, fading.
     Yield of_all_;

@@ -85,12 +85,10 @@ void bind_pace_for_tests(py::module_ & module) {
         .def("probes", &Pace::probes)
         .def("prompt_pays", &Pace::prompt_pays, py::arg("missing"), py::arg("most"), py::arg("max_tokens"))
         .def("decoded", &Pace::decoded, py::arg("count"), py::arg("seconds"))
-        .def("begin_round", &Pace::begin_round, py::arg("most"), py::arg("missing"), py::arg("may_drop") = false)
+        .def("begin_round", &Pace::begin_round, py::arg("most"), py::arg("missing"))
         .def("decide", &Pace::decide, py::arg("offers"))
         .def("before", &Pace::before)
         .def("drafted", &Pace::drafted, py::arg("token"))
-        .def("drop", &Pace::drop)
-        .def("judge_dropped", &Pace::judge_dropped, py::arg("right"))
         .def("end_round", &Pace::end_round, py::arg("num_accepted"), py::arg("verify_seconds"),
              py::arg("draft_seconds"))
         .def("judge_unused", &Pace::judge_unused, py::arg("offer"), py::arg("num_right"), py::arg("num_judged"))
