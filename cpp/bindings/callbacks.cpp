@@ -111,7 +111,7 @@ DraftingFunction drafting_function(const py::object & function) {
             if (!error.matches(PyExc_Exception)) {
                 throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
             }
-            throw std::runtime_error(error.what());  // whoever catches it has no GIL
+            throw std::runtime_error(error.what());  // it is caught without the GIL
         }
     };
 }

@@ -81,7 +81,7 @@ void bind_sequence_class(py::module_ & module) {
         .def("tokens",
              [](const Sequence & self) {
                  const auto copy = [&self] {
-                     const py::gil_scoped_release release;  // who has the memory may wait for it
+                     const py::gil_scoped_release release;  // the thread that uses the memory may wait for it
                      return self.copy_tokens();
                  };
                  return to_array(copy());

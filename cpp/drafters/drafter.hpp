@@ -49,7 +49,7 @@ struct DraftRequest {
     // Called between the parts of long work. What it throws is no std::exception, and ends the round. May be null.
     const std::function<void()> & poll;
 
-    // What was generated in this call, and drafted behind it.
+    // What was generated in this call, and drafted after it.
     std::vector<int32_t> recent(const Proposal & proposal) const {
         std::vector<int32_t> tokens(history.begin() + static_cast<std::ptrdiff_t>(prompt_size), history.end());
         tokens.insert(tokens.end(), proposal.tokens.begin(), proposal.tokens.end());
@@ -70,8 +70,8 @@ public:
     virtual void begin(const Task &) {}
     // The target has decoded a batch for this text, or the text is another one now.
     virtual void observe(const DecodedBatch &) {}
-    // What could be drafted next without a decode: at most `most` tokens behind history and proposal, which may have
-    // tokens that others drafted. It ends behind a token that ends a text.
+    // What could be drafted next without a decode: at most `most` tokens after history and proposal, which may have
+    // tokens that others drafted. It ends after a token that ends a text.
     virtual std::vector<DraftToken> offer(const DraftRequest &, const Proposal &, std::size_t most) = 0;
     // The generation has ended with this text: what the drafter's memories hold of another one goes.
     virtual void finish(const std::vector<int32_t> &) {}
@@ -97,11 +97,11 @@ public:
     std::vector<DraftToken> offer(const DraftRequest &, const Proposal &, std::size_t) override { return {}; }
     DrawingDrafter * drawing() override { return this; }
 
-    // One token behind history and proposal; nothing if none can be drawn there. `before`: see Expectation.
+    // One token after history and proposal; nothing if none can be drawn there. `before`: see Expectation.
     virtual std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                            const Proposal & proposal) = 0;
 
-    // How many tokens could be drawn behind the text.
+    // How many tokens could be drawn after the text.
     virtual std::size_t room() const = 0;
     // Tokens of it that have to be decoded before the next can be drawn.
     virtual std::size_t missing() const = 0;

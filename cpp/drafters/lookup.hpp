@@ -17,7 +17,7 @@ public:
     std::vector<DraftToken> offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) override;
 
 private:
-    SuffixIndex index_;      // corpus, a separator, the history, what has been proposed behind it
+    SuffixIndex index_;      // corpus, a separator, the history, what has been proposed after it
     std::size_t start_;      // of the history
     std::size_t known_ = 0;  // tokens of it
 };

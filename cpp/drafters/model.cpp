@@ -29,7 +29,7 @@ constexpr double any_prior = 0.75;
 
 }  // namespace
 
-// The list begins anew with each generation: what is drafted is a matter of this text, so that a seed repeats it.
+// The list begins anew with each generation: what is drafted depends on this text alone, so that a seed repeats it.
 void ModelDrafter::begin(const Task & task) {
     decoding_ = &task.decoding;
     prompt_size_ = 0;
@@ -82,7 +82,7 @@ void ModelDrafter::finish(const std::vector<int32_t> & history) {
     }
 }
 
-// The last drafted token is never decoded: n tokens behind the text need n - 1 cells.
+// The last drafted token is never decoded: n tokens after the text need n - 1 cells.
 std::size_t ModelDrafter::room() const {
     return own_->decoder().n_ctx() + 1 - std::min(own_->decoder().n_ctx() + 1, text_.size());
 }

@@ -38,7 +38,7 @@ struct Tensor {
     char padding[8];
 };
 
-// Where a buffer type has its functions, counted in pointers. Its device stands behind them, then what belongs to it.
+// Where a buffer type has its functions, counted in pointers. Its device stands after them, then what belongs to it.
 struct BufferTypeLayout {
     int name;
     int alloc_buffer;
@@ -71,7 +71,7 @@ constexpr int kMostPointers = 16;
 
 // The first functions of a buffer, by their places.
 enum BufferFunction { kFree, kGetBase, kInitTensor, kMemset, kSetTensor, kGetTensor };
-// The last three are those that copy a tensor, clear and reset the buffer. Its type stands right behind them.
+// The last three are those that copy a tensor, clear and reset the buffer. Its type stands right after them.
 constexpr int kCopyTensorFromEnd = 3;
 // How many there are: newer releases have two more, for strided data, before the last three.
 constexpr int kNumFunctions[] = {9, 11};

@@ -69,7 +69,7 @@ std::size_t room_of(const Types & types) {
 }
 
 // Puts it at the end of a list that other threads may be going through. It stays where it is if there is room, as
-// there always is behind what glibc allocates. The end is written last.
+// there always is after what glibc allocates. The end is written last.
 void append(Types & types, ggml::BufferType * type) {
     if (room_of(types) > types.size()) {
         auto *** ends = reinterpret_cast<ggml::BufferType ***>(&types) + 1;  // of what is there, and of the room

@@ -15,7 +15,7 @@ bool lie_together(const int32_t * cells, int64_t count, int64_t room) {
     return cells[count - 1] - cells[0] == count - 1 && cells[0] + whole_lanes(count) <= room;
 }
 
-// The queries before another first cell. What lies behind `count` cells is hidden from them.
+// The queries before another first cell. What lies after `count` cells is hidden from them.
 Queries moved(const Queries & queries, int64_t first) {
     Queries made = queries;
     made.keys.data += first * made.keys.stride;
@@ -30,7 +30,7 @@ CacheRows packed_rows(const CacheRows & rows, int64_t row_bytes, const int32_t *
     for (int64_t i = 0; i < count; ++i) {
         std::memcpy(out + i * row_bytes, rows.data + cells[i] * rows.stride, static_cast<std::size_t>(row_bytes));
     }
-    // Whatever is behind them is hidden, but must be a number.
+    // Whatever is after them is hidden, but must be a number.
     std::memset(out + count * row_bytes, 0, static_cast<std::size_t>((whole_lanes(count) - count) * row_bytes));
     return {out, row_bytes};
 }

@@ -1,7 +1,7 @@
 // Attention over a cache of floats, and products with one: the sums that are not those of quantized weights.
 //
 // What is computed for a query depends on that query and on the cells that it sees, and on nothing else: not on how
-// many queries come with it, nor on how much room behind its cells is masked, nor on which thread does what.
+// many queries come with it, nor on how much room after its cells is masked, nor on which thread does what.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,7 @@ struct Partial {
 // out: [queries.count] partials, Partial::bytes(value_length) apart.
 using Attend = void (*)(const Queries & queries, int64_t first, int64_t last, uint8_t * out);
 
-// Adds the cells of `from`, which come behind those of `into`.
+// Adds the cells of `from`, which come after those of `into`.
 using MergePartials = void (*)(Partial & into, const Partial & from, int64_t value_length);
 
 // One for float16 and one for float32.

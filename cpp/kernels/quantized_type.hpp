@@ -56,35 +56,23 @@ struct Layout {
     constexpr int largest() const { return (1 << (low_bits + high_bits)) - 1; }
 };
 
-constexpr Layout layout_of(QuantizedType type) {
-    switch (type) {
-        case QuantizedType::q4_0:
-            return {32, 4, 0, 0, Offset::constant, 8, false, false, false, 18, 2};
-        case QuantizedType::q4_1:
-            return {32, 4, 0, 0, Offset::added, 0, false, false, false, 20, 3};
-        case QuantizedType::q5_0:
-            return {32, 4, 1, 0, Offset::constant, 16, false, false, false, 22, 6};
-        case QuantizedType::q5_1:
-            return {32, 4, 1, 0, Offset::added, 0, false, false, false, 24, 7};
-        case QuantizedType::q8_0:
-            return {32, 8, 0, 0, Offset::constant, 0, true, false, false, 34, 8};
-        case QuantizedType::q2_k:
-            return {256, 2, 0, 16, Offset::minimum, 0, false, false, true, 84, 10};
-        case QuantizedType::q3_k:
-            return {256, 2, 1, 16, Offset::constant, 4, false, false, false, 110, 11};
-        case QuantizedType::q4_k:
-            return {256, 4, 0, 32, Offset::minimum, 0, false, false, false, 144, 12};
-        case QuantizedType::q5_k:
-            return {256, 4, 1, 32, Offset::minimum, 0, false, false, false, 176, 13};
-        case QuantizedType::q6_k:
-            return {256, 4, 2, 16, Offset::constant, 32, false, false, false, 210, 14};
-        case QuantizedType::iq4_nl:
-            return {32, 4, 0, 0, Offset::constant, 0, true, true, false, 18, 20};
-        case QuantizedType::iq4_xs:
-            return {256, 4, 0, 32, Offset::constant, 0, true, true, false, 136, 23};
-    }
-    return {};
-}
+// By QuantizedType. A line has Layout's fields in their order.
+constexpr Layout kLayouts[kNumTypes] = {
+    {32, 4, 0, 0, Offset::constant, 8, false, false, false, 18, 2},       // Q4_0
+    {32, 4, 0, 0, Offset::added, 0, false, false, false, 20, 3},          // Q4_1
+    {32, 4, 1, 0, Offset::constant, 16, false, false, false, 22, 6},      // Q5_0
+    {32, 4, 1, 0, Offset::added, 0, false, false, false, 24, 7},          // Q5_1
+    {32, 8, 0, 0, Offset::constant, 0, true, false, false, 34, 8},        // Q8_0
+    {256, 2, 0, 16, Offset::minimum, 0, false, false, true, 84, 10},      // Q2_K
+    {256, 2, 1, 16, Offset::constant, 4, false, false, false, 110, 11},   // Q3_K
+    {256, 4, 0, 32, Offset::minimum, 0, false, false, false, 144, 12},    // Q4_K
+    {256, 4, 1, 32, Offset::minimum, 0, false, false, false, 176, 13},    // Q5_K
+    {256, 4, 2, 16, Offset::constant, 32, false, false, false, 210, 14},  // Q6_K
+    {32, 4, 0, 0, Offset::constant, 0, true, true, false, 18, 20},        // IQ4_NL
+    {256, 4, 0, 32, Offset::constant, 0, true, true, false, 136, 23},     // IQ4_XS
+};
+
+constexpr Layout layout_of(QuantizedType type) { return kLayouts[static_cast<int>(type)]; }
 
 // What the codes of IQ4_NL and IQ4_XS stand for.
 constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};

@@ -14,14 +14,14 @@ struct Checkpoint {
 
 class Checkpoints {
 public:
-    // Makes room for the state at `position`, behind all others. If there are `most` already the oldest gives way.
+    // Makes room for the state at `position`, after all others. If there are `most` already the oldest gives way.
     // The buffers of those that are gone are used again.
     Checkpoint & add(std::size_t position, std::size_t most);
 
     // The last one at or before `position`; null if there is none.
     const Checkpoint * latest(std::size_t position) const;
 
-    // Forgets all behind `position`.
+    // Forgets all after `position`.
     void drop_behind(std::size_t position);
 
 private:

@@ -115,7 +115,7 @@ bool Decoder::share(int32_t other, int32_t sequence, std::size_t first, std::siz
     return memory_end(sequence) == end && window_is_whole(sequence, end);
 }
 
-// A sliding window forgets what lies behind it. After a cut to `count` tokens the next one still needs the last n_swa.
+// A sliding window forgets what lies before it. After a cut to `count` tokens the next one still needs the last n_swa.
 bool Decoder::window_is_whole(int32_t sequence, std::size_t count) const {
     if (rollback_ != Rollback::sliding_window) {
         return true;

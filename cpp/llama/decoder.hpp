@@ -26,8 +26,8 @@ enum class Rollback {
     none,            // recurrent, of a release that cannot copy its state: only by decoding everything again
     seq_rm,          // a KV cache: its last cells are removed
     sliding_window,  // the same, as far back as the window reaches
-    snapshot,        // recurrent or hybrid, n_rs_seq > 0: llama.cpp keeps the states behind the last batch's tokens
-    checkpoint,      // recurrent or hybrid: a copy of the state is put back, and what came behind it decoded again
+    snapshot,        // recurrent or hybrid, n_rs_seq > 0: llama.cpp keeps the states after the last batch's tokens
+    checkpoint,      // recurrent or hybrid: a copy of the state is put back, and what came after it decoded again
 };
 
 // Where a text has something that is no token, such as an image that a chat handler has decoded, it has a number of its
@@ -73,7 +73,7 @@ public:
     // Refuses a batch that would trip a GGML_ASSERT, and so abort the process: std::invalid_argument.
     void refuse_bad_batch(const BatchPart * parts, std::size_t num_parts) const;
 
-    // Decodes the parts in one batch, their tokens one behind the other. Returns the code of llama_decode; after any
+    // Decodes the parts in one batch, their tokens one after the other. Returns the code of llama_decode; after any
     // but 0 the memory may hold part of it.
     int32_t decode(const BatchPart * parts, std::size_t num_parts);
 

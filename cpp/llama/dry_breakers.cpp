@@ -28,7 +28,7 @@ void require_usable(const std::vector<std::string> & texts) {
     }
 }
 
-// What is left of a text behind its first bytes, in tokens. Each is tokenized once.
+// What is left of a text after its first bytes, in tokens. Each is tokenized once.
 class RestTokens {
 public:
     RestTokens(const LlamaApi & api, const llama_vocab * vocab) : api_(api), vocab_(vocab) {}

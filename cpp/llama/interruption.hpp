@@ -37,7 +37,7 @@ private:
         if (poll_ == nullptr || now_seconds() - asked_ < interval_) {
             return false;
         }
-        const PanelsOfThread all(nullptr);  // whoever is asked may decode something else
+        const PanelsOfThread all(nullptr);  // the function that is asked may decode something else
         try {
             (*poll_)();
         } catch (...) {

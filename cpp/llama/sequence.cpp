@@ -43,7 +43,7 @@ void Sequence::assume(std::vector<int32_t> tokens) {
     count_tokens();
     cells_.resize(count);
     number_cells();
-    more_behind_ = true;
+    more_after_ = true;
     num_forgettable_ = 0;
 }
 
@@ -63,7 +63,7 @@ void Sequence::shrink(std::size_t count) {
     cells_.resize(count);
     prompt_.drop_behind(count);
     checkpoints_.drop_behind(count);
-    more_behind_ = false;
+    more_after_ = false;
     num_forgettable_ = 0;
 }
 
@@ -131,7 +131,7 @@ void Sequence::keep(std::size_t count) {
     const std::lock_guard lock(decoder_->memory_mutex());
     decoder_->require_open();
     count = std::min(count, tokens_.size());
-    const bool nothing_to_do = count == tokens_.size() && !more_behind_;
+    const bool nothing_to_do = count == tokens_.size() && !more_after_;
     if (nothing_to_do && (!decoder_->is_recurrent() || decoder_->memory_end(id_) == count)) {
         return;
     }
@@ -144,7 +144,7 @@ void Sequence::keep(std::size_t count) {
 
 void Sequence::borrow(const std::vector<int32_t> & history) {
     const std::lock_guard lock(decoder_->memory_mutex());
-    if (history.size() < tokens_.size() + 2 || num_common(history, tokens_) < tokens_.size() || more_behind_) {
+    if (history.size() < tokens_.size() + 2 || num_common(history, tokens_) < tokens_.size() || more_after_) {
         return;
     }
     const Sequence * best = nullptr;
@@ -166,7 +166,7 @@ void Sequence::borrow(const std::vector<int32_t> & history) {
         cells_.insert(cells_.end(), best->cells_.begin() + static_cast<std::ptrdiff_t>(cells_.size()),
                       best->cells_.begin() + static_cast<std::ptrdiff_t>(end));
     } else {
-        more_behind_ = true;
+        more_after_ = true;
         keep(tokens_.size());
     }
 }
@@ -222,7 +222,7 @@ void Sequence::added(const Addition & addition, std::size_t first_row, double se
 
 // The cache may hold part of a batch that failed.
 void Sequence::recover(int code) {
-    more_behind_ = true;
+    more_after_ = true;
     if (decoder_->is_recurrent() && code != 1) {
         restore(tokens_.size());  // whatever position it claims to be at, its state may have been overwritten
     } else {

@@ -42,7 +42,7 @@ public:
     // Which cells of the decoder's memory hold them, by numbers of our own: what two sequences share has the same ones.
     const std::vector<std::uint64_t> & cells() const { return cells_; }
 
-    // Says what the cache holds after somebody else used the context. It may hold more behind them.
+    // Says what the cache holds after somebody else used the context. It may hold more after them.
     void assume(std::vector<int32_t> tokens);
 
     // How many tokens at its end a recurrent memory can forget now without a copy. One rollback uses them up.
@@ -67,7 +67,7 @@ public:
     bool plan(const std::vector<int32_t> & history);
     void drop_plan();
 
-    // Tokens to be decoded behind those that a sequence holds, with logits for those from `first_output` on.
+    // Tokens to be decoded after those that a sequence holds, with logits for those from `first_output` on.
     struct Addition {
         Sequence * sequence = nullptr;
         const int32_t * tokens = nullptr;  // [count]
@@ -128,7 +128,7 @@ private:
     std::vector<std::uint64_t> cells_;
     std::vector<int32_t> plan_;    // see plan()
     std::uint64_t plan_turn_ = 0;  // which plan of the decoder's it is; 0: none
-    bool more_behind_ = false;     // the cache may hold cells behind tokens_
+    bool more_after_ = false;      // the cache may hold cells after tokens_
     std::size_t first_row_ = 0;    // of its part in the last batch
     Checkpoints prompt_;           // these, too, are of prefixes of tokens_
     Checkpoints checkpoints_;

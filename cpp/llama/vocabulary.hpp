@@ -42,7 +42,7 @@ private:
     std::array<std::vector<int32_t>, end + 1> single_;  // whose text is this byte alone
 };
 
-// The texts of all tokens, as they are behind another token.
+// The texts of all tokens, as they are after another token.
 class TokenTexts {
 public:
     TokenTexts(const LlamaApi & api, const llama_vocab * vocab);
@@ -51,7 +51,7 @@ public:
     std::string of(int32_t token) const;
 
 private:
-    std::string all_;                // one behind the other
+    std::string all_;                // one after the other
     std::vector<std::size_t> ends_;  // of each token's text in `all_`
 };
 

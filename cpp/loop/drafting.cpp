@@ -12,10 +12,10 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t least_probed = 16;  // tokens of an answer: after fewer a probe would be felt
-constexpr std::size_t most_unpaced = 16;  // tokens that nobody knows the worth of, where others are paced
+constexpr std::size_t least_probed = 16;  // tokens of an answer: of a shorter one a probe takes too much time
+constexpr std::size_t most_unpaced = 16;  // tokens of a drafter that no pace knows, where others are paced
 
-// Drops what the constraint, if there is one, does not allow behind history and proposal, and all behind it. What was
+// Drops what the constraint, if there is one, does not allow after history and proposal, and all after it. What was
 // drawn stays: its q has seen the constraint, or is the caller's word.
 void drop_forbidden(const DraftRequest & request, const Proposal & proposal, std::vector<DraftToken> & offer) {
     Constraint * constraint = request.chain.constraint();

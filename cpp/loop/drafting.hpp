@@ -29,7 +29,7 @@ public:
 
     std::vector<Sequence *> sequences() const;
 
-    // How many tokens could be proposed behind the text.
+    // How many tokens could be proposed after the text.
     std::size_t room() const { return drawer_ != nullptr ? drawer_->room() : static_cast<std::size_t>(-1); }
 
     // A new generation. Its text follows by observe(), the whole prompt first.
@@ -46,7 +46,7 @@ public:
     void reconsider();
 
     // Appends up to gamma tokens to an empty proposal. Paced: whatever promises most. Else gamma tokens of the drawer,
-    // or, without one, all that is offered. It may stop early, after a token, and does behind one that ends a text:
+    // or, without one, all that is offered. It may stop early, after a token, and does after one that ends a text:
     // what would follow is of no use.
     void propose(const DraftRequest & request, Proposal & out);
 

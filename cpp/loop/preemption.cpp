@@ -91,7 +91,7 @@ void Room::pause(Seat & seat) {
         if (own == nullptr || !decoders_[k]->is_open()) {
             continue;
         }
-        // Of one that is paused while it is decoded anew, what it is to hold is known already.
+        // A text can be paused while it is decoded anew: then it is known already what it is to hold.
         if (own->tokens().size() > seat.held[k].size()) {
             seat.held[k] = own->tokens();
         }

@@ -258,7 +258,7 @@ bool Scheduler::try_decode(Seat & seat, const Sequence::Addition & addition) {
             seat.asks(addition.count, &served_by(addition.sequence->decoder()) == &target());
         }
         wants_.push_back(&want);
-        num_working_ -= 1;  // the other thread adds it again, before anybody could take this text for absent
+        num_working_ -= 1;  // the thread that decodes adds it again, so this text is never taken for absent
         work_.notify_all();
         done_.wait(lock, [&want] { return want.is_done; });
     }
@@ -512,7 +512,7 @@ void Scheduler::wait_for_wants(std::unique_lock<std::mutex> & lock) {
     const auto is_paused = [this] {
         return std::any_of(seats_.begin(), seats_.end(), [](const Seat * seat) { return seat->is_here; });
     };
-    if (is_paused()) {  // it may go on without a word of anybody: when the others have been away for long
+    if (is_paused()) {  // nobody notifies when it may go on because the others have been away for long
         work_.wait_for(lock, std::chrono::duration<double>(longest_wait_));
     } else {
         work_.wait(lock, [&] { return closed_ || !wants_.empty() || is_paused(); });
@@ -549,7 +549,7 @@ std::vector<Scheduler::Want *> Scheduler::next_group() {
     std::vector<Want *> group;
     std::size_t room = served_[drafts ? 1 : 0].decoder->n_batch();
     for (Want * want : waiting) {
-        // Of texts one of which cannot be decoded each shows by itself whether it is that.
+        // They failed together: each is decoded alone now, which shows which of them cannot be decoded.
         if (want->addition.count <= room && (group.empty() || !(want->is_alone || group[0]->is_alone))) {
             group.push_back(want);
             room -= want->addition.count;

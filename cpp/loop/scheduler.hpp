@@ -45,8 +45,8 @@ public:
     Scheduler(const Scheduler &) = delete;
     Scheduler & operator=(const Scheduler &) = delete;
 
-    // Ends the decode that is running. Whoever waits for one, and whoever asks later, gets ClosedError. Returns when no
-    // text is at work any more: their contexts may be freed then.
+    // Ends the decode that is running. Texts that wait for one, and texts that ask later, get ClosedError. Returns when
+    // no text is at work any more: their contexts may be freed then.
     void close();
 
     // Who decodes for the text whose sequences have this seq_id. It keeps the scheduler.
@@ -62,7 +62,7 @@ public:
     void restore_costs(std::size_t which, const std::map<std::size_t, double> & seconds);
 
 private:
-    static constexpr double longest_wait_ = 0.1;     // seconds between two looks at what changes without a word
+    static constexpr double longest_wait_ = 0.1;     // seconds between two looks at what changes without a notice
     static constexpr std::size_t least_chunk_ = 16;  // tokens of a prompt: fewer are hardly faster
 
     static ClosedError closed();

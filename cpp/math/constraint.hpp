@@ -16,7 +16,7 @@ public:
     Constraint(const Constraint &) = delete;
     Constraint & operator=(const Constraint &) = delete;
 
-    // Sets the logit of every candidate to -inf that may not come behind `recent` [n_recent]: the tokens generated so
+    // Sets the logit of every candidate to -inf that may not come after `recent` [n_recent]: the tokens generated so
     // far in this call, drafted ones included. A token there that was not allowed itself (a guess, or a caller's own)
     // is passed over. Calls may go back and forth: only `recent` counts.
     virtual void forbid(const int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t count) = 0;

@@ -43,7 +43,7 @@ MaskConstraint::MaskConstraint(std::vector<std::int32_t> ends, Source source)
 
 void MaskConstraint::forbid(const std::int32_t * recent, std::size_t n_recent, Candidate * candidates,
                             std::size_t count) {
-    const Mask & mask = behind(recent, n_recent);
+    const Mask & mask = after(recent, n_recent);
     for (std::size_t i = 0; i < count; ++i) {
         if (!allows(mask.allowed, candidates[i].id)) {
             candidates[i].logit = -std::numeric_limits<float>::infinity();
@@ -52,7 +52,7 @@ void MaskConstraint::forbid(const std::int32_t * recent, std::size_t n_recent, C
 }
 
 std::optional<Constraint::Forced> MaskConstraint::forced(const std::int32_t * recent, std::size_t n_recent) {
-    const Mask & mask = behind(recent, n_recent);
+    const Mask & mask = after(recent, n_recent);
     if (mask.may_end) {
         return std::nullopt;
     }
@@ -63,9 +63,9 @@ std::optional<Constraint::Forced> MaskConstraint::forced(const std::int32_t * re
     return allows(mask.allowed, mask.guess) ? std::optional(Forced{mask.guess, false}) : std::nullopt;
 }
 
-const MaskConstraint::Mask & MaskConstraint::behind(const std::int32_t * recent, std::size_t n_recent) {
+const MaskConstraint::Mask & MaskConstraint::after(const std::int32_t * recent, std::size_t n_recent) {
     const auto [known, given] = std::mismatch(steps_.begin(), steps_.end(), recent, recent + n_recent);
-    if (given != recent + n_recent) {  // else it is a part of the way: what was behind it may be asked for again
+    if (given != recent + n_recent) {  // else it is a part of the way: what was after it may be asked for again
         const auto common = static_cast<std::size_t>(known - steps_.begin());
         masks_.erase(masks_.upper_bound(common), masks_.end());
         steps_.assign(recent, recent + n_recent);

@@ -19,7 +19,7 @@ public:
         bool may_end = false;                // whether a token that ends the text may come next
         std::int32_t guess = -1;             // what begins the only text that may come next; -1 where there are several
     };
-    // What may come behind the tokens generated so far [n_recent]. Calls may go back and forth.
+    // What may come after the tokens generated so far [n_recent]. Calls may go back and forth.
     using Source = std::function<Mask(const std::int32_t * recent, std::size_t n_recent)>;
 
     // ends: the tokens that end a text. All of them may where one may, whatever the masks say of them.
@@ -29,7 +29,7 @@ public:
     std::optional<Forced> forced(const std::int32_t * recent, std::size_t n_recent) override;
 
 private:
-    const Mask & behind(const std::int32_t * recent, std::size_t n_recent);
+    const Mask & after(const std::int32_t * recent, std::size_t n_recent);
     void set_ends(Mask & mask) const;
 
     std::vector<std::int32_t> ends_;

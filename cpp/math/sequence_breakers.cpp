@@ -1,4 +1,4 @@
-// Token sequences behind which a repetition counts anew.
+// Token sequences after which a repetition counts anew.
 #include "math/sequence_breakers.hpp"
 
 #include <algorithm>
@@ -20,10 +20,10 @@ std::size_t SequenceBreakers::num_behind(const std::vector<int32_t> & backwards)
         if (found == rests_.end()) {
             continue;
         }
-        const auto behind = backwards.rend() - static_cast<std::ptrdiff_t>(i);  // the token after this one
+        const auto next = backwards.rend() - static_cast<std::ptrdiff_t>(i);  // the token after this one
         std::size_t nearest = backwards.size();
         for (const auto & rest : *found->second) {
-            if (rest.size() <= i && std::equal(rest.begin(), rest.end(), behind)) {
+            if (rest.size() <= i && std::equal(rest.begin(), rest.end(), next)) {
                 nearest = std::min(nearest, i - rest.size());
             }
         }

@@ -1,4 +1,4 @@
-// Token sequences behind which a repetition counts anew. Knows neither llama.cpp nor Python.
+// Token sequences after which a repetition counts anew. Knows neither llama.cpp nor Python.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ public:
     // `first`, followed by any of these. Replaces what was known of it.
     void put(int32_t first, std::shared_ptr<const Rests> rests) { rests_[first] = std::move(rests); }
 
-    // How many tokens there are behind the last breaker of a text, given backwards; all of them if it has none.
+    // How many tokens there are after the last breaker of a text, given backwards; all of them if it has none.
     // Where several begin with one token, the longest counts.
     std::size_t num_behind(const std::vector<int32_t> & backwards) const;
 

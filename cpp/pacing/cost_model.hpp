@@ -20,13 +20,13 @@ public:
     // What is known may be from a busier hour: its shape is believed, its level is taken from the next batches.
     void distrust_level() { num_levels_ = sizes_.empty() ? settled_ : 0; }
 
-    // What it costs one of `texts` that decode n tokens each in one batch: T(texts * n) / texts. It learns no more:
-    // whoever sees the whole batches does.
+    // What it costs one of `texts` that decode n tokens each in one batch: T(texts * n) / texts. The copy learns
+    // nothing: only this object sees whole batches.
     CostModel shared_by(std::size_t texts) const;
 
-    // What it costs one of `texts` if the others bring so many tokens to the batch: its share of a batch of one token
-    // each, and all of what its further tokens add to the batch that there is. Kernels take some rows at a time, so one
-    // token more can cost little or much. It learns no more, either.
+    // What it costs one of `texts` if the others bring so many tokens to the batch: an equal share of a batch with one
+    // token of each, and all that its own further tokens add to the batch of the others. Kernels take some rows at a
+    // time, so one token more can cost little or much. This copy learns nothing, either.
     CostModel beside(std::size_t others, std::size_t texts) const;
 
     // The best estimate of T(n) in seconds, n >= 1. Between sizes that are known it is interpolated. Beyond them it

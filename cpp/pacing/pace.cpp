@@ -104,7 +104,7 @@ Yield Pace::drawn_yield(double acceptance, std::size_t missing, std::size_t most
 }
 
 // What a round that begins with a drawn token yields, by the last ones. Unlike drawn_yield() it knows what it is worth
-// to stop behind an unsure token.
+// to stop after an unsure token.
 Yield Pace::usual_drawn_yield() const {
     Yield usual = drawn_yield(drawn().any().mean(), 1, most_);
     usual.fade(constants_.drawn_prior_rounds);
@@ -141,7 +141,7 @@ double Pace::earned() const {
 }
 
 // What time is worth: as much as the last rounds earned, but no more than the next ones may well earn. A copy that has
-// ended says nothing of what comes behind it.
+// ended says nothing of what comes after it.
 double Pace::rate() const {
     const double usual = missing_at_first_ > 0 ? usual_drawn_yield().rate() : 0.0;
     return std::max(1.0 / target_.seconds(1), std::min(earned(), usual));
@@ -230,7 +230,7 @@ std::vector<Pace::Part> Pace::parts_of(const std::vector<Expectation> & offer, d
     return parts;
 }
 
-// The best net gain, in tokens, of drawing one token or more, behind `drafted` tokens that survive
+// The best net gain, in tokens, of drawing one token or more, after `drafted` tokens that survive
 // verification with probability `survival`; minus infinity if it cannot. The target's batch is counted from
 // `time_so_far` on.
 double Pace::drawn_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing,

@@ -119,7 +119,7 @@ public:
     // What to do next in this round. `offers`: what could be drafted from here on, at most `most` tokens each.
     Decision decide(const Offers & offers);
 
-    // What the drawer's next token comes behind: see Expectation::before.
+    // What the drawer's next token comes after: see Expectation::before.
     std::size_t before() const;
 
     // A token was drafted. After a drawn token `missing` is 1; after others it grows by one.

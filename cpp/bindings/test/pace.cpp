@@ -4,7 +4,6 @@
 
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
@@ -30,23 +29,27 @@ const char * name_of(Pace::Move move) {
 
 std::map<std::string, double> pace_constants() {
     const PaceConstants constants;
-    std::map<std::string, double> all;
-    for (const PaceConstant & one : all_pace_constants) {
-        all[one.name] = constants.*one.value;
+#define SPECLLAMA_ENTRY(name, value, about) {#name, constants.name},
+    return {SPECLLAMA_PACE_CONSTANTS(SPECLLAMA_ENTRY)};
+#undef SPECLLAMA_ENTRY
+}
+
+void set(PaceConstants & constants, const std::string & given, double number) {
+#define SPECLLAMA_SET(name, value, about) \
+    if (given == #name) {                 \
+        constants.name = number;          \
+        return;                           \
     }
-    return all;
+    SPECLLAMA_PACE_CONSTANTS(SPECLLAMA_SET)
+#undef SPECLLAMA_SET
+    throw std::invalid_argument("'" + given + "' is no constant of the pace: Pace.constants() lists them");
 }
 
 // One whose drawer is the model. Constants that are not given are as they are.
 std::unique_ptr<Pace> make_pace(const std::map<std::string, double> & given) {
     PaceConstants constants;
-    for (const auto & [name, value] : given) {
-        const auto * const one = std::find_if(all_pace_constants.begin(), all_pace_constants.end(),
-                                              [&name = name](const auto & some) { return name == some.name; });
-        if (one == all_pace_constants.end()) {
-            throw std::invalid_argument("'" + name + "' is no constant of the pace: Pace.constants() lists them");
-        }
-        constants.*one->value = value;
+    for (const auto & [name, number] : given) {
+        set(constants, name, number);
     }
     auto pace = std::make_unique<Pace>(all_priors(), constants);
     pace->set_drawer(Source::model, 512);

@@ -1,4 +1,4 @@
-// What an acceptance rule is: it decides which drafted tokens stay, and which token comes behind them.
+// What an acceptance rule is: it decides which drafted tokens stay, and which token comes after them.
 //
 // p_1..p_{gamma+1} are the target's distributions at the drafted positions and after them, q_1..q_gamma those that
 // the drafts d_1..d_gamma were drawn from. Every rule leaves the target's distribution exactly as it is. Rules are
@@ -44,7 +44,7 @@ public:
         const char * name;
         const char * summary;
         bool independent_of_draft;  // for a seed, the text is the same whatever is drafted
-        bool decides_in_steps;      // position by position, without looking at p behind a rejection
+        bool decides_in_steps;      // position by position, without looking at p after a rejection
     };
 
     explicit Rule(About about) : about_(about) {}
