@@ -63,10 +63,9 @@ def _summaries(data: Path, kind: str) -> dict[tuple[str, str], Json]:
     return {names[name]: found for name, found in present(data, names).items()}
 
 
-def _row(result: Json, category: str = "all") -> Json:
-    """The row of a benchmark's summary for the mode auto."""
-    rows: list[Json] = result["summary"]
-    return next(row for row in rows if row["mode"] == "auto" and row["category"] == category)
+def _row(rows: Sequence[Json], mode: str = "auto", category: str = "all") -> Json:
+    """The row of a benchmark's summary, or of its gains, for a mode."""
+    return next(row for row in rows if row["mode"] == mode and row["category"] == category)
 
 
 def _title(weights: str, way: str) -> str:
@@ -83,16 +82,11 @@ def _whole(data: Path) -> dict[tuple[str, str], Json]:
     return {names[name]: found for name, found in present(data, names).items()}
 
 
-def _gain(result: Json, mode: str) -> Json:
-    rows: list[Json] = result["gains"]
-    return next(row for row in rows if row["mode"] == mode and row["category"] == "all")
-
-
 def whole_calls(data: Path) -> str:
     """What somebody gains who replaces the class, and what the kernels and the draft have of that."""
     rows = []
     for (kind, target), result in _whole(data).items():
-        both, kernels = (_gain(result, mode) for mode in ("auto", "plain"))
+        both, kernels = (_row(result["gains"], mode) for mode in ("auto", "plain"))
         rows.append(
             [
                 TARGETS[target],
@@ -113,7 +107,7 @@ def whole_headline(data: Path) -> str:
     """The gains of whole calls in words."""
     found = _whole(data)
     code, texts = (
-        [_gain(found[kind, target], "auto")["mean"] for target in TARGETS if (kind, target) in found]
+        [_row(found[kind, target]["gains"])["mean"] for target in TARGETS if (kind, target) in found]
         for kind in ("humaneval", "spec-bench")
     )
 
@@ -177,10 +171,10 @@ def speedups(data: Path) -> str:
     columns = [(t, w) for t in TYPES for w in WAYS if any((t, w) in of for of in found.values())]
     rows = []
     for kind, of in found.items():
-        first = _row(next(iter(of.values())))
+        first = _row(next(iter(of.values()))["summary"])
         cells = [f"{SETS[kind]}, {first['num_prompts']} prompts"]
         for column in columns:
-            row = _row(of[column]) if column in of else None
+            row = _row(of[column]["summary"]) if column in of else None
             text = "**{speedup_mean:.2f}** ({speedup_low:.2f} - {speedup_high:.2f})"
             cells.append(text.format(**row) if row else "")
         rows.append(cells)
@@ -194,7 +188,7 @@ def details(data: Path) -> str:
         if not any(data.glob(f"{kind}-*.json")):
             continue
         for (weights, way), result in _summaries(data, kind).items():
-            row, plain = _row(result), next(one for one in result["summary"] if one["mode"] == "plain")
+            row, plain = (_row(result["summary"], mode) for mode in ("auto", "plain"))
             rows.append(
                 [
                     SETS[kind],
@@ -237,8 +231,11 @@ def categories(data: Path) -> str:
     found = _summaries(data, "spec-bench")
     first = next(iter(found.values()))
     names = [row["category"] for row in first["summary"] if row["mode"] == "auto" and row["category"] != "all"]
-    names.sort(key=lambda name: -_row(first, name)["speedup_mean"])
-    rows = [[name, *(f"{_row(result, name)['speedup_mean']:.2f}" for result in found.values())] for name in names]
+    names.sort(key=lambda name: -_row(first["summary"], category=name)["speedup_mean"])
+    rows = [
+        [name, *("{speedup_mean:.2f}".format(**_row(result["summary"], category=name)) for result in found.values())]
+        for name in names
+    ]
     return table(["", *(_title(*key) for key in found)], rows)
 
 

@@ -28,6 +28,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it.
 BROKEN_PIPE = 141  # 128 + SIGPIPE.
 TERMINATED = 143  # 128 + SIGTERM.
 _ONCE_MORE = 5  # seconds until a signal is raised again, if the program still runs
+_ALARMS = [signal.SIGALRM] if hasattr(signal, "SIGALRM") else []  # Windows has none
 _ONE_SIGNAL = 1.0  # seconds; timeout(1) sends SIGTERM to the process and to its group
 
 
@@ -131,9 +132,9 @@ def _ended_by_sigterm() -> Iterator[None]:
 
     def end(signum: int, frame: FrameType | None) -> None:
         nonlocal heard
-        before, heard = heard, time.monotonic()
-        if heard - before > _ONE_SIGNAL:
-            if alarm is not None:
+        last, heard = heard, time.monotonic()
+        if heard - last > _ONE_SIGNAL:
+            if _ALARMS:
                 signal.alarm(_ONCE_MORE)
             raise SystemExit(TERMINATED)
 
@@ -142,16 +143,14 @@ def _ended_by_sigterm() -> Iterator[None]:
     if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    alarm = getattr(signal, "SIGALRM", None)  # Windows has none
-    before_alarm = None if alarm is None else signal.signal(alarm, end)
-    signal.signal(signal.SIGTERM, end)
+    before = {one: signal.signal(one, end) for one in (signal.SIGTERM, *_ALARMS)}
     try:
         yield
     finally:
-        if alarm is not None:
+        if _ALARMS:
             signal.alarm(0)
-            signal.signal(alarm, before_alarm)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def _replace_closed_streams() -> None:

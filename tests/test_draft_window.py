@@ -14,16 +14,9 @@ from engine import Engine, api, begin, opened
 from exact import EXACT_CACHE
 from fresh import RULES, text_of
 from test_engine_statistics import (
-    CHAINS,
-    LENGTH,
-    LEVEL,
-    VOCAB,
     Scorer,
-    chi_square,
-    core_settings,
-    sequence_probabilities,
+    assert_drafted_sequences_are_the_targets,
 )
-from test_engine_statistics import PROMPT as LETTERS
 from test_scheduler import prompts
 
 import specllama
@@ -170,15 +163,7 @@ def test_sequences_have_the_distribution_of_the_target(
 ) -> None:
     """With a window that moves in the middle of them."""
     engine = make_engine("letters_good", 5, target=tiny_files.letters)
-    exact = sequence_probabilities(scorer, CHAINS[chain])
-    counts = np.zeros((VOCAB,) * LENGTH)
-    accepted = 0
-    for seed in range(1500):
-        tokens = engine.generate(LETTERS, LENGTH, rule=rule, gamma=2, seed=seed, **core_settings(CHAINS[chain]))
-        counts[tuple(tokens[:LENGTH])] += 1
-        accepted += sum(found.num_accepted for found in engine.rounds)
-    assert accepted > 100
-    assert chi_square(counts, exact) > LEVEL
+    assert_drafted_sequences_are_the_targets(engine, scorer, chain, rule)
 
 
 def test_a_text_that_goes_back(make_engine: Callable[..., Windowed], tiny_files: TinyFiles) -> None:

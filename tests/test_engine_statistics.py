@@ -105,6 +105,21 @@ def count_sequences(generate: Callable[[int], list[int]], n: int) -> ref.Array:
     return counts
 
 
+def assert_drafted_sequences_are_the_targets(engine: Engine, scorer: Scorer, chain: str, rule: str) -> None:
+    """A loop over the letters, two tokens drafted a round: some are accepted, and texts are the target's in law."""
+    accepted = 0
+
+    def generate(seed: int) -> list[int]:
+        nonlocal accepted
+        tokens = engine.generate(PROMPT, LENGTH, rule=rule, gamma=2, seed=seed, **core_settings(CHAINS[chain]))
+        accepted += sum(found.num_accepted for found in engine.rounds)
+        return tokens
+
+    counts = count_sequences(generate, 1500)
+    assert accepted > 100
+    assert chi_square(counts, sequence_probabilities(scorer, CHAINS[chain])) > LEVEL
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("draft", DRAFTS)

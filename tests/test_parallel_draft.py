@@ -14,17 +14,12 @@ from engine import Engine
 from exact import EXACT_CACHE
 from fresh import RULES, text_of
 from test_draft_window import LONG
+from test_engine_statistics import PROMPT as LETTERS
 from test_engine_statistics import (
-    CHAINS,
-    LENGTH,
-    LEVEL,
     VOCAB,
     Scorer,
-    chi_square,
-    core_settings,
-    sequence_probabilities,
+    assert_drafted_sequences_are_the_targets,
 )
-from test_engine_statistics import PROMPT as LETTERS
 from test_scheduler import prompts
 
 import specllama
@@ -155,15 +150,7 @@ def test_sequences_have_the_distribution_of_the_target(
     tiny_files: TinyFiles, scorer: Scorer, chain: str, rule: str
 ) -> None:
     engine = Parallel(tiny_files.letters, tiny_files.letters_good)
-    exact = sequence_probabilities(scorer, CHAINS[chain])
-    counts = np.zeros((VOCAB,) * LENGTH)
-    accepted = 0
-    for seed in range(1500):
-        tokens = engine.generate(LETTERS, LENGTH, rule=rule, gamma=2, seed=seed, **core_settings(CHAINS[chain]))
-        counts[tuple(tokens[:LENGTH])] += 1
-        accepted += sum(found.num_accepted for found in engine.rounds)
-    assert accepted > 100
-    assert chi_square(counts, exact) > LEVEL
+    assert_drafted_sequences_are_the_targets(engine, scorer, chain, rule)
     engine.close()
 
 

@@ -196,14 +196,14 @@ class Engine:
             ValueError: something among them is no token.
         """
         own = self.own
-        token_ids(tokens, "what is scored", self.model.n_vocab)
-        for start in range(0, len(tokens) - 1, _CHUNK):
+        ids = token_ids(tokens, "what is scored", self.model.n_vocab)
+        for start in range(0, len(ids) - 1, _CHUNK):
             listener.heed()
-            part = np.asarray(tokens[start : min(start + _CHUNK, len(tokens) - 1)], dtype=np.int32)
+            part = ids[start : min(start + _CHUNK, len(ids) - 1)]
             with own.exclusive():
                 own.require_threads()
                 sequence, position = own.sequence, own.position
-                sequence.assume(np.asarray(tokens[:start], dtype=np.int32))
+                sequence.assume(ids[:start])
                 sequence.keep(start)
                 sequence.decode(part, 0)
                 position.ids[start : start + len(part)] = part

@@ -61,13 +61,24 @@ def checked_draft_window(value: Any) -> int | None:
         TypeError: neither.
         ValueError: below 1.
     """
+    return checked_positive(
+        "draft_window", value, "an int, from 1 up, or None (all that the draft's context has room for)"
+    )
+
+
+def checked_positive(name: str, value: Any, what: str) -> int | None:
+    """An int from 1 up, or None.
+
+    Raises:
+        TypeError: neither; ``what`` says what it must be.
+        ValueError: below 1.
+    """
     if value is None:
         return None
-    what = "an int, from 1 up, or None (all that the draft's context has room for)"
-    window = checked_index("draft_window", value, what)
-    if window < 1:
-        raise ValueError(f"draft_window={window} is out of range: it must be {what}")
-    return window
+    number = checked_index(name, value, what)
+    if number < 1:
+        raise ValueError(f"{name}={number} is out of range: it must be {what}")
+    return number
 
 
 def checked_index(name: str, value: Any, what: str) -> int:

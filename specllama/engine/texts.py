@@ -20,7 +20,7 @@ from .costs import CostMemory
 from .drafts import Draft, DraftOfMany
 from .forks import raise_forked, told_of_forks
 from .model import raise_closed
-from .options import checked_index
+from .options import checked_index, checked_positive
 from .position import Position
 from .slot import Slot, raise_busy
 
@@ -48,12 +48,7 @@ def checked_cache_tokens(value: Any) -> int | None:
         TypeError: neither None nor an int.
         ValueError: not positive.
     """
-    if value is None:
-        return None
-    number = checked_index("cache_tokens", value, "None, or an int of at least n_ctx")
-    if number < 1:
-        raise ValueError(f"cache_tokens={number} is out of range: it must be at least n_ctx, or None")
-    return number
+    return checked_positive("cache_tokens", value, "an int of at least n_ctx, or None")
 
 
 class Texts:

@@ -189,12 +189,16 @@ class Message(BaseModel):
 
     def images(self) -> list[dict[str, Any]]:
         """Its parts that are images."""
-        return [part for part in self.content if part["type"] == _IMAGE] if isinstance(self.content, list) else []
+        return [part for part in self._parts() if part["type"] == _IMAGE]
 
     def words(self) -> Any:
         """All of it but its images."""
-        parts = [part for part in self.content if part["type"] != _IMAGE] if isinstance(self.content, list) else None
-        return self.model_dump() if parts is None else {**self.model_dump(exclude={"content"}), "content": parts}
+        words = [part for part in self._parts() if part["type"] != _IMAGE]
+        return {**self.model_dump(exclude={"content"}), "content": words if self._parts() else self.content}
+
+    def _parts(self) -> list[dict[str, Any]]:
+        """The content, where it has parts: only that with images has (``_text``)."""
+        return self.content if isinstance(self.content, list) else []
 
     def template_fields(self) -> dict[str, Any]:
         """What the chat template sees."""
