@@ -408,12 +408,21 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
                     "create the Llama with a larger n_ctx"
                 )
             own.settle(self._call.listener)
-            start = self.n_tokens
-            try:
-                super().eval(checked)
-            finally:
-                done = self.n_tokens - start
-                self.input_ids[start : start + done] = checked[:done]
+            if self.position.has_embeddings and checked:
+                # A generation decodes a prompt's last token itself. Before it a memory that cannot be cut goes back to
+                # a copy: what is behind an image cannot be decoded from the beginning.
+                self._eval(checked[:-1])
+                own.save()
+                checked = checked[-1:]
+            self._eval(checked)
+
+    def _eval(self, tokens: list[int]) -> None:
+        start = self.n_tokens
+        try:
+            super().eval(tokens)
+        finally:
+            done = self.n_tokens - start
+            self.input_ids[start : start + done] = tokens[:done]
 
     def embed(self, input: Any, normalize: bool = False, truncate: bool = True, return_count: bool = False) -> Any:
         """See the base class."""

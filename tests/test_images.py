@@ -147,8 +147,31 @@ def test_a_window_that_has_lost_the_image(seeing: Any, tiny_files: TinyFiles) ->
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
-def test_a_memory_that_cannot_be_cut(seeing: Any, tiny_files: TinyFiles, kind: str) -> None:
-    llm = seeing(getattr(tiny_files, kind))
+@pytest.mark.parametrize("options", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_a_memory_that_cannot_be_cut(
+    seeing: Any, make_base: MakeBase, tiny_files: TinyFiles, kind: str, options: dict[str, Any]
+) -> None:
+    """It goes back to a copy behind the image."""
+    target = getattr(tiny_files, kind)
+    plain, llm = seeing(target), seeing(target, draft=getattr(tiny_files, f"{kind}_good"))
+    for messages in (CAT, DOG, asked("a fox", image("fox"), "."), CAT):
+        expected = said(plain, messages, **options)
+        assert said(llm, messages, **options) == expected
+        assert llm.stats.num_draft_tokens > 0
+        if options is GREEDY:
+            # It goes on behind max_tokens where a text ends within a character.
+            theirs = said(make_base(target, chat_handler=Pictures(), **EXACT_CACHE), messages, **options)
+            assert theirs.startswith(expected)
+    prompt = llm.chat_handler.prompts[-1]
+    llm.create_completion("the cat", **GREEDY)
+    with pytest.raises(ValueError, match="is no token"):
+        llm.create_completion(prompt, **GREEDY)
+    assert said(llm, CAT, **options) == expected
+
+
+@pytest.mark.usefixtures("early_release")
+def test_a_memory_that_cannot_be_copied(seeing: Any, tiny_files: TinyFiles) -> None:
+    llm = seeing(tiny_files.recurrent)
     with pytest.raises(ValueError, match=r"place \d+ of the text is no token"):
         said(llm, CAT, **GREEDY)
     assert llm.create_completion("the cat", **GREEDY)["choices"][0]["text"]

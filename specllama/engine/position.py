@@ -67,6 +67,11 @@ class Position:
             new[:] = numbers_of_embeddings(len(new))
         self.change(evaluated)
 
+    @property
+    def has_embeddings(self) -> bool:
+        """Whether some of what the memory holds is no token."""
+        return bool((self.tokens() <= _core.FIRST_EMBEDDING).any())
+
     def tokens(self) -> npt.NDArray[np.intc]:
         """The tokens that the memory holds."""
         return self.ids[: self.held]

@@ -248,6 +248,11 @@ class Slot:
 
     # The memory, where no text uses it
 
+    def save(self) -> None:
+        """Copy the state behind what is evaluated, of a memory that cannot be cut."""
+        self.sequence.assume(self.position.tokens())
+        self.sequence.save()
+
     def settle(self, listener: Listener = SILENT) -> None:
         """Have the memory hold what is evaluated, no more and no less.
 
