@@ -43,6 +43,10 @@ public:
 
     // Whether other texts decode in the same memory.
     virtual bool is_shared() const = 0;
+    // What follows takes long and does not decode: other texts need not wait for this one, whose rows of logits may go.
+    virtual void step_aside() {}
+    // The opposite, if it has stepped aside. Its memory may have to be decoded anew.
+    virtual void come_back() {}
     // A round begins: the prompt is decoded.
     virtual void begin_round() {}
     // What a batch of all texts costs, for one that decides how much to draft.

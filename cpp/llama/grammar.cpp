@@ -4,18 +4,29 @@
 // another such token, which leaves a state behind on which the next call aborts. So a token is accepted only after it
 // has been tested, and a state that threw is made again. Copying one takes up to a hundred times longer than accepting
 // a token (it looks for each element of each stack in all rules), so that copies are few.
+//
+// A question about a whole vocabulary may take minutes, and llama.cpp looks at nothing else meanwhile. So it is asked
+// about some tokens at a time. What cannot be divided is one token (how many ways lead through it is bounded before,
+// see specllama/grammars/runs.py), and one copy: of a grammar of ten thousand words it takes seconds, and is the last.
 #include "llama/grammar.hpp"
 
 #include <algorithm>
 #include <exception>
 #include <stdexcept>
+#include <utility>
+
+#include "llama/clock.hpp"
 
 namespace specllama {
 
 namespace {
 
 constexpr std::size_t spacing = 16;        // tokens from one copy to the next
-constexpr std::size_t most_copies = 3;     // beside the first: from there all of the way is gone once more
+constexpr std::size_t most_copies = 3;     // where none is left all of the way is gone once more
+constexpr double slow_copy = 0.25;         // seconds
+constexpr std::size_t part = 512;          // tokens that are tested at once
+constexpr double most_seconds = 10.0;      // at one place of a text
+constexpr double interval = 0.05;          // seconds of work between two looks at who may want it to end
 constexpr std::size_t most_forced = 8192;  // tokens that one question may take
 constexpr std::size_t shown = 200;         // characters of a grammar in a message
 
@@ -23,23 +34,36 @@ constexpr std::size_t shown = 200;         // characters of a grammar in a messa
 
 Grammar::Grammar(std::shared_ptr<const LlamaApi> api, const llama_vocab * vocab,
                  std::shared_ptr<const FirstBytes> first_bytes, const std::string & gbnf, const std::string & root)
-    : api_(std::move(api)), vocab_(vocab), first_bytes_(std::move(first_bytes)) {
-    llama_sampler * sampler = api_->llama_sampler_init_grammar(vocab, gbnf.c_str(), root.c_str());
+    : api_(std::move(api)),
+      vocab_(vocab),
+      first_bytes_(std::move(first_bytes)),
+      gbnf_(gbnf),
+      root_(root),
+      state_(at_beginning()) {}
+
+Grammar::State Grammar::at_beginning() const {
+    llama_sampler * sampler = api_->llama_sampler_init_grammar(vocab_, gbnf_.c_str(), root_.c_str());
     if (sampler == nullptr) {
         throw std::invalid_argument(
             "llama.cpp cannot use this grammar (what it says is on stderr): it must be GBNF with a "
             "rule '" +
-            root +
+            root_ +
             "', define every rule that it names, and have no left recursion. "
             "It begins: " +
-            gbnf.substr(0, shown));
+            gbnf_.substr(0, shown));
     }
-    copies_.push_back({0, owned(sampler)});
-    go_back(0);
+    return owned(sampler);
 }
 
 Grammar::State Grammar::owned(llama_sampler * sampler) const {
     return {sampler, [api = api_](llama_sampler * freed) { api->llama_sampler_free(freed); }};
+}
+
+Grammar::State Grammar::copy_of(const State & state) {
+    const double start = now_seconds();
+    State copy = owned(api_->llama_sampler_clone(state.get()));
+    copies_take_long_ = now_seconds() - start > slow_copy;
+    return copy;
 }
 
 void Grammar::forbid(const int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t count) {
@@ -60,21 +84,30 @@ void Grammar::go_behind(const int32_t * recent, std::size_t n_recent) {
 
 // To where the first `count` steps led.
 void Grammar::go_back(std::size_t count) {
-    while (copies_.back().num_steps > count) {
+    while (!copies_.empty() && (copies_take_long_ || copies_.back().num_steps > count)) {
         copies_.pop_back();
     }
-    state_ = owned(api_->llama_sampler_clone(copies_.back().state.get()));
-    steps_.resize(count);
-    for (std::size_t i = copies_.back().num_steps; i < count; ++i) {
-        if (steps_[i].followed) {
-            api_->llama_sampler_accept(state_.get(), steps_[i].token);
+    const std::size_t known = copies_.empty() ? 0 : copies_.back().num_steps;
+    state_ = copies_.empty() ? at_beginning() : copy_of(copies_.back().state);
+    const std::vector<Step> again(steps_.begin() + static_cast<std::ptrdiff_t>(known),
+                                  steps_.begin() + static_cast<std::ptrdiff_t>(count));
+    steps_.resize(known);
+    for (const Step & step : again) {
+        const double start = now_seconds();
+        if (step.followed) {
+            api_->llama_sampler_accept(state_.get(), step.token);
         }
+        steps_.push_back(step);
+        worked_since(start);
     }
+    worked_ = 0.0;
 }
 
 // One token further: nowhere if the token is not allowed, or ends the text.
 void Grammar::go_on(int32_t token) {
     bool followed = goes_on_with(token);
+    worked_ = 0.0;
+    const double start = now_seconds();
     if (followed) {
         try {
             api_->llama_sampler_accept(state_.get(), token);
@@ -84,12 +117,14 @@ void Grammar::go_on(int32_t token) {
         }
     }
     steps_.push_back({token, followed});
-    if (steps_.size() - copies_.back().num_steps >= spacing) {
-        copies_.push_back({steps_.size(), owned(api_->llama_sampler_clone(state_.get()))});
-        if (copies_.size() > 1 + most_copies) {
-            copies_.erase(copies_.begin() + 1);
+    const std::size_t known = copies_.empty() ? 0 : copies_.back().num_steps;
+    if (!copies_take_long_ && steps_.size() - known >= spacing) {
+        copies_.push_back({steps_.size(), copy_of(state_)});
+        if (copies_.size() > most_copies) {
+            copies_.erase(copies_.begin());
         }
     }
+    worked_since(start);
 }
 
 bool Grammar::goes_on_with(int32_t token) {
@@ -170,9 +205,14 @@ std::vector<int32_t> Grammar::allowed_of(const std::vector<int32_t> & tokens) {
 }
 
 void Grammar::test(Candidate * candidates, std::size_t count) {
-    if (count == 0) {
-        return;
+    for (std::size_t done = 0; done < count; done += part) {
+        const double start = now_seconds();
+        test_part(candidates + done, std::min(part, count - done));
+        worked_since(start);
     }
+}
+
+void Grammar::test_part(Candidate * candidates, std::size_t count) {
     data_.clear();
     for (std::size_t i = 0; i < count; ++i) {
         data_.push_back({candidates[i].id, candidates[i].logit, 0.0F});
@@ -181,6 +221,23 @@ void Grammar::test(Candidate * candidates, std::size_t count) {
     api_->llama_sampler_apply(state_.get(), &array);
     for (std::size_t i = 0; i < count; ++i) {
         candidates[i].logit = data_[i].logit;
+    }
+}
+
+void Grammar::worked_since(double start) {
+    const double seconds = now_seconds() - start;
+    worked_ += seconds;
+    unheeded_ += seconds;
+    if (heed_ != nullptr && unheeded_ > interval) {
+        (*heed_)(std::exchange(unheeded_, 0.0));
+    }
+    if (worked_ > most_seconds) {
+        worked_ = 0.0;
+        throw std::invalid_argument(
+            "llama.cpp needs more than " + std::to_string(static_cast<int>(most_seconds)) +
+            " s to find out what this grammar allows after " + std::to_string(steps_.size()) +
+            " tokens: do not repeat what repeats the same by itself, or give it fewer alternatives. It begins: " +
+            gbnf_.substr(0, shown));
     }
 }
 

@@ -14,7 +14,7 @@ struct Seat {
         working,  // its thread is at work, or waits for another text's prompt
         waiting,  // its thread waits for a decode
         away,     // between two calls of a generation
-        late,     // away for so long that nobody waits for it
+        late,     // away for so long that nobody waits for it, or at work that takes long
         paused,   // its cells were given to others: see Room
     };
 

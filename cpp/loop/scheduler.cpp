@@ -145,13 +145,13 @@ void Scheduler::leave(Seat & seat, bool under_way) {
         const std::lock_guard lock(mutex_);
         seat.is_inside = false;
         num_inside_ -= 1;
-        const bool is_paused = seat.state == Seat::State::paused;
-        num_working_ -= is_paused ? 0 : 1;
+        const bool is_working = seat.state == Seat::State::working;  // else it was paused, or has stepped aside
+        num_working_ -= is_working ? 1 : 0;
         if (!under_way) {
             seat.state = Seat::State::out;
             seat.end();
             seats_.erase(std::remove(seats_.begin(), seats_.end(), &seat), seats_.end());
-        } else if (!is_paused) {
+        } else if (is_working) {
             seat.state = Seat::State::away;
             seat.away_since = now_seconds();
         }
@@ -206,6 +206,8 @@ public:
         return scheduler_->share(own, history);
     }
     bool is_shared() const override { return true; }
+    void step_aside() override { scheduler_->step_aside(seat_); }
+    void come_back() override { scheduler_->step_back(seat_); }
     void begin_round() override { scheduler_->begin_round(seat_); }
     void share_costs(Pace & pace) override { scheduler_->share_costs(seat_, pace); }
 
@@ -231,6 +233,33 @@ void Scheduler::come_back(Seat & seat, bool under_way) {
         }
     }
     restore(seat);
+}
+
+// As one whose caller reads slowly: its cells may be given to others.
+void Scheduler::step_aside(Seat & seat) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (closed_) {
+            throw closed();
+        }
+        if (seat.state != Seat::State::working) {
+            return;
+        }
+        seat.state = Seat::State::late;
+        seat.away_since = now_seconds();
+        num_working_ -= 1;
+    }
+    work_.notify_all();
+}
+
+void Scheduler::step_back(Seat & seat) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (seat.state == Seat::State::late) {
+            start(seat);
+        }
+    }
+    come_back(seat, true);
 }
 
 // Where the cache is full, texts are paused (see Room), this one perhaps.

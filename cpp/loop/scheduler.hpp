@@ -116,6 +116,8 @@ private:
     void enter(Seat & seat);
     void start(Seat & seat);
     void come_back(Seat & seat, bool under_way);
+    void step_aside(Seat & seat);
+    void step_back(Seat & seat);
     void leave(Seat & seat, bool under_way);
 
     std::mutex mutex_;

@@ -12,6 +12,35 @@
 
 namespace specllama {
 
+namespace {
+
+// Seconds that other texts wait for a draft that a constraint makes slow.
+constexpr double most_for_draft = 1.0;
+
+// Who is asked during long work of a constraint, for the length of one call.
+class Heeding {
+public:
+    Heeding(std::shared_ptr<Constraint> constraint, Constraint::Heed heed)
+        : constraint_(std::move(constraint)), heed_(std::move(heed)) {
+        if (constraint_) {
+            constraint_->ask(&heed_);
+        }
+    }
+    ~Heeding() {
+        if (constraint_) {
+            constraint_->ask(nullptr);
+        }
+    }
+    Heeding(const Heeding &) = delete;
+    Heeding & operator=(const Heeding &) = delete;
+
+private:
+    std::shared_ptr<Constraint> constraint_;
+    Constraint::Heed heed_;
+};
+
+}  // namespace
+
 std::vector<Sequence *> Speculator::sequences() {
     std::vector<Sequence *> all{&own()};
     if (drafting_) {
@@ -98,6 +127,7 @@ const Round & Speculator::step(std::size_t max_tokens) {
         throw std::invalid_argument("max_tokens=0: a round emits at least one token");
     }
     const auto visiting = visit();
+    const Heeding heeding(settings_.constraint, [this](double seconds) { heed(seconds); });
     try {
         if (!round_.is_open) {
             draft(max_tokens);
@@ -116,7 +146,24 @@ const Round & Speculator::step(std::size_t max_tokens) {
     return round_;
 }
 
+// The others do not wait for what comes after the target's decode. The draft's rows of logits are shared: there they
+// wait, but not for long.
+void Speculator::heed(double seconds) {
+    if (round_.is_open) {
+        decoding_->step_aside();
+    } else if (decoding_->is_shared()) {
+        constraint_seconds_ += seconds;
+        if (constraint_seconds_ > most_for_draft) {
+            throw std::runtime_error("the grammar takes too long to draft with it beside other texts");
+        }
+    }
+    if (settings_.poll) {
+        settings_.poll();
+    }
+}
+
 void Speculator::draft(std::size_t max_tokens) {
+    constraint_seconds_ = 0.0;
     forget_round();
     settle();
     show(history_.size() - 1, 0);  // the caller may have changed the text, and another target the draft's memory
@@ -270,6 +317,7 @@ void Speculator::verify() {
         round_.num_accepted = verdict.num_accepted;
         round_.is_open = false;
     }
+    decoding_->come_back();
     history_.insert(history_.end(), round_.tokens.begin() + static_cast<std::ptrdiff_t>(history_.size() - before),
                     round_.tokens.end());
 }

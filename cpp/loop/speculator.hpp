@@ -108,10 +108,11 @@ private:
     void share_costs();
     void copy_pace();
     void stop_drafting(const std::string & why);
+    void heed(double seconds);
     void count_decoded();
     void require_generation() const;
     // Whether somebody looks at logits when another text may have decoded.
-    bool copies_rows() const { return settings_.keeps_logits || settings_.logits_processor; }
+    bool copies_rows() const { return settings_.keeps_logits || settings_.logits_processor || settings_.constraint; }
     // What verification has cost, what became of a rejection included.
     double verify_seconds() const { return counters_.verify_seconds + counters_.rollback_seconds; }
 
@@ -134,9 +135,10 @@ private:
     std::size_t num_shown_ = 0;  // tokens that the drafters know, and that history still has
 
     Proposal proposal_;
-    std::vector<int32_t> sequence_;  // history, d_1..d_gamma
-    bool proposed_ = false;          // in this round the drafter was asked
-    bool carries_ = false;           // it pays for the last rejection
+    std::vector<int32_t> sequence_;    // history, d_1..d_gamma
+    bool proposed_ = false;            // in this round the drafter was asked
+    bool carries_ = false;             // it pays for the last rejection
+    double constraint_seconds_ = 0.0;  // that it has taken while the round was drafted, as far as that is long
     double draft_before_ = 0.0;
     double verify_before_ = 0.0;
     Round round_;

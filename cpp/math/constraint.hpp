@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "math/logits_scan.hpp"
@@ -20,6 +21,11 @@ public:
     // far in this call, drafted ones included. A token there that was not allowed itself (a guess, or a caller's own)
     // is passed over. Calls may go back and forth: only `recent` counts.
     virtual void forbid(const int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t count) = 0;
+
+    // Called now and then during long work, with the seconds of it since the last time. What it throws ends the work.
+    using Heed = std::function<void(double)>;
+    // Who is asked from now on; null: nobody.
+    virtual void ask(const Heed * /*heed*/) {}
 
     // Where only one text may come next, and no end, a token with as much of it as a token can have.
     struct Forced {
