@@ -1,0 +1,116 @@
+"""Arguments, tokens and forks that hypothesis makes up: an error or the right text, and never the process's end."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+import uses
+from exact import EXACT_CACHE
+
+if TYPE_CHECKING:
+    from conftest import TinyFiles
+
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")]
+
+CASES = int(os.environ.get("SPECLLAMA_CASES", "60"))  # more on demand: 2,000 of each take some minutes
+generated = hypothesis.settings(max_examples=CASES, deadline=None, database=None)
+
+ODD = st.sampled_from([None, True, False, 1.5, float("nan"), "8", "", [], [1], {}, {"a": 1}])
+EDGES = [-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 255, 256, 257, 2**31 - 1, 2**31, 2**32, 2**63, 10**9, 10**30]
+SIZES = st.one_of(st.integers(1, 600), st.sampled_from(EDGES), ODD)
+FLOATS = st.one_of(st.floats(), st.sampled_from([0.0, 1.0, 1e4]), ODD)
+FLAGS = st.one_of(st.booleans(), ODD)
+TYPES = st.one_of(st.sampled_from([0, 1, 8]), st.integers(-1, 50), ODD)
+NAMES = st.one_of(
+    st.sampled_from(["rejection", "block", "coupled", "auto", "on", "off", "lookup", "nowhere.gguf"]), ODD
+)
+OF_LLAMA_CPP: dict[str, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(("n_ctx", "n_batch", "n_ubatch", "n_threads", "n_threads_batch", "seed", "n_gpu_layers"), SIZES),
+    **dict.fromkeys(("last_n_tokens_size", "main_gpu", "split_mode", "numa", "yarn_orig_ctx"), SIZES),
+    **dict.fromkeys(("pooling_type", "rope_scaling_type"), st.one_of(st.integers(-2, 6), SIZES)),
+    **dict.fromkeys(("type_k", "type_v"), TYPES),
+    **dict.fromkeys(("rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor"), FLOATS),
+    **dict.fromkeys(("flash_attn", "swa_full", "offload_kqv", "op_offload", "use_mmap", "use_mlock"), FLAGS),
+    **dict.fromkeys(("logits_all", "vocab_only", "embedding", "no_perf", "spm_infill"), FLAGS),
+    **dict.fromkeys(("chat_format", "lora_path", "lora_base"), NAMES),
+    "tensor_split": st.one_of(st.lists(st.floats(), max_size=20), ODD),
+    "kv_overrides": st.one_of(st.dictionaries(st.text(max_size=200), st.one_of(SIZES, FLOATS, NAMES)), ODD),
+}
+OURS: dict[str, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(("draft_window", "draft_mask_token", "max_draft_tokens", "max_parallel", "cache_tokens"), SIZES),
+    **dict.fromkeys(("num_draft_tokens", "draft_vocabulary"), st.one_of(SIZES, NAMES)),
+    **dict.fromkeys(("verify", "kernels", "draft_model", "lookup_corpus"), NAMES),
+    "draft_kwargs": st.one_of(st.fixed_dictionaries({}, optional=OF_LLAMA_CPP), ODD),
+    "bogus": ODD,
+}
+SOME = st.lists(st.sampled_from([*OF_LLAMA_CPP, *OURS]), min_size=1, max_size=4, unique=True)
+ARGUMENTS = SOME.flatmap(lambda names: st.fixed_dictionaries({name: {**OF_LLAMA_CPP, **OURS}[name] for name in names}))
+CHANGE_TEXTS = {"vocab_only", "embedding", "kv_overrides", "pooling_type"}
+"""With them there may be no text."""
+
+TOKENS = st.lists(st.one_of(st.integers(-3, 400), st.sampled_from(EDGES)), max_size=30)
+METHODS = st.sampled_from(["detokenize", "tokenizer", "eval", "completion"])
+MORE = st.one_of(st.just({}), st.fixed_dictionaries({"prev_tokens": st.one_of(TOKENS, ODD)}))
+
+ACTIONS = st.sampled_from(["text", "texts", "stream", "streams", "next", "end", "state", "reset"])
+ANY_ACTIONS = st.lists(ACTIONS, max_size=4)
+
+
+@pytest.fixture(scope="module")
+def tried(tiny_files: TinyFiles) -> Iterator[uses.Uses]:
+    with uses.started(tiny_files.target, tiny_files.good) as process:
+        yield process
+
+
+@generated
+@hypothesis.given(ARGUMENTS)
+def test_arguments_of_the_constructor(tried: uses.Uses, arguments: dict[str, Any]) -> None:
+    found = tried.outcome("open", {**EXACT_CACHE, **arguments})
+    kind = found.partition(":")[0]
+    assert kind in {"ok", "ValueError", "TypeError", "OSError"} or (
+        kind in {"RuntimeError", "EmbeddingsError"} and CHANGE_TEXTS & {*arguments, *_of_draft(arguments)}
+    ), found
+
+
+def _of_draft(arguments: dict[str, Any]) -> dict[str, Any]:
+    found = arguments.get("draft_kwargs")
+    return found if isinstance(found, dict) else {}
+
+
+@generated
+@hypothesis.given(METHODS, st.one_of(TOKENS, ODD), MORE)
+def test_methods_that_take_tokens(tried: uses.Uses, name: str, tokens: Any, more: dict[str, Any]) -> None:
+    found = tried.outcome("tokens", [name, tokens, more])
+    assert found.partition(":")[0].partition(" ")[0] in {"ok", "ValueError", "TypeError"}, found
+
+
+@generated
+@hypothesis.given(st.booleans(), ANY_ACTIONS, ANY_ACTIONS, ANY_ACTIONS)
+def test_forks(tried: uses.Uses, drafts: bool, before: list[str], child: list[str], after: list[str]) -> None:
+    """What each says is what it says elsewhere, or an error: nobody waits for ever, and the parent goes on."""
+    found = tried.outcome("fork", [drafts, before, child, after])
+    assert not found.startswith("signal"), found
+    first, in_child, then = json.loads(found)
+    assert not in_child.startswith("signal"), found
+    for who, said in (("parent", first), ("child", json.loads(in_child)), ("parent", then)):
+        for one in said:
+            if "!" in one:
+                name, _, error = one.partition("!")
+                kind = error.partition(":")[0]
+                expected = {"BusyError", "RuntimeError"} if who == "child" else {"BusyError"}
+                if name == "next":
+                    expected.add("StopIteration")
+                assert kind in expected, found
+            elif one.startswith(("text=", "texts=")):
+                _TEXTS.setdefault(one.partition("=")[0], one)
+                assert one == _TEXTS[one.partition("=")[0]], found
+
+
+_TEXTS: dict[str, str] = {}
+"""What each action says, the first time."""
