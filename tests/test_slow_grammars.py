@@ -71,8 +71,12 @@ def test_ctrl_c_ends_it(
 def test_it_has_a_limit(make_llama: MakeLlama, slow: Path) -> None:
     llm = make_llama(slow)
     text = ""
-    with pytest.raises(ValueError, match=r"more than 10 s to find out what this grammar allows after \d+ tokens") as found:
-        for chunk in llm.create_completion("the cat", **ALL_TOKENS, max_tokens=20, grammar=grammar(FOREVER), stream=True):
+    with pytest.raises(
+        ValueError, match=r"more than 10 s to find out what this grammar allows after \d+ tokens"
+    ) as found:
+        for chunk in llm.create_completion(
+            "the cat", **ALL_TOKENS, max_tokens=20, grammar=grammar(FOREVER), stream=True
+        ):
             text += chunk["choices"][0]["text"]
     assert text
     assert "no".startswith(text)  # an error may come before what a stream still holds back
@@ -89,9 +93,8 @@ def test_others_do_not_wait_for_it(make_llama: MakeLlama, slow: Path) -> None:
     alone = [llm.create_completion(prompt, **plain)["choices"][0]["text"] for prompt in ("the cat", "a dog", "on")]
     asked = [{"prompt": "no", "grammar": grammar(FOREVER), "max_tokens": 20, **ALL_TOKENS}]
     asked += [{"prompt": prompt, **plain} for prompt in ("the cat", "a dog", "on")]
-    start, ended = time.monotonic(), []
-    for outcome in llm.create_completions(asked, stream=True):
-        ended.append((outcome, time.monotonic() - start))
+    start = time.monotonic()
+    ended = [(outcome, time.monotonic() - start) for outcome in llm.create_completions(asked, stream=True)]
     *others, (last, _) = ended
     assert isinstance(last.error, ValueError)
     assert [outcome.text for outcome, _ in sorted(others, key=lambda one: one[0].index)] == alone

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specllama.commands.arguments import whole
+from specllama.commands.arguments import UsageError, whole
 from specllama.engine.limits import MOST_THREADS
 from specllama.models.catalog import FILE_TYPES
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
+    from specllama.commands.steps import Steps
+    from specllama.evidence.draft_types import DraftType
+
+_AS_IT_IS = "as it is"
+_CTX_SIZE = 2048
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -25,7 +33,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         epilog="types: " + ", ".join(FILE_TYPES),
     )
     parser.add_argument("model", metavar="MODEL", help="a downloaded model of the catalog, or a GGUF file")
-    parser.add_argument("type", metavar="TYPE", help="for example F16, Q8_0, Q4_0 or Q4_K_M")
+    parser.add_argument("type", metavar="TYPE", nargs="?", help="for example F16, Q8_0, Q4_0 or Q4_K_M")
+    parser.add_argument(
+        "--as-draft",
+        metavar="TARGET",
+        help="instead of TYPE: try several types, and keep the one with which TARGET writes fastest here (minutes)",
+    )
     parser.add_argument(
         "--output", "-o", type=Path, metavar="FILE", help="default: in the cache for a name, beside a file"
     )
@@ -38,8 +51,74 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Quantize."""
-    print(make(arguments.model, arguments.type, arguments.output, arguments.threads, arguments.force))
+    if (arguments.type is None) == (arguments.as_draft is None):
+        raise UsageError("give a TYPE, or --as-draft TARGET to find the best one")
+    if arguments.as_draft is None:
+        print(make(arguments.model, arguments.type, arguments.output, arguments.threads, arguments.force))
+    else:
+        print(make_best_draft(arguments))
     return 0
+
+
+def make_best_draft(arguments: argparse.Namespace) -> str:
+    """Write a model in the type with which it drafts best for its target, and return its path.
+
+    That is the path of the model itself if no other type is faster.
+    """
+    from specllama.commands.steps import shown_in_tenths, steps
+    from specllama.evidence.draft_types import CANDIDATES
+    from specllama.models.catalog import resolve
+    from specllama.models.quantize import default_output, quantize
+
+    model = Path(resolve(arguments.model))
+    output: Path | None = arguments.output
+    folder = output.parent if output is not None else default_output(arguments.model, CANDIDATES[0]).parent
+    if output is not None or os.path.exists(arguments.model):  # else the cache names what is made
+        outputs = [output] if output is not None else [default_output(model, name) for name in CANDIDATES]
+        for path in outputs:
+            if path.exists() and not arguments.force:
+                raise _exists(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".as-draft.", dir=folder) as scratch, steps() as progress:
+        shown = shown_in_tenths(progress)
+        drafts = {_AS_IT_IS: model}
+        for name in CANDIDATES:
+            path = Path(scratch) / f"{name}.gguf"
+            drafts[name] = quantize(model, name, output=path, threads=arguments.threads, on_progress=shown)
+        types = _compared(arguments, drafts, progress)
+        _show(types)
+        best = types[0].name
+        if best == _AS_IT_IS:
+            return str(model)
+        destination = output or default_output(arguments.model, best)
+        os.replace(drafts[best], destination)
+    return str(destination)
+
+
+def _compared(arguments: argparse.Namespace, drafts: dict[str, Path], progress: Steps) -> list[DraftType]:
+    from specllama import Llama
+    from specllama.backend.cpu import default_threads
+    from specllama.commands.steps import shown_in_tenths
+    from specllama.evidence.draft_types import compare_types
+    from specllama.prompts import builtin_prompts
+    from specllama.prompts.reading import limited
+
+    progress.note(f"answering with {len(drafts)} drafts by turns")
+    threads = arguments.threads or default_threads()
+    llm = Llama(arguments.as_draft, n_ctx=_CTX_SIZE, n_threads=threads, n_threads_batch=threads, verbose=False)
+    with contextlib.closing(llm):
+        return compare_types(llm, drafts, limited(builtin_prompts(), 1), on_answer=shown_in_tenths(progress))
+
+
+def _show(types: list[DraftType]) -> None:
+    """On stderr: the path is what the command prints."""
+    print("type            MB  tokens/s  accepted  against the file as it is", file=sys.stderr)
+    for one in types:
+        print(
+            f"{one.name:<12}{one.size / 1e6:>6.0f}  {one.tokens_per_second:>8.1f}  {one.acceptance_rate:>8.0%}  "
+            f"{one.speedup:.3f} (standard error {one.speedup_error:.3f})",
+            file=sys.stderr,
+        )
 
 
 def make(model: str, file_type: str, output: Path | None = None, threads: int = 0, force: bool = False) -> str:
@@ -55,7 +134,11 @@ def make(model: str, file_type: str, output: Path | None = None, threads: int = 
     if destination.exists() and not force:
         if output is None and not os.path.exists(model):
             return str(destination)
-        raise FileExistsError(f"{destination} exists: name another file with --output, or replace it with --force")
+        raise _exists(destination)
     with steps() as progress:
         shown = shown_in_tenths(progress)
         return str(quantize(model, file_type, output=destination, threads=threads, on_progress=shown))
+
+
+def _exists(path: Path) -> FileExistsError:
+    return FileExistsError(f"{path} exists: name another file with --output, or replace it with --force")

@@ -24,7 +24,7 @@ RUNNING = {
     **dict.fromkeys(" -=*#/", _LONGEST),
     **dict.fromkeys("\n\t_." + string.digits + string.ascii_letters, _SHORT),
 }
-"""What vocabularies have runs of, with something behind, and how long ones are tried; a letter stands for words, too."""
+"""What vocabularies have runs of, with something behind, and how long ones are tried; a letter is for words, too."""
 _MOST_WAYS = 1_000_000  # together: about 1 us each
 _MOST_PLACES = 1000  # are told apart, so that rules in one another soon have the same numbers
 _MOST_STEPS = 1_000_000  # of counting: up to 25 us each
