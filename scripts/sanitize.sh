@@ -15,7 +15,7 @@ overlay=$PWD/$build/overlay
 
 mkdir -p build
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER=g++ \
-    -DSPECLLAMA_SANITIZE=ON -DSPECLLAMA_TESTS=ON -DPython_EXECUTABLE="$(command -v python)" \
+    -DSPECLLAMA_SANITIZE=address,undefined -DSPECLLAMA_TESTS=ON -DPython_EXECUTABLE="$(command -v python)" \
     -Dpybind11_DIR="$(python -m pybind11 --cmakedir)"
 cmake --build "$build"
 rm -rf "$overlay"
