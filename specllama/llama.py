@@ -321,7 +321,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
     ) -> Any:
         """See the base class."""
         view = calling(self, options=self._options(num_draft_tokens, verify, kwargs))
-        return run(view, super(Llama, view).create_completion, args, kwargs)
+        return run(view, Completion.answer, (view, bound(BaseLlama.create_completion, args, kwargs)), {})
 
     @with_options(BaseLlama.__call__)
     def __call__(
@@ -371,13 +371,10 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
             DecodeError, BusyError, ClosedError: see there.
         """
         view = calling(self, options=self._options(num_draft_tokens, verify, kwargs))
-        arguments = bound(BaseLlama._create_completion, (prompt,), kwargs)
+        arguments = bound(BaseLlama.create_completion, (prompt,), kwargs)
         with view._call.slot.exclusive():
             tokens = Completion(view, arguments).tokens()
         return exclusively(view, tokens)
-
-    def _create_completion(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        return Completion(self, bound(BaseLlama._create_completion, args, kwargs)).run()
 
     # State
 

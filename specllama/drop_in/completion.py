@@ -73,17 +73,17 @@ class Completion:
             wants_logits=self._log is not None,
         )
 
-    def run(self) -> Iterator[dict[str, Any]]:
-        """The chunks of a stream, or one response."""
-        self._load_cached_state()
+    @classmethod
+    def answer(cls, llama: EngineLlama, arguments: dict[str, Any]) -> Any:
+        """The response, or a stream of chunks."""
+        self = cls(llama, arguments)
         if self._stream:
-            yield from self._chunks()
-            self._save_cached_state()
-        else:
-            for _ in self._generate():
-                pass
-            self._save_cached_state()
-            yield self._response()  # nobody asks for a second one: no code behind this would run
+            return self._chunks()
+        self._load_cached_state()
+        for _ in self._generate():
+            pass
+        self._save_cached_state()
+        return self._response()
 
     def tokens(self) -> Iterator[Token]:
         """The tokens one by one. Their texts together are the text of the completion."""
@@ -138,11 +138,13 @@ class Completion:
                 self._watch.finish_reason = self._finish_reason
 
     def _chunks(self) -> Iterator[dict[str, Any]]:
+        self._load_cached_state()
         for _ in self._generate():
             yield from self._text_chunks(final=False)
         yield from self._text_chunks(final=True)
         self._show(self._assembler.num_tokens)
         yield self._chunk("", None, self._finish_reason)
+        self._save_cached_state()
 
     def _text_chunks(self, final: bool) -> Iterator[dict[str, Any]]:
         for text, first, count in self._assembler.take(final):

@@ -49,7 +49,7 @@ class Loop:
             rule: rejection, block or coupled.
             seed: used as it is.
         """
-        arguments = bound(BaseLlama._create_completion, (list(tokens),), self.sampling)
+        arguments = bound(BaseLlama.create_completion, (list(tokens),), self.sampling)
         return Request(
             tokens=tokens,
             options=Options.checked(self.gamma, rule, self.gamma),
