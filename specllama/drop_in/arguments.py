@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import llama_cpp
+
 from specllama.engine.limits import LARGEST_INT, MOST_THREADS
 from specllama.engine.options import checked_index
 from specllama.engine.samplers import CHAIN, DEFAULTS, check_numbers
@@ -54,15 +56,27 @@ _signature = functools.cache(inspect.signature)  # of methods of the base class:
 _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION}
 _MIROSTATS = (0, 1, 2)
 _MOST_BATCH = 1 << 16  # llama_cpp keeps room for the logits of each
-_OPTIONAL = ("n_threads", "n_threads_batch")
+_OPTIONAL = ("n_threads", "n_threads_batch", "rope_scaling_type")
 _OF_OLD_RELEASES = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
 """What llama_cpp.Llama once took, and software (LangChain) still gives. Without effect, there and here."""
+
+
+def _numbers_of(enumeration: str) -> tuple[int, int]:
+    """The least and the largest number of llama.cpp's names that begin so."""
+    found = [value for name, value in vars(llama_cpp).items() if name.startswith(enumeration)]
+    return min(found), max(found)
+
+
 _RANGES = {
     "n_ctx": (0, LARGEST_INT),
     "n_batch": (1, _MOST_BATCH),
     "n_ubatch": (1, _MOST_BATCH),
     "n_threads": (0, MOST_THREADS),  # 0: llama_cpp's default
     "n_threads_batch": (0, MOST_THREADS),
+    "last_n_tokens_size": (0, LARGEST_INT),
+    "pooling_type": _numbers_of("LLAMA_POOLING_TYPE_"),
+    "rope_scaling_type": _numbers_of("LLAMA_ROPE_SCALING_TYPE_"),
+    "split_mode": _numbers_of("LLAMA_SPLIT_MODE_"),
 }
 
 
