@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ def seconds_until_interrupted(call: Callable[[], object]) -> float:
     def handle(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
+    gc.collect()  # Python drops what is raised in a __del__ of what other tests have left
     before = signal.signal(signal.SIGALRM, handle)
     try:
         signal.setitimer(signal.ITIMER_REAL, SOON)

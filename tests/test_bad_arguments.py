@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     [
         *(("n_ctx", -1), ("n_ctx", 2**40), ("n_batch", 0), ("n_batch", 10**9), ("n_ubatch", 0), ("n_ubatch", 10**9)),
         *(("n_threads", 2**33), ("n_threads_batch", -3), ("last_n_tokens_size", -5)),
-        *(("pooling_type", 99), ("rope_scaling_type", 99), ("split_mode", -1)),
+        *(("pooling_type", 99), ("rope_scaling_type", 99), ("split_mode", -1), ("numa", 9)),
     ],
 )
 def test_numbers_that_would_abort_the_process_or_mean_nothing(make_llama: MakeLlama, name: str, value: int) -> None:

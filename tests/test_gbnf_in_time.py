@@ -40,8 +40,6 @@ FOUND = {
     "words without an end between": 'root ::= part{50} [a-z]\npart ::= [a-z]* "ab"*',
     "a text that is repeated": r'root ::= "\"" ([^"]+ | "x")* "\""',
     "long repetitions, repeated": 'root ::= ("-"{10,400})*',
-    "some letters": "root ::= (([ab]?){20})+",
-    "letters without e": "root ::= (([a-df-z]?){26})+",
     "signs as a class": "root ::= ([*-/]{1,5} [a-z]?){0,30}",
     "signs by their numbers": r'root ::= ("\x2d" | "\u002D" [\x20-\U0000002e]?)* "b"',
 }

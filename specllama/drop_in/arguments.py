@@ -57,6 +57,7 @@ _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION}
 _MIROSTATS = (0, 1, 2)
 _MOST_BATCH = 1 << 16  # llama_cpp keeps room for the logits of each
 _OPTIONAL = ("n_threads", "n_threads_batch", "rope_scaling_type")
+_ALSO_FLAGS = ("numa",)
 _OF_OLD_RELEASES = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
 """What llama_cpp.Llama once took, and software (LangChain) still gives. Without effect, there and here."""
 
@@ -77,6 +78,7 @@ _RANGES = {
     "pooling_type": _numbers_of("LLAMA_POOLING_TYPE_"),
     "rope_scaling_type": _numbers_of("LLAMA_ROPE_SCALING_TYPE_"),
     "split_mode": _numbers_of("LLAMA_SPLIT_MODE_"),
+    "numa": (0, 4),  # ggml's enum ggml_numa_strategy
 }
 
 
@@ -188,6 +190,8 @@ def _check_names(whose: str, kwargs: dict[str, Any], known: set[str]) -> None:
 def _check_sizes(kwargs: dict[str, Any]) -> None:
     for name, (least, most) in _RANGES.items():
         if name not in kwargs or (kwargs[name] is None and name in _OPTIONAL):
+            continue
+        if isinstance(kwargs[name], bool) and name in _ALSO_FLAGS:
             continue
         value = checked_index(name, kwargs[name], f"a whole number, from {least} to {most}")
         if not least <= value <= most:

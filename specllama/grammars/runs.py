@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import itertools
 import operator
-import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,11 +19,8 @@ from .left_corners import Rule, components
 
 _LONGEST = 40  # characters
 _SHORT = 16
-RUNNING = {
-    **dict.fromkeys(" -=*#/", _LONGEST),
-    **dict.fromkeys("\n\t_." + string.digits + string.ascii_letters, _SHORT),
-}
-"""What vocabularies have runs of, with something behind, and how long ones are tried; a letter is for words, too."""
+RUNNING = {**dict.fromkeys(" -=*#/", _LONGEST), **dict.fromkeys("\n\t_.0eE", _SHORT)}
+"""What vocabularies have runs of, with something behind, and how long ones are tried; e stands for all letters."""
 _MOST_WAYS = 1_000_000  # together: about 1 us each
 _MOST_PLACES = 1000  # are told apart, so that rules in one another soon have the same numbers
 _MOST_STEPS = 1_000_000  # of counting: up to 25 us each

@@ -36,15 +36,18 @@ def check_opening(path: str, kwargs: Mapping[str, Any]) -> None:
     Raises:
         ValueError: ``type_k`` or ``type_v`` cannot be a KV cache's, of this model; ``lora_path`` is no LoRA adapter; or
             ``kv_overrides`` has a value on which llama.cpp would crash.
-        TypeError: a type that is no number.
+        TypeError: a type that is no number, or ``kv_overrides`` that are no dict.
     """
     for name, kind in (("type_k", "key"), ("type_v", "value")):
         if kwargs.get(name) is not None:
             _check_cache_type(path, name, kwargs[name], kind)
     if kwargs.get("lora_path"):
         _check_lora(kwargs["lora_path"])
-    if isinstance(kwargs.get("kv_overrides"), dict):
-        _check_overrides(path, kwargs["kv_overrides"])
+    overrides = kwargs.get("kv_overrides")
+    if overrides is not None:
+        if not isinstance(overrides, dict):
+            raise TypeError(f"kv_overrides={overrides!r:.100} must be a dict of the file's metadata, by their names")
+        _check_overrides(path, overrides)
 
 
 def _check_overrides(path: str, overrides: dict[str, Any]) -> None:
