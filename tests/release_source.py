@@ -32,7 +32,11 @@ def unpacked(version: str, name: str, wanted: re.Pattern[str], proof: str) -> Pa
             complete = Path(temporary) / "files"
             _extract(archive, wanted, complete)
             assert (complete / proof).is_file(), f"{archive.name} has no {proof} where it is expected"
-            complete.rename(folder)
+            try:
+                complete.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # else another process was faster
+                    raise
     return folder
 
 

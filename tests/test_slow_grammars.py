@@ -101,6 +101,7 @@ def test_others_do_not_wait_for_it(make_llama: MakeLlama, slow: Path) -> None:
     assert max(seconds for _, seconds in others) < MOST_SECONDS / 2
 
 
+@pytest.mark.filterwarnings("ignore:the grammar takes too long to draft")  # on a slow machine
 @pytest.mark.parametrize("drafts", [False, True])
 def test_it_gives_way_while_it_takes_long(make_llama: MakeLlama, slow: Path, drafts: bool) -> None:
     """Its cells too, and goes on where it was."""
