@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -10,27 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from uses import in_child
+
 
 def attempts(paths: Sequence[Path], **kwargs: Any) -> list[str]:
     """What came of each: "ok", an error's type and message, or the signal that ended it."""
     command = [sys.executable, __file__, json.dumps(kwargs), *map(str, paths)]
     run = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "GGML_NO_BACKTRACE": "1"})
     return [json.loads(line) for line in run.stdout.splitlines()]
-
-
-def _attempt(path: str, kwargs: dict[str, Any]) -> str:
-    sys.stdout.flush()  # what waits to be written would be written by the child, too
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        os.write(writing, _use(path, kwargs).encode()[:2000])
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as said:
-        text = said.read().decode("utf-8", "replace")
-    _, status = os.waitpid(child, 0)
-    return f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else text
 
 
 def _use(path: str, kwargs: dict[str, Any]) -> str:
@@ -53,4 +41,5 @@ if __name__ == "__main__":
     import specllama  # once, for all children  # noqa: F401
 
     for one in sys.argv[2:]:
-        sys.stdout.write(json.dumps(_attempt(one, json.loads(sys.argv[1]))) + "\n")
+        sys.stdout.write(json.dumps(in_child(functools.partial(_use, one, json.loads(sys.argv[1])))) + "\n")
+        sys.stdout.flush()

@@ -13,10 +13,7 @@ import pytest
 from engine import Engine, api, begin, opened
 from exact import EXACT_CACHE
 from fresh import RULES, text_of
-from test_engine_statistics import (
-    Scorer,
-    assert_drafted_sequences_are_the_targets,
-)
+from test_engine_statistics import Scorer, assert_drafted_sequences_are_the_targets
 from test_scheduler import prompts
 
 import specllama

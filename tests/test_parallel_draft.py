@@ -15,11 +15,7 @@ from exact import EXACT_CACHE
 from fresh import RULES, text_of
 from test_draft_window import LONG
 from test_engine_statistics import PROMPT as LETTERS
-from test_engine_statistics import (
-    VOCAB,
-    Scorer,
-    assert_drafted_sequences_are_the_targets,
-)
+from test_engine_statistics import VOCAB, Scorer, assert_drafted_sequences_are_the_targets
 from test_scheduler import prompts
 
 import specllama

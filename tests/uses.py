@@ -136,8 +136,6 @@ def _fork(target: str, draft: str, case: list[Any]) -> str:
             llm.load_state(llm.save_state())
         if action == "reset":
             llm.reset()
-        if action == "close":
-            llm.close()
         return ""
 
     def tried(actions: list[str]) -> list[str]:

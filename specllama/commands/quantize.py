@@ -16,8 +16,7 @@ from specllama.models.catalog import FILE_TYPES
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
-    from specllama.commands.steps import Steps
-    from specllama.evidence.draft_types import DraftType
+    from specllama.evidence.draft_types import DraftType, OnAnswer
 
 _AS_IT_IS = "as it is"
 _CTX_SIZE = 2048
@@ -71,13 +70,12 @@ def make_best_draft(arguments: argparse.Namespace) -> str:
     from specllama.models.quantize import default_output, quantize
 
     model = Path(resolve(arguments.model))
-    output: Path | None = arguments.output
-    folder = output.parent if output is not None else default_output(arguments.model, CANDIDATES[0]).parent
-    if output is not None or os.path.exists(arguments.model):  # else the cache names what is made
-        outputs = [output] if output is not None else [default_output(model, name) for name in CANDIDATES]
-        for path in outputs:
-            if path.exists() and not arguments.force:
-                raise _exists(path)
+    outputs: dict[str, Path] = {name: arguments.output or default_output(arguments.model, name) for name in CANDIDATES}
+    is_named_by_cache = arguments.output is None and not os.path.exists(arguments.model)
+    for path in outputs.values():
+        if path.exists() and not (arguments.force or is_named_by_cache):
+            raise _exists(path)
+    folder = outputs[CANDIDATES[0]].parent
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".as-draft.", dir=folder) as scratch, steps() as progress:
         shown = shown_in_tenths(progress)
@@ -85,29 +83,27 @@ def make_best_draft(arguments: argparse.Namespace) -> str:
         for name in CANDIDATES:
             path = Path(scratch) / f"{name}.gguf"
             drafts[name] = quantize(model, name, output=path, threads=arguments.threads, on_progress=shown)
-        types = _compared(arguments, drafts, progress)
+        progress.note(f"answering with {len(drafts)} drafts by turns")
+        types = _compared(arguments, drafts, shown)
         _show(types)
         best = types[0].name
         if best == _AS_IT_IS:
             return str(model)
-        destination = output or default_output(arguments.model, best)
-        os.replace(drafts[best], destination)
-    return str(destination)
+        os.replace(drafts[best], outputs[best])
+    return str(outputs[best])
 
 
-def _compared(arguments: argparse.Namespace, drafts: dict[str, Path], progress: Steps) -> list[DraftType]:
+def _compared(arguments: argparse.Namespace, drafts: dict[str, Path], shown: OnAnswer) -> list[DraftType]:
     from specllama import Llama
     from specllama.backend.cpu import default_threads
-    from specllama.commands.steps import shown_in_tenths
     from specllama.evidence.draft_types import compare_types
     from specllama.prompts import builtin_prompts
     from specllama.prompts.reading import limited
 
-    progress.note(f"answering with {len(drafts)} drafts by turns")
     threads = arguments.threads or default_threads()
     llm = Llama(arguments.as_draft, n_ctx=_CTX_SIZE, n_threads=threads, n_threads_batch=threads, verbose=False)
     with contextlib.closing(llm):
-        return compare_types(llm, drafts, limited(builtin_prompts(), 1), on_answer=shown_in_tenths(progress))
+        return compare_types(llm, drafts, limited(builtin_prompts(), 1), on_answer=shown)
 
 
 def _show(types: list[DraftType]) -> None:
