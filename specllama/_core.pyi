@@ -162,8 +162,23 @@ class TokenList:
 FIRST_EMBEDDING: int
 """In place of a token stands this, or a lower number, where something else was decoded: an image, say."""
 
+class Taps:
+    def __init__(self, functions: Mapping[str, int], names: Items[str]) -> None: ...
+    @property
+    def callback(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+
 class Decoder:
-    def __init__(self, api: LlamaApi, context: int, name: str, n_ctx: int = 0) -> None: ...
+    def __init__(
+        self,
+        api: LlamaApi,
+        context: int,
+        name: str,
+        n_ctx: int = 0,
+        taps: Taps | None = None,
+        n_features: int = 0,
+    ) -> None: ...
     @property
     def n_ctx(self) -> int: ...
     @property

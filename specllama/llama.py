@@ -24,6 +24,7 @@ from .drop_in.base_class import BaseLlama
 from .drop_in.chat_arguments import check_chat
 from .drop_in.closed import close_for_good
 from .drop_in.completion import Completion
+from .drop_in.context_params import ContextParams
 from .drop_in.drafts import opened, refuse
 from .drop_in.lending import lent
 from .drop_in.many import ParallelCompletions
@@ -31,13 +32,13 @@ from .drop_in.readers import Readers
 from .drop_in.requests import request_of
 from .drop_in.saved_state import fitted, marked, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
-from .drop_in.snapshots import RoomForSnapshots
 from .drop_in.tokenizing import Tokenizing
 from .drop_in.view import EngineLlama, calling, exclusively, run
 from .engine.draft_vocabulary import DraftVocabularySize, checked_draft_vocabulary
 from .engine.drafts import TEXT_DRAFTERS, Draft, ModelDraft
 from .engine.engine import Engine
 from .engine.generation import Generation
+from .engine.hidden import shown_to
 from .engine.model import token_ids
 from .engine.options import (
     NumDraftTokens,
@@ -52,6 +53,7 @@ from .engine.samplers import taken_from
 from .engine.texts import checked_cache_tokens, checked_max_parallel
 from .grammars.schemas import schemas_by_grammar, warn_of_schemas
 from .models import catalog
+from .models.head_file import read_head
 from .models.loading import captured_errors, explained
 from .models.opening import check_opening
 from .stats import Stats
@@ -60,7 +62,7 @@ from .token import Token
 DraftModel = Union[str, "os.PathLike[str]", BaseLlama, Callable[..., Any]]
 
 
-class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
+class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
     """A ``llama_cpp.Llama`` that decodes speculatively. The text stays what the target alone would have said.
 
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
@@ -145,6 +147,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
             refuse(lookup_corpus, "lookup_corpus", "a draft model or draft_model='lookup'")
         if isinstance(draft_model, (str, os.PathLike)) and draft_model not in TEXT_DRAFTERS:
             draft_model = catalog.resolve(draft_model)  # before the target's weights are loaded
+            self._hidden = shown_to(read_head(draft_model))
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
@@ -154,7 +157,7 @@ class Llama(ParallelCompletions, RoomForSnapshots, Tokenizing, EngineLlama):
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked  # 0 is a seed like any other
         self.scores = np.empty((0, self._n_vocab), dtype=np.single)  # the base class's n_batch x n_vocab is not used
         self.input_ids = np.zeros(self.n_ctx(), dtype=np.intc)  # llama.cpp may have rounded n_ctx up
-        model = lent(self, "target", use)
+        model = lent(self, "target", use, self._hidden, self._taps)
         self.engine = Engine(model, options=options, position=self.position, cache_tokens=self.cache_tokens)
         if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
             model.sequence  # refuses a model that cannot generate  # noqa: B018

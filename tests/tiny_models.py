@@ -7,7 +7,7 @@ milliseconds. The weights are scaled so that distributions are neither uniform n
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gguf
@@ -316,6 +316,52 @@ def write_hybrid(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(len(vocabulary))
     writer.add_shortconv_l_cache(kernel)
+    _finish(writer, weights)
+    return path
+
+
+HEAD_LAYERS = (1, 2, 3)
+"""Of the target of `head_weights`: what enters them is read."""
+
+
+def head_weights(vocabulary: Vocabulary, seed: int, *, n_target: int, n_embd: int, n_ff: int = 48) -> Weights:
+    """Random weights of an EAGLE-3 head with 4 heads and 2 key-value heads, over a target of states of `n_target`."""
+    rng = np.random.default_rng(seed)
+    weights = _embedding(rng, len(vocabulary), n_embd, _word_bias(vocabulary), 2.5)
+    weights["fc.weight"] = _dense(rng, n_embd, 3 * n_target, 0.5)
+    for name in ("attn_norm", "attn_norm_2", "ffn_norm"):
+        weights[f"blk.0.{name}.weight"] = np.ones(n_embd, np.float32)
+    weights["blk.0.attn_q.weight"] = _dense(rng, n_embd, 2 * n_embd, 1.5)
+    weights["blk.0.attn_k.weight"] = _dense(rng, n_embd // 2, 2 * n_embd, 1.5)
+    weights["blk.0.attn_v.weight"] = _dense(rng, n_embd // 2, 2 * n_embd)
+    weights["blk.0.attn_output.weight"] = _dense(rng, n_embd, n_embd, 2.0)
+    weights["blk.0.ffn_gate.weight"] = _dense(rng, n_ff, n_embd)
+    weights["blk.0.ffn_up.weight"] = _dense(rng, n_ff, n_embd)
+    weights["blk.0.ffn_down.weight"] = _dense(rng, n_embd, n_ff, 2.0)
+    return weights
+
+
+def write_head(
+    path: Path,
+    vocabulary: Vocabulary,
+    weights: Weights,
+    *,
+    layers: Sequence[int] = HEAD_LAYERS,
+    tokens: Sequence[int] | None = None,
+    arch: str = "eagle3",
+) -> Path:
+    """Write an EAGLE-3 head. With `tokens` it says these alone: row i of its output matrix is token i of them."""
+    n_embd = weights["output_norm.weight"].shape[0]
+    writer = _open(path, arch, vocabulary, n_embd, 1, weights["blk.0.ffn_gate.weight"].shape[0])
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(n_embd // 4)
+    writer.add_vocab_size(len(vocabulary))
+    writer.add_array(f"{arch}.target_layers", list(layers))
+    writer.add_uint32(f"{arch}.target_hidden_size", weights["fc.weight"].shape[1] // 3)
+    if tokens is not None:
+        writer.add_tensor("d2t", np.array(tokens, np.int64))
     _finish(writer, weights)
     return path
 

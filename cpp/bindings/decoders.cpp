@@ -1,9 +1,16 @@
 // Decoders and their sequences.
+#include <pybind11/stl.h>
+
+#include <map>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
 #include "llama/sequence.hpp"
+#include "llama/taps.hpp"
 
 namespace py = pybind11;
 
@@ -50,16 +57,37 @@ Row logits(Sequence & self, std::size_t i) {
     return Row(static_cast<py::ssize_t>(self.decoder().n_vocab()), self.logits(i));
 }
 
+// llama.cpp may call it as long as the context is there that was made with it.
+std::shared_ptr<Taps> make_taps(const std::map<std::string, std::uintptr_t> & functions,
+                                std::vector<std::string> names) {
+    const auto function = [&functions](const char * name) { return functions.at(name); };
+    return std::make_shared<Taps>(
+        Taps::Functions{reinterpret_cast<decltype(Taps::Functions::name)>(function("ggml_get_name")),
+                        reinterpret_cast<decltype(Taps::Functions::num_bytes)>(function("ggml_nbytes")),
+                        reinterpret_cast<decltype(Taps::Functions::get)>(function("ggml_backend_tensor_get"))},
+        std::move(names));
+}
+
+void bind_taps(py::module_ & module) {
+    py::class_<Taps, std::shared_ptr<Taps>>(module, "Taps", "Values of some tensors of a graph, by their names.")
+        .def(py::init(&make_taps), py::arg("functions"), py::arg("names"))
+        .def_property_readonly("callback",
+                               [](const Taps &) { return reinterpret_cast<std::uintptr_t>(&Taps::on_tensor); })
+        .def_property_readonly("address", [](Taps & self) { return reinterpret_cast<std::uintptr_t>(&self); });
+}
+
 void bind_decoder_class(py::module_ & module) {
     py::class_<TokenList>(module, "TokenList", "Some tokens of a vocabulary, in whole groups of 16 neighbours.")
         .def(py::init(&make_list), py::arg("n_vocab"), py::arg("tokens"))
         .def_property_readonly("groups", [](const TokenList & self) { return to_array(self.groups()); });
     py::class_<Decoder, std::shared_ptr<Decoder>>(module, "Decoder", "One llama_context.")
-        .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name, std::size_t n_ctx) {
+        .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name, std::size_t n_ctx,
+                         std::shared_ptr<Taps> taps, std::size_t n_features) {
                  return std::make_shared<Decoder>(std::move(api), at_address<llama_context>(context), std::move(name),
-                                                  n_ctx);
+                                                  n_ctx, HiddenStates{std::move(taps), n_features});
              }),
-             py::arg("api"), py::arg("context"), py::arg("name"), py::arg("n_ctx") = 0)
+             py::arg("api"), py::arg("context"), py::arg("name"), py::arg("n_ctx") = 0, py::arg("taps") = nullptr,
+             py::arg("n_features") = 0)
         .def_property_readonly("n_ctx", &Decoder::n_ctx)
         .def_property_readonly("n_vocab", &Decoder::n_vocab)
         .def_property_readonly("num_decoded", &Decoder::num_decoded)
@@ -116,6 +144,7 @@ void bind_sequence_class(py::module_ & module) {
 
 void bind_decoders(py::module_ & module) {
     module.attr("FIRST_EMBEDDING") = first_embedding;
+    bind_taps(module);
     bind_decoder_class(module);
     bind_sequence_class(module);
 }

@@ -26,6 +26,11 @@ std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, co
                                             const py::object & function, std::shared_ptr<DraftTokens> draft_tokens,
                                             std::optional<int32_t> draft_mask, std::size_t draft_window,
                                             std::shared_ptr<Scheduler> scheduler) {
+    if (draft && draft->decoder().is_head() && draft->decoder().n_features() != target->decoder().state_size()) {
+        throw std::invalid_argument("the head reads " + std::to_string(draft->decoder().n_features()) +
+                                    " numbers for each token, and the target's context was made to show " +
+                                    std::to_string(target->decoder().state_size()));
+    }
     const DrafterParts parts{std::move(draft),
                              corpus ? to_vector(*corpus) : std::vector<int32_t>(),
                              drafting_function(function),

@@ -34,6 +34,9 @@ struct DecodedBatch {
     // another text or loaded nothing was decoded: count is 0.
     std::size_t first;
     std::size_t count;
+    // Their hidden states [count][state_size of the target's decoder], where a drafter needs them. Null: there are
+    // none.
+    const float * states;
 };
 
 // What a drafter may know of the round.
@@ -76,6 +79,8 @@ public:
     // The generation has ended with this text: what the drafter's memories hold of another one goes.
     virtual void finish(const std::vector<int32_t> &) {}
 
+    // Whether observe() is to have the target's hidden states.
+    virtual bool needs_states() const { return false; }
     // What it decodes with: the calls of the loop mark their decoders as in use.
     virtual std::vector<Sequence *> sequences() const { return {}; }
     // Whether what it offers must come, so that no other offer is worth a look.

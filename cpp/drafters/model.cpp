@@ -2,13 +2,12 @@
 #include "drafters/model.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <stdexcept>
 
+#include "drafters/drawn_token.hpp"
 #include "drafters/table.hpp"
 #include "llama/errors.hpp"
-#include "math/logits_scan.hpp"
 #include "math/tempering.hpp"
 
 namespace specllama {
@@ -17,15 +16,6 @@ namespace {
 
 constexpr std::size_t paced_block = 8;  // tokens of one decode of a parallel draft
 constexpr std::size_t most_saved = 8;   // copies of a recurrent draft's state, in one round
-
-// Bounds of the classes, and what a pair of models of one family showed on code, prose and questions (greedy).
-constexpr std::size_t num_confidences = 10;
-constexpr std::array<double, num_confidences - 1> confidences{0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995};
-constexpr std::array<double, num_confidences> confidence_priors{0.26, 0.37, 0.52, 0.69, 0.82,
-                                                                0.92, 0.95, 0.98, 0.99, 0.995};
-constexpr std::array<double, num_confidences + 1> next_priors{0.65, 0.65, 0.74, 0.78, 0.78, 0.80,
-                                                              0.81, 0.86, 0.90, 0.95, 0.75};
-constexpr double any_prior = 0.75;
 
 }  // namespace
 
@@ -112,20 +102,21 @@ std::optional<DraftToken> ModelDrafter::draw(const DraftRequest & request, std::
     if (proposal.tokens.size() >= block_begin_ + block_size_) {
         decode_block(request, proposal);
     }
-    Choice choice{};
+    float * logits = own_->logits(block_row_ + proposal.tokens.size() - block_begin_);
+    std::size_t n = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
+    const TokenList * list = listed();
+    if (list == nullptr) {
+        return drawn_token(request, proposal, source(), before, logits, n, nullptr);
+    }
+    // The others were not computed: all that follows knows no others.
+    list->gather(logits, n, gathered_);
     try {
-        choice = choose(request, proposal, own_->logits(block_row_ + proposal.tokens.size() - block_begin_));
+        return drawn_token(request, proposal, source(), before, gathered_.data(), gathered_.size(), list);
     } catch (const NoTokenLeft &) {
-        if (listed() == nullptr) {
-            throw;
-        }
         listed_.reset();
         block_size_ = 0;
         return std::nullopt;
     }
-    const int32_t token = request.rule.draw(choice.q, request.noise, proposal.tokens.size());
-    const double confidence = request.paced && choice.q.size() == 1 ? choice.confidence : choice.q.of(token);
-    return DraftToken{token, model_expectation(confidence, before), std::move(choice.q), false, choice.count};
 }
 
 // How many masks follow the drafted tokens in the next decode.
@@ -163,26 +154,6 @@ void ModelDrafter::decode_block(const DraftRequest & request, const Proposal & p
     own_->keep(sequence_.size() - masks);  // what is behind masks is not what it will be behind the tokens
 }
 
-// Where others were not computed, the listed logits are taken out of the row: all that follows knows no others.
-ModelDrafter::Choice ModelDrafter::choose(const DraftRequest & request, const Proposal & proposal, float * logits) {
-    std::size_t n = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
-    const std::vector<int32_t> recent = request.recent(proposal);
-    Choice choice{};
-    if (const TokenList * list = listed()) {
-        list->gather(logits, n, gathered_);
-        logits = gathered_.data();
-        n = gathered_.size();
-        request.chain.apply(*list, logits, n, recent.data(), recent.size(), choice.q);
-    } else {
-        request.chain.apply(logits, n, recent.data(), recent.size(), choice.q);
-    }
-    choice.count = n;
-    if (request.paced && choice.q.size() == 1) {
-        choice.confidence = 1.0 / sum_exp(logits, n, largest(logits, n), 1.0F);
-    }
-    return choice;
-}
-
 // Before drafted tokens are decoded: those that will be rejected are forgotten, and the others are not decoded again.
 void ModelDrafter::save() {
     const double before = own_->decode_seconds();
@@ -200,15 +171,7 @@ void ModelDrafter::decode(const std::vector<int32_t> & text, std::size_t count, 
     saving_seconds_ = 0.0;
 }
 
-Expectation model_expectation(double probability, std::size_t before) {
-    const auto above = std::upper_bound(confidences.begin(), confidences.end(), probability);
-    return {Source::model, static_cast<std::size_t>(above - confidences.begin()), before};
-}
-
-DrafterPriors model_priors() {
-    return DrafterPriors::drawn({confidence_priors.begin(), confidence_priors.end()},
-                                {next_priors.begin(), next_priors.end()}, any_prior);
-}
+DrafterPriors model_priors() { return drawn_priors(); }
 
 std::unique_ptr<Drafter> make_model(const DrafterParts & parts) {
     if (!parts.model) {

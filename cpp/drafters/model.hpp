@@ -32,7 +32,6 @@ public:
     void finish(const std::vector<int32_t> & history) override;
     std::vector<Sequence *> sequences() const override { return {own_.get()}; }
 
-    // How sure the model was of the token is its probability, before the chain where that leaves only one token.
     // Nothing where no token of the list is allowed: from there on it chooses among all.
     std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
                                    const Proposal & proposal) override;
@@ -48,13 +47,6 @@ public:
     std::size_t num_decoded() const override { return own_->num_decoded(); }
 
 private:
-    // What the next token is drawn from.
-    struct Choice {
-        Distribution q;
-        std::size_t count = 0;    // of the tokens that there are to choose
-        double confidence = 0.0;  // if q has only one token
-    };
-    Choice choose(const DraftRequest & request, const Proposal & proposal, float * logits);
     const TokenList * listed() const;
     std::size_t window_begin(std::size_t size) const;
     std::size_t num_masks(const DraftRequest & request, std::size_t drafted) const;
@@ -81,8 +73,5 @@ private:
     double saving_seconds_ = 0.0;    // for the next decode, and part of what it costs
     std::vector<int32_t> sequence_;  // text_ and the tokens drafted so far
 };
-
-// A drawn token, by the probability that the model gave it.
-Expectation model_expectation(double probability, std::size_t before);
 
 }  // namespace specllama

@@ -9,12 +9,14 @@
 #include <cstddef>
 
 // name; what users see as the origin of a token; what it is made of: "text" (nothing but the text, so that it can be
-// chosen by its name alone), "model", "function" or "grammar"; what it drafts.
+// chosen by its name alone), "model", "function", "grammar" or
+// "head"; what it drafts.
 #define SPECLLAMA_DRAFTERS(X)                                                             \
     X(model, "draft", "model", "what a second, smaller model says")                       \
     X(lookup, "lookup", "text", "what followed when the end of the text occurred before") \
     X(function, "draft", "function", "what a function of the user's says")                \
-    X(grammar, "draft", "grammar", "what a grammar leaves no choice about")
+    X(grammar, "draft", "grammar", "what a grammar leaves no choice about")               \
+    X(head, "draft", "head", "what one layer says that reads the target's hidden states")
 
 namespace specllama {
 

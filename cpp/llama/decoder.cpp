@@ -2,6 +2,7 @@
 #include "llama/decoder.hpp"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -15,6 +16,8 @@ namespace specllama {
 namespace {
 
 constexpr uint32_t kPartialOnly = 1;  // LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: without what seq_rm can cut
+
+constexpr std::size_t most_encoded = 32;  // rows
 
 llama_context * not_null(llama_context * context) {
     if (context == nullptr) {
@@ -48,7 +51,8 @@ std::optional<TokenList> listed_by_all(const BatchPart * parts, std::size_t num_
 
 }  // namespace
 
-Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name, std::size_t n_ctx)
+Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name, std::size_t n_ctx,
+                 HiddenStates hidden)
     : api_(std::move(api)),
       context_(not_null(context)),
       name_(std::move(name)),
@@ -60,7 +64,10 @@ Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, s
       n_vocab_(static_cast<std::size_t>(api_->llama_vocab_n_tokens(vocab_))),
       n_swa_(static_cast<std::size_t>(std::max(0, api_->llama_model_n_swa(api_->llama_get_model(context))))),
       num_snapshots_(snapshots_of_context()),
-      rollback_(way_back()) {
+      rollback_(way_back()),
+      hidden_(std::move(hidden)),
+      n_embd_(static_cast<std::size_t>(api_->llama_model_n_embd(api_->llama_get_model(context)))),
+      state_size_(num_given() * n_embd_) {
     if (memory_ == nullptr) {
         throw std::invalid_argument("the " + name_ +
                                     " model keeps no KV cache: it is an embedding model and cannot generate text");
@@ -163,6 +170,9 @@ void Decoder::refuse_bad_batch(const BatchPart * parts, std::size_t num_parts) c
         if (parts[i].count == 0) {
             throw std::invalid_argument("a part of a batch has no tokens: leave its sequence out");
         }
+        if (is_head() && parts[i].features == nullptr && parts[i].states == nullptr) {
+            throw std::invalid_argument("the " + name_ + " is a head: it reads hidden states beside tokens");
+        }
         for (const int32_t * token = parts[i].tokens; token != parts[i].tokens + parts[i].count; ++token) {
             if (is_embedding(*token)) {
                 const auto place = parts[i].position + static_cast<std::size_t>(token - parts[i].tokens);
@@ -194,6 +204,10 @@ void Decoder::lay_out(const BatchPart * parts, std::size_t num_parts) {
     sequence_counts_.assign(count, 1);
     sequence_pointers_.resize(count);
     sequence_ids_.resize(num_parts);
+    // llama.cpp computes the logits of all of a head's tokens, and takes the first rows for those that are wanted.
+    const bool wants_all = is_head() && std::any_of(parts, parts + num_parts, [](const BatchPart & part) {
+                               return part.first_output < part.count;
+                           });
     std::size_t at = 0;
     for (std::size_t k = 0; k < num_parts; ++k) {
         const BatchPart & part = parts[k];
@@ -201,18 +215,77 @@ void Decoder::lay_out(const BatchPart * parts, std::size_t num_parts) {
         for (std::size_t i = 0; i < part.count; ++i, ++at) {
             tokens_[at] = part.tokens[i];
             positions_[at] = static_cast<int32_t>(part.position + i);
-            outputs_[at] = i >= part.first_output ? 1 : 0;
+            outputs_[at] = wants_all || i >= part.first_output ? 1 : 0;
             sequence_pointers_[at] = &sequence_ids_[k];
         }
     }
 }
 
+// Of a head: what it reads beside the tokens, encoded where it is the target's.
+int32_t Decoder::lay_out_inputs(const BatchPart * parts, std::size_t num_parts) {
+    inputs_.clear();
+    for (std::size_t k = 0; k < num_parts; ++k) {
+        const BatchPart & part = parts[k];
+        if (part.features == nullptr) {
+            inputs_.insert(inputs_.end(), part.states, part.states + part.count * n_embd_);
+        } else if (const int32_t code = encode(part.features, part.count)) {
+            return code;
+        }
+    }
+    return 0;
+}
+
+// Appends to the inputs what the encoder makes of each row, whatever the others are. llama.cpp makes room for a row of
+// logits of each, and ends the process where there are more rows than n_ubatch.
+int32_t Decoder::encode(const float * features, std::size_t count) {
+    const std::size_t most = std::min<std::size_t>(most_encoded, api_->llama_n_ubatch(context_));
+    std::array<int8_t, most_encoded> all{};
+    all.fill(1);
+    for (std::size_t done = 0; done < count;) {
+        const std::size_t rows = std::min(most, count - done);
+        features_.assign(features + done * hidden_.n_features, features + (done + rows) * hidden_.n_features);
+        const llama_batch batch = {
+            static_cast<int32_t>(rows), nullptr, features_.data(), nullptr, nullptr, nullptr, all.data()};
+        const Taps::Reading reading(*hidden_.taps);
+        if (const int32_t code = api_->llama_encode(context_, batch)) {
+            return code;
+        }
+        api_->llama_synchronize(context_);
+        const std::vector<float> & encoded = hidden_.taps->values(hidden_.taps->size() - 1);
+        if (encoded.size() != rows * n_embd_) {
+            throw DecodeError("this llama.cpp does not show what the encoder of the " + name_ + " computes");
+        }
+        inputs_.insert(inputs_.end(), encoded.begin(), encoded.end());
+        done += rows;
+    }
+    return 0;
+}
+
+void Decoder::copy_states(std::size_t first, std::size_t count, std::vector<float> & out) const {
+    for (std::size_t i = 0; i < num_given(); ++i) {
+        if (hidden_.taps->values(i).size() != tokens_.size() * n_embd_) {
+            throw DecodeError("this llama.cpp does not show the hidden states of the " + name_);
+        }
+    }
+    for (std::size_t row = first; row < first + count; ++row) {
+        for (std::size_t i = 0; i < num_given(); ++i) {
+            const float * values = hidden_.taps->values(i).data() + row * n_embd_;
+            out.insert(out.end(), values, values + n_embd_);
+        }
+    }
+}
+
 int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
+    if (is_head()) {
+        if (const int32_t code = lay_out_inputs(parts, num_parts)) {
+            return code;
+        }
+    }
     lay_out(parts, num_parts);
     const llama_batch batch = {
         static_cast<int32_t>(tokens_.size()),
         tokens_.data(),
-        nullptr,
+        is_head() ? inputs_.data() : nullptr,
         positions_.data(),
         sequence_counts_.data(),
         sequence_pointers_.data(),
@@ -224,6 +297,10 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
     if (listed) {
         wanted = {listed->groups().data(), static_cast<int64_t>(listed->groups().size()),
                   static_cast<int64_t>(n_vocab_)};
+    }
+    std::optional<Taps::Reading> reading;
+    if (std::any_of(parts, parts + num_parts, [](const BatchPart & part) { return part.keeps_states; })) {
+        reading.emplace(*hidden_.taps);
     }
     const PanelsOfThread wanting(wanted.count > 0 ? &wanted : nullptr);
     operations_seen = {};

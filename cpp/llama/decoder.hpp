@@ -15,6 +15,7 @@
 
 #include "llama/interruption.hpp"
 #include "llama/llama_api.hpp"
+#include "llama/taps.hpp"
 #include "math/token_list.hpp"
 
 namespace specllama {
@@ -43,6 +44,19 @@ struct BatchPart {
     std::size_t count = 0;
     std::size_t first_output = 0;        // logits are wanted from this token on
     const TokenList * listed = nullptr;  // of these tokens alone; null: of all
+    // Of a head's sequence: what it reads beside each token. Either what goes through its encoder, [count][n_features],
+    // or [count][n_embd] as it is.
+    const float * features = nullptr;
+    const float * states = nullptr;
+    bool keeps_states = false;  // copy_states() is called
+};
+
+// The hidden states that a decoder gives, and those that it takes.
+struct HiddenStates {
+    // Of a head: its own state, then what its encoder has made of the target's. Else what a head is to read, in this
+    // order. Null: it gives none.
+    std::shared_ptr<Taps> taps = nullptr;
+    std::size_t n_features = 0;  // floats that a head's encoder takes for a token; 0: it is no head
 };
 
 // Whether only the logits that are wanted are computed.
@@ -52,7 +66,8 @@ class Decoder {
 public:
     // `name`: "target" or "draft", for messages. `n_ctx`: how many tokens one sequence may have; 0: all that there is
     // room for. Throws std::invalid_argument for a context without a KV cache (an embedding model).
-    Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name, std::size_t n_ctx = 0);
+    Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name, std::size_t n_ctx = 0,
+            HiddenStates hidden = {});
     Decoder(const Decoder &) = delete;
     Decoder & operator=(const Decoder &) = delete;
 
@@ -82,6 +97,15 @@ public:
 
     // The logits [n_vocab] of token number i of the last batch. Valid until the next one.
     float * logits(std::size_t i);
+
+    // Whether it reads hidden states of another model's: its tokens alone cannot be decoded.
+    bool is_head() const { return hidden_.n_features > 0; }
+    std::size_t n_features() const { return hidden_.n_features; }
+    // Floats that it gives for a token, and takes for one besides what its encoder takes.
+    std::size_t state_size() const { return state_size_; }
+    // Appends the hidden states [count][state_size] of tokens of the last batch from number `first` on, if that batch
+    // kept them. Throws DecodeError if llama.cpp computes no tensors of these names.
+    void copy_states(std::size_t first, std::size_t count, std::vector<float> & out) const;
 
     // Tokens decoded since the beginning.
     std::size_t num_decoded() const { return num_decoded_; }
@@ -155,6 +179,9 @@ private:
     Rollback way_back() const;
     bool window_is_whole(int32_t sequence, std::size_t count) const;
     void lay_out(const BatchPart * parts, std::size_t num_parts);
+    int32_t lay_out_inputs(const BatchPart * parts, std::size_t num_parts);
+    int32_t encode(const float * features, std::size_t count);
+    std::size_t num_given() const { return hidden_.taps ? hidden_.taps->size() - (is_head() ? 1 : 0) : 0; }
 
     std::shared_ptr<const LlamaApi> api_;
     llama_context * context_;
@@ -168,6 +195,9 @@ private:
     std::size_t n_swa_;
     std::size_t num_snapshots_;
     Rollback rollback_;
+    HiddenStates hidden_;
+    std::size_t n_embd_;
+    std::size_t state_size_;
     std::map<int32_t, Sequence *> sequences_;  // that live in it
     std::uint64_t num_cells_filled_ = 0;
     std::uint64_t num_plans_ = 0;
@@ -188,6 +218,8 @@ private:
     std::vector<int32_t> sequence_ids_;
     std::vector<int32_t *> sequence_pointers_;
     std::vector<int8_t> outputs_;
+    std::vector<float> features_;
+    std::vector<float> inputs_;
 };
 
 }  // namespace specllama

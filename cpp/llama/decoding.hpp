@@ -77,6 +77,7 @@ struct PromptPart {
 PromptPart next_prompt_part(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history);
 
 // Decodes it, without logits; returns how many tokens are left.
-std::size_t prefill_chunk(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history);
+std::size_t prefill_chunk(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history,
+                          bool keeps_states = false);
 
 }  // namespace specllama

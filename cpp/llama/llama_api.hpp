@@ -34,12 +34,15 @@ struct llama_sampler;
     X(int32_t, llama_detokenize, (const llama_vocab *, const int32_t *, int32_t, char *, int32_t, bool, bool)) \
     X(uint32_t, llama_n_ctx, (const llama_context *))                                                          \
     X(uint32_t, llama_n_batch, (const llama_context *))                                                        \
+    X(uint32_t, llama_n_ubatch, (const llama_context *))                                                       \
+    X(int32_t, llama_model_n_embd, (const llama_model *))                                                      \
     X(llama_memory_i *, llama_get_memory, (const llama_context *))                                             \
     X(void, llama_memory_clear, (llama_memory_i *, bool))                                                      \
     X(bool, llama_memory_seq_rm, (llama_memory_i *, int32_t, int32_t, int32_t))                                \
     X(void, llama_memory_seq_cp, (llama_memory_i *, int32_t, int32_t, int32_t, int32_t))                       \
     X(int32_t, llama_memory_seq_pos_min, (llama_memory_i *, int32_t))                                          \
     X(int32_t, llama_memory_seq_pos_max, (llama_memory_i *, int32_t))                                          \
+    X(int32_t, llama_encode, (llama_context *, llama_batch))                                                   \
     X(int32_t, llama_decode, (llama_context *, llama_batch))                                                   \
     X(void, llama_synchronize, (llama_context *))                                                              \
     X(void, llama_set_abort_callback, (llama_context *, bool (*)(void *), void *))                             \
@@ -63,7 +66,7 @@ namespace specllama {
 struct llama_batch {
     int32_t n_tokens;
     int32_t * token;     // [n_tokens]
-    float * embd;        // unused: null
+    float * embd;        // what a head reads besides, or instead; else null
     int32_t * pos;       // [n_tokens]
     int32_t * n_seq_id;  // [n_tokens]
     int32_t ** seq_id;   // [n_tokens][n_seq_id]

@@ -69,6 +69,11 @@ std::vector<Sequence *> Drafting::sequences() const {
     return all;
 }
 
+bool Drafting::needs_states() const {
+    return std::any_of(drafters_.begin(), drafters_.end(),
+                       [](const auto & drafter) { return drafter->needs_states(); });
+}
+
 void Drafting::begin(const Task & task) {
     for (const auto & drafter : drafters_) {
         drafter->begin(task);

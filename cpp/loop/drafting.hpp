@@ -28,6 +28,8 @@ public:
     explicit Drafting(std::vector<std::unique_ptr<Drafter>> drafters);
 
     std::vector<Sequence *> sequences() const;
+    // Whether observe() is to have the target's hidden states.
+    bool needs_states() const;
 
     // How many tokens could be proposed after the text.
     std::size_t room() const { return drawer_ != nullptr ? drawer_->room() : static_cast<std::size_t>(-1); }

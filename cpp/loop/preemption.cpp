@@ -88,7 +88,8 @@ void Room::pause(Seat & seat) {
     for (std::size_t k = 0; k < decoders_.size(); ++k) {
         const std::lock_guard lock(decoders_[k]->memory_mutex());
         Sequence * own = sequence(seat, k);
-        if (own == nullptr || !decoders_[k]->is_open()) {
+        // A head's text cannot be decoded anew, and its memory has room for all.
+        if (own == nullptr || !decoders_[k]->is_open() || decoders_[k]->is_head()) {
             continue;
         }
         // A text can be paused while it is decoded anew: then it is known already what it is to hold.

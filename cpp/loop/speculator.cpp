@@ -82,12 +82,13 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     round_ = Round();
     counters_ = Counters();
     counters_.num_prompt_tokens = history_.size();
-    counters_.num_prompt_tokens_reused = target_.begin(history_, std::move(chain));
+    const bool drafts = drafting_ && settings_.num_draft_tokens > 0;
+    counters_.num_prompt_tokens_reused = target_.begin(history_, std::move(chain), drafts && drafting_->needs_states());
     under_way_ = true;
     target_decoded_before_ = own().num_decoded();
     borrowed_before_ = own().num_borrowed();
     draft_decoded_before_ = drafting_ ? drafting_->num_decoded() : 0;
-    if (drafting_ && settings_.num_draft_tokens > 0) {
+    if (drafts) {
         share_costs();
         drafting_->begin({settings_.num_draft_tokens, settings_.max_tokens, settings_.paced, *decoding_});
         show(0, 0);
@@ -106,7 +107,8 @@ bool Speculator::prefill() {
     const std::size_t before = own().num_decoded();
     if (target_.prefill(history_)) {
         const std::size_t count = own().num_decoded() - before;
-        show(own().tokens().size() - count, count);
+        show(own().tokens().size() - count, count, target_.states());
+        read_along();
         more = true;
     } else if (round_number_ == 0 && choose_gamma(2) > 0) {
         // Later the draft catches up where it drafts, with what it then needs in one batch.
@@ -120,6 +122,19 @@ bool Speculator::prefill() {
     }
     count_decoded();
     return more;
+}
+
+// What reads hidden states reads a prompt together with the target: those of a whole prompt would take much memory.
+void Speculator::read_along() {
+    if (!drafting_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty() || !drafting_->needs_states()) {
+        return;
+    }
+    try {
+        while (drafting_->prefill() > 0) {
+        }
+    } catch (const std::exception & error) {
+        stop_drafting(error.what());
+    }
 }
 
 const Round & Speculator::step(std::size_t max_tokens) {
@@ -331,7 +346,7 @@ void Speculator::commit() {
         if (!proposal_.tokens.empty() && !rolled_back) {
             stop_drafting("the target's memory could not be rolled back");
         }
-        show(history_.size() - 1 - round_.tokens.size(), round_.num_accepted + 1);
+        show(history_.size() - 1 - round_.tokens.size(), round_.num_accepted + 1, target_.states());
     }
     // A plain round that pays for the last rejection says nothing of what plain decoding costs.
     const bool is_typical = !carries_ || !proposal_.tokens.empty();
@@ -361,14 +376,14 @@ std::size_t Speculator::num_tokens(std::size_t count) const {
     return count - static_cast<std::size_t>(std::count_if(history_.begin(), end, is_embedding));
 }
 
-// What the target has decoded and kept: history[first .. first + count).
-void Speculator::show(std::size_t first, std::size_t count) {
+// What the target has decoded and kept: history[first .. first + count), with these hidden states.
+void Speculator::show(std::size_t first, std::size_t count, const float * states) {
     if (!drafting_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty()) {
         return;
     }
     try {
         drafting_->observe(
-            {text(), num_tokens(num_shown_), num_tokens(first), num_tokens(first + count) - num_tokens(first)});
+            {text(), num_tokens(num_shown_), num_tokens(first), num_tokens(first + count) - num_tokens(first), states});
         num_shown_ = history_.size();
     } catch (const std::exception & error) {
         stop_drafting(error.what());

@@ -104,7 +104,8 @@ private:
     void abandon_round();
     const std::vector<int32_t> & text();
     std::size_t num_tokens(std::size_t count) const;
-    void show(std::size_t first, std::size_t count);
+    void show(std::size_t first, std::size_t count, const float * states = nullptr);
+    void read_along();
     void share_costs();
     void copy_pace();
     void stop_drafting(const std::string & why);

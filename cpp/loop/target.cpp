@@ -13,8 +13,9 @@ std::size_t Target::most_carried() const { return std::min<std::size_t>(8, decod
 
 std::size_t Target::room() const { return decoder().n_batch() - 1 - std::min(num_carried_, most_carried()); }
 
-std::size_t Target::begin(const std::vector<int32_t> & history, SamplerChain chain) {
+std::size_t Target::begin(const std::vector<int32_t> & history, SamplerChain chain, bool keeps_states) {
     chain_.emplace(std::move(chain));
+    keeps_states_ = keeps_states;
     num_rows_ = 0;
     num_carried_ = 0;
     return sequence_->keep_common(history);
@@ -25,7 +26,11 @@ bool Target::prefill(const std::vector<int32_t> & history) {
     if (tokens_to_prefill(*sequence_, history) <= num_carried_) {
         return false;
     }
-    if (prefill_chunk(decoding_, *sequence_, history) == 0) {
+    states_.clear();
+    const std::size_t before = sequence_->num_decoded();
+    const std::size_t left = prefill_chunk(decoding_, *sequence_, history, keeps_states_);
+    copy_states(0, sequence_->num_decoded() - before);
+    if (left == 0) {
         sequence_->save_prompt();
     }
     return true;
@@ -54,7 +59,10 @@ double Target::decode(const std::vector<int32_t> & history, const std::vector<in
     if (draft.size() > decoder().num_snapshots()) {
         sequence_->save(1);
     }
-    decoding_.decode({sequence_.get(), tokens_.data(), tokens_.size(), first_row_});
+    Sequence::Addition batch{sequence_.get(), tokens_.data(), tokens_.size(), first_row_};
+    batch.keeps_states = keeps_states_;
+    decoding_.decode(batch);
+    copy_states(first_row_, draft.size() + 1);
     num_rows_ = draft.size() + 1;
     num_known_ = 0;
     p_.resize(std::max(p_.size(), num_rows_));
@@ -70,6 +78,14 @@ void Target::copy_rows() {
     for (std::size_t i = 0; i < num_rows_; ++i) {
         const float * row = sequence_->logits(first_row_ + i);
         rows_.insert(rows_.end(), row, row + decoder().n_vocab());
+    }
+}
+
+// At once: what is decoded next, of another text perhaps, has others.
+void Target::copy_states(std::size_t first, std::size_t count) {
+    states_.clear();
+    if (keeps_states_ && count > 0) {
+        sequence_->copy_states(first, count, states_);
     }
 }
 

@@ -24,9 +24,9 @@ public:
     const Sequence & sequence() const { return *sequence_; }
     const Decoder & decoder() const { return sequence_->decoder(); }
 
-    // A generation whose logits go through this chain. Keeps what the memory has of `history`, and returns how many
-    // tokens that is.
-    std::size_t begin(const std::vector<int32_t> & history, SamplerChain chain);
+    // A generation whose logits go through this chain, and whose hidden states are asked for or not. Keeps what the
+    // memory has of `history`, and returns how many tokens that is.
+    std::size_t begin(const std::vector<int32_t> & history, SamplerChain chain, bool keeps_states);
     // Decodes one chunk of the history, but for its last token. Whether there was one to decode.
     bool prefill(const std::vector<int32_t> & history);
     // Brings the memory in step with the history: after a rewind, an extension, or a failure.
@@ -35,6 +35,10 @@ public:
     // [what is carried, pending, d_1, .., d_gamma], with logits from pending on. `copies`: the rows are looked at when
     // another text may have decoded. Returns the seconds of it.
     double decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft, bool copies);
+
+    // The hidden states [count][state_size] of the tokens that prefill() or decode() has decoded last, from pending on;
+    // null if they are not kept.
+    const float * states() const { return states_.empty() ? nullptr : states_.data(); }
 
     // The logits [n_vocab] from which token i behind the history is sampled.
     float * row(std::size_t i);
@@ -64,6 +68,7 @@ public:
 private:
     std::size_t most_carried() const;
     void copy_rows();
+    void copy_states(std::size_t first, std::size_t count);
 
     std::shared_ptr<Sequence> sequence_;
     Decoding & decoding_;
@@ -73,6 +78,8 @@ private:
     std::size_t num_rows_ = 0;     // of logits that it left
     std::size_t first_row_ = 0;    // which token of it has the first of them
     std::vector<float> rows_;      // a copy of them
+    bool keeps_states_ = false;
+    std::vector<float> states_;
     std::optional<SamplerChain> chain_;
     std::vector<Distribution> p_;  // the first num_known_ are those of this round
     std::size_t num_known_ = 0;

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import llama_cpp
+from llama_cpp import llama_cpp as _bindings
 
 from specllama import _core
 
@@ -68,6 +69,18 @@ def _mismatch(library: Any, what: str) -> ImportError:
 
 
 API = load_api()
+
+
+def addresses_of_ggml(names: Iterable[str]) -> dict[str, int]:
+    """Where functions of ggml are, on which libllama stands.
+
+    Raises:
+        LookupError: there is none of a name, or this system does not find it through libllama.
+    """
+    try:
+        return {name: ctypes.cast(getattr(_bindings._lib, name), ctypes.c_void_p).value or 0 for name in names}
+    except AttributeError as error:
+        raise LookupError(f"it has no function of ggml's ({error})") from None
 
 
 def address_of(name: str) -> int:

@@ -12,10 +12,11 @@ import numpy.typing as npt
 from specllama import _core
 from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.engine.draft_vocabulary import DraftVocabularySize
-from specllama.engine.drafts import LOOKUP, TEXT_DRAFTERS, Draft, FunctionDraft, ModelDraft, TextDraft
-from specllama.engine.model import token_ids
+from specllama.engine.drafts import LOOKUP, TEXT_DRAFTERS, Draft, FunctionDraft, ModelDraft, TextDraft, open_head
+from specllama.engine.model import Model, token_ids
 from specllama.engine.same_vocabulary import require_same_vocabulary_file
 from specllama.models import catalog
+from specllama.models.head_file import HeadFile, read_head
 from specllama.models.loading import explained
 from specllama.models.opening import check_opening
 
@@ -28,6 +29,9 @@ _INHERITED = (
     *("n_gpu_layers", "split_mode", "main_gpu", "tensor_split", "offload_kqv", "op_offload", "flash_attn"),
     *("use_mmap", "use_mlock", "numa"),
 )
+
+
+_OF_A_HEAD = frozenset({"n_ctx", "n_batch", "n_threads", "n_gpu_layers", "kernels"})
 
 
 def opened(
@@ -102,8 +106,11 @@ def _loaded(
     corpus: npt.NDArray[np.int32],
     how: Mapping[str, Any],
 ) -> ModelDraft:
-    require_same_vocabulary_file(lent(target).vocab, path)
     own = dict(draft_kwargs or {})
+    head = read_head(path)
+    if head is not None:
+        return _head(lent(target), head, settings, own, corpus, how)
+    require_same_vocabulary_file(lent(target).vocab, path)
     choice = checked_kernels(own.pop("kernels", settings.get("kernels")))
     arguments = {
         # llama.cpp repacks 4-bit weights as it loads them. Mapped, the file would stay in memory beside the copy.
@@ -121,6 +128,33 @@ def _loaded(
         draft = BaseLlama(path, **arguments)
     model = lent(draft, "draft", use)
     return ModelDraft(lent(target), model, corpus, given=draft, close=draft.close, **how)
+
+
+def _head(
+    target: Model,
+    head: HeadFile,
+    settings: Mapping[str, Any],
+    own: dict[str, Any],
+    corpus: npt.NDArray[np.int32],
+    how: Mapping[str, Any],
+) -> ModelDraft:
+    unknown = own.keys() - _OF_A_HEAD
+    if unknown:
+        raise ValueError(
+            f"draft_kwargs of a head may have {', '.join(sorted(_OF_A_HEAD))}: leave {', '.join(sorted(unknown))} out"
+        )
+    if how["mask"] is not None:
+        raise ValueError("draft_mask_token is for a parallel draft model: leave it out with a head")
+    of_target = target.settings
+    arguments = {
+        "n_ctx": target.n_ctx,
+        "n_batch": of_target.n_batch,
+        "n_threads": of_target.n_threads,
+        "n_gpu_layers": settings.get("n_gpu_layers", 0),
+        "kernels": settings.get("kernels"),
+        **own,
+    }
+    return open_head(target, head, corpus, given=head.path, window=how["window"], **arguments)
 
 
 def _corpus_tokens(target: BaseLlama, corpus: object) -> npt.NDArray[np.int32]:

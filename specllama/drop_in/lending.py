@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from specllama import _core
 from specllama.backend.kernel_use import KernelUse
+from specllama.engine.hidden import Hidden
 from specllama.engine.model import Lora, Model, Settings, raise_closed
 from specllama.engine.position import Position
 
@@ -23,13 +24,21 @@ _MODELS: weakref.WeakKeyDictionary[BaseLlama, Model] = weakref.WeakKeyDictionary
 _lock = threading.RLock()
 
 
-def lent(llama: BaseLlama, name: str = "target", kernels: KernelUse | None = None) -> Model:
+def lent(
+    llama: BaseLlama,
+    name: str = "target",
+    kernels: KernelUse | None = None,
+    hidden: Hidden | None = None,
+    taps: _core.Taps | None = None,
+) -> Model:
     """What an open Llama lends: one model to all who ask.
 
     Args:
         llama: it frees what it lends when it is closed, or goes.
         name: ``"target"`` or ``"draft"``, for messages, if nobody has asked before.
         kernels: what became of its weights when it was opened; None if llama_cpp has opened it.
+        hidden: the hidden states that its contexts show.
+        taps: what shows those of its own.
 
     Raises:
         ClosedError: it is closed.
@@ -40,11 +49,13 @@ def lent(llama: BaseLlama, name: str = "target", kernels: KernelUse | None = Non
             raise_closed()
         model = _MODELS.get(llama)
         if model is None:
-            model = _MODELS[llama] = _made(llama, name, kernels)
+            model = _MODELS[llama] = _made(llama, name, kernels, hidden, taps)
         return model
 
 
-def _made(llama: BaseLlama, name: str, kernels: KernelUse | None) -> Model:
+def _made(
+    llama: BaseLlama, name: str, kernels: KernelUse | None, hidden: Hidden | None, taps: _core.Taps | None
+) -> Model:
     more = {} if kernels is None else {"kernels": kernels}
     settings = Settings(
         path=llama.model_path,
@@ -57,10 +68,11 @@ def _made(llama: BaseLlama, name: str, kernels: KernelUse | None) -> Model:
         tensor_split=llama.tensor_split,
         lora=_lora(llama),
         verbose=llama.verbose,
+        hidden=hidden,
         **more,
     )
     address, context = int(llama._model.model), int(llama._ctx.ctx)
-    model = Model(address, context, settings, name=name, owner=_Owner(llama))
+    model = Model(address, context, settings, name=name, owner=_Owner(llama), taps=taps)
     llama._stack.callback(functools.partial(_free, weakref.ref(llama), model, llama._ctx, llama._stack))
     return model
 

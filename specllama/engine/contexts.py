@@ -9,7 +9,6 @@ from typing import Any
 import llama_cpp
 
 from specllama import _core
-from specllama.backend.libllama import API
 from specllama.models.loading import one_at_a_time, quiet
 
 from .drafts import Draft
@@ -73,14 +72,14 @@ class Contexts:
     def _decoder(self, model: Model, name: str, count: int, cache_tokens: int | None) -> _core.Decoder:
         n_ctx = model.n_ctx
         size = n_ctx * count
-        if cache_tokens is not None:
+        settings = model.settings
+        if cache_tokens is not None and not settings.is_head:  # what a head has read cannot be computed anew
             if cache_tokens < n_ctx:
                 raise ValueError(
                     f"cache_tokens={cache_tokens} is less than n_ctx={n_ctx} of the {name}, which one text may "
                     "fill: take a larger cache_tokens (--cache-tokens), or a smaller n_ctx (-c)"
                 )
             size = min(size, cache_tokens)
-        settings = model.settings
         params: Any = type(settings.context_params).from_buffer_copy(settings.context_params)
         params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count, True
         params.n_batch = max(params.n_batch, count)  # llama.cpp makes room for a row of each text, and asserts it
@@ -89,6 +88,7 @@ class Contexts:
         if settings.kernels.num_bytes and hasattr(params, "flash_attn_type"):
             # Without it each text goes through the cells of all: our kernels skip them in flash attention alone.
             params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        taps = None if settings.hidden is None else settings.hidden.shown_by(params)
         # Else it would warn that a text has fewer tokens than the model knows: it takes the room of all for one's.
         with one_at_a_time(), quiet(settings.verbose):
             context = llama_cpp.llama_init_from_model(model.address, params)
@@ -101,7 +101,7 @@ class Contexts:
         self._stack.callback(llama_cpp.llama_free, context)
         if settings.lora is not None:
             _apply_lora(settings.lora, context)
-        decoder = _core.Decoder(API, int(context), name, n_ctx)
+        decoder = settings.decoder(int(context), name, taps, n_ctx)
         self._stack.callback(decoder.close)
         return decoder
 

@@ -14,11 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
+from specllama.models.head_file import HeadFile
 from specllama.warn import warn
 
 from .draft_vocabulary import DraftVocabulary, DraftVocabularySize
+from .hidden import of_head, shown_to
 from .model import Model
-from .same_vocabulary import require_same_vocabulary
+from .opening import open_model
+from .same_vocabulary import require_same_vocabulary, require_same_vocabulary_file
 
 LOOKUP = "lookup"
 GRAMMAR = "grammar"
@@ -120,7 +123,8 @@ class ModelDraft(Draft):
         self.is_owned = close is not None
         self._close = close
         self._corpus = corpus
-        self._vocabulary = DraftVocabulary(target, self.sequence.decoder, vocabulary)
+        self._is_head = model.settings.is_head
+        self._vocabulary = DraftVocabulary(target, self.sequence.decoder, None if self._is_head else vocabulary)
         self._window = window
         self._mask = _checked_mask(mask, self.sequence.decoder)
         _warn_if_larger(target, model)
@@ -140,7 +144,7 @@ class ModelDraft(Draft):
         """See the base class."""
         return _core.Speculator(
             target,
-            [GRAMMAR, LOOKUP, "model"],
+            [GRAMMAR, LOOKUP, "head" if self._is_head else "model"],
             draft=own or self.sequence,
             corpus=self._corpus,
             draft_tokens=self._vocabulary.tokens,
@@ -171,6 +175,41 @@ class ModelDraft(Draft):
         """See the base class."""
         if self._close is not None:
             self._close()
+
+
+def open_head(
+    target: Model, head: HeadFile, corpus: npt.NDArray[np.int32], *, given: Any, window: int | None, **settings: Any
+) -> ModelDraft:
+    """A head: one layer that reads hidden states of the target (EAGLE-3, Li et al. 2025).
+
+    Args:
+        target: what it drafts for, which was opened to show them.
+        head: its file.
+        corpus: tokens [n] to look up besides.
+        given: what the user has given for it.
+        window: of a text it holds at most so many tokens.
+        settings: of `open_model`.
+
+    Raises:
+        ValueError: a head for another target, or a target that was opened without it.
+    """
+    head.require_fit(
+        n_layer=int(llama_cpp.llama_model_n_layer(target.address)),
+        n_embd=int(llama_cpp.llama_model_n_embd(target.address)),
+        n_vocab=target.n_vocab,
+    )
+    if target.settings.hidden != shown_to(head):
+        raise ValueError(
+            f"the target was not opened for the head {os.path.basename(head.path)}, and does not show what that reads: "
+            "give it as draft_model where you create the Llama"
+        )
+    require_same_vocabulary_file(target.vocab, head.path)
+    model, close = open_model(head.path, name="draft", hidden=of_head(head, target.context), **settings)
+    try:
+        return ModelDraft(target, model, corpus, given=given, window=window, close=close)
+    except BaseException:
+        close()
+        raise
 
 
 class TextDraft(Draft):

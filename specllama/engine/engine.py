@@ -14,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.models import catalog
+from specllama.models.head_file import HeadFile, read_head
 from specllama.stats import Stats
 
 from .account import Account
-from .drafts import TEXT_DRAFTERS, Draft, FunctionDraft, ModelDraft, TextDraft
+from .drafts import TEXT_DRAFTERS, Draft, FunctionDraft, ModelDraft, TextDraft, open_head
 from .generation import Generation
+from .hidden import shown_to
 from .listener import SILENT, Listener
 from .model import Model, token_ids
 from .opening import open_model
@@ -112,14 +114,21 @@ class Engine:
             "n_gpu_layers": n_gpu_layers,
         }
         room = 0 if draft is None else options.most_draft_tokens
-        model, close = open_model(target, name="target", kernels=kernels, num_snapshots=room, **settings)
+        head = _head(draft)
+        model, close = open_model(
+            target, name="target", kernels=kernels, num_snapshots=room, hidden=shown_to(head), **settings
+        )
         engine = cls(model, options=options, cache_tokens=cache_tokens)
         engine._close_model = close
         try:
             model.sequence  # refuses a model that cannot generate  # noqa: B018
             if draft is not None:
                 corpus = token_ids(lookup_corpus, "lookup_corpus", model.n_vocab)
-                engine.own.exchange_draft(_draft(model, draft, corpus, {**settings, "kernels": kernels}))
+                own = {**settings, "kernels": kernels}
+                if head is None:
+                    engine.own.exchange_draft(_draft(model, draft, corpus, own))
+                else:
+                    engine.own.exchange_draft(open_head(model, head, corpus, given=draft, window=None, **own))
         except BaseException:
             engine.close()
             raise
@@ -306,9 +315,9 @@ class Engine:
             self.model.end_sequence()
             self.own.is_closing = True
             self.texts.close()
-            yield
-            if self.own.draft is not None:
+            if self.own.draft is not None:  # a head's context may have a part of the target's
                 self.own.draft.close()
+            yield
 
     def close(self) -> None:
         """Free what ``open`` has opened. Whatever is called afterwards raises ClosedError.
@@ -333,6 +342,10 @@ class Engine:
     def __exit__(self, *exception: object) -> None:
         """See ``close``."""
         self.close()
+
+
+def _head(draft: Any) -> HeadFile | None:
+    return None if draft is None or callable(draft) or draft in TEXT_DRAFTERS else read_head(catalog.resolve(draft))
 
 
 def _draft(target: Model, draft: Any, corpus: npt.NDArray[np.int32], settings: dict[str, Any]) -> Draft:

@@ -17,6 +17,8 @@ from specllama import _core
 from specllama.backend import libllama
 from specllama.backend.kernel_use import KernelUse
 
+from .hidden import Hidden
+
 Made = TypeVar("Made")
 SEQUENCE = 0
 """The seq_id of a context that has one text."""
@@ -49,7 +51,19 @@ class Settings:
     kernels: KernelUse = dataclasses.field(default_factory=lambda: KernelUse(why_not="it was opened by llama_cpp"))
     tensor_split: Sequence[float] | None = None
     lora: Lora | None = None
+    hidden: Hidden | None = None
+    """The hidden states that contexts show."""
     verbose: bool = False
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it reads hidden states of another model, and cannot do without."""
+        return self.hidden is not None and self.hidden.n_features > 0
+
+    def decoder(self, context: int, name: str, taps: _core.Taps | None, n_ctx: int = 0) -> _core.Decoder:
+        """The native side of a context that was opened so."""
+        n_features = 0 if self.hidden is None else self.hidden.n_features
+        return _core.Decoder(libllama.API, context, name, n_ctx, taps, n_features)
 
 
 class Owner(Protocol):
@@ -73,6 +87,7 @@ class Model:
         settings: how both were opened.
         name: ``"target"`` or ``"draft"``, for messages.
         owner: who else may use the context.
+        taps: what shows the context's hidden states, if it was made to show some.
 
     Attributes:
         vocab: the address of the vocabulary.
@@ -82,7 +97,14 @@ class Model:
     """
 
     def __init__(
-        self, address: int, context: int, settings: Settings, *, name: str = "target", owner: Owner | None = None
+        self,
+        address: int,
+        context: int,
+        settings: Settings,
+        *,
+        name: str = "target",
+        owner: Owner | None = None,
+        taps: _core.Taps | None = None,
     ) -> None:
         self.address = address
         self.context = context
@@ -93,6 +115,7 @@ class Model:
         self.n_ctx = int(llama_cpp.llama_n_ctx(context))
         self.is_open = True
         self._owner = owner
+        self._taps = taps
         self._sequence: _core.Sequence | None = None
         self._made: dict[object, Any] = {}
         self._making = threading.Lock()
@@ -117,7 +140,7 @@ class Model:
                     raise ValueError(
                         f"the {self.name} was opened with vocab_only=True: it has no weights, and can only tokenize"
                     )
-                self._sequence = _core.Sequence(_core.Decoder(libllama.API, self.context, self.name), SEQUENCE)
+                self._sequence = _core.Sequence(self.settings.decoder(self.context, self.name, self._taps), SEQUENCE)
             return self._sequence
 
     @property

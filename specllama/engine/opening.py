@@ -13,6 +13,7 @@ from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.models import catalog
 from specllama.models.loading import explained, one_at_a_time, quiet
 
+from .hidden import Hidden
 from .model import Model, Settings
 
 _MOST_SNAPSHOTS = 8  # each takes as much memory as the state; drafts that are longer are rolled back by a copy
@@ -36,6 +37,7 @@ def open_model(
     n_gpu_layers: int,
     kernels: str | None,
     num_snapshots: int = 0,
+    hidden: Hidden | None = None,
 ) -> tuple[Model, Callable[[], None]]:
     """A model, and what closes it.
 
@@ -48,6 +50,7 @@ def open_model(
         n_gpu_layers: how many layers are on the GPU; -1 for all.
         kernels: see `checked_kernels`.
         num_snapshots: how many tokens of a batch a recurrent model may have to forget again.
+        hidden: the hidden states that its contexts show.
 
     Raises:
         ModelNotFoundError, ValueError: no loadable model.
@@ -61,6 +64,7 @@ def open_model(
     params.n_threads = params.n_threads_batch = threads
     if hasattr(params, "n_rs_seq"):
         params.n_rs_seq = num_snapshots_of(num_snapshots, params)
+    taps = None if hidden is None else hidden.shown_by(params)
     with explained(file), loading(checked_kernels(kernels)) as use, one_at_a_time(), quiet():
         llama_cpp.llama_backend_init()
         weights = llama_cpp.llama_model_load_from_file(file.encode(), model_params)
@@ -70,8 +74,10 @@ def open_model(
         if not context:
             llama_cpp.llama_model_free(weights)
             raise ValueError("Failed to create llama_context")
-    settings = Settings(file, _metadata(weights), model_params, params, n_batch, threads, threads, use)
-    model = Model(int(weights), int(context), settings, name=name)
+    settings = Settings(
+        file, _metadata(weights), model_params, params, n_batch, threads, threads, use, hidden=hidden
+    )
+    model = Model(int(weights), int(context), settings, name=name, taps=taps)
     return model, lambda: model.close(
         lambda: llama_cpp.llama_free(context), lambda: llama_cpp.llama_model_free(weights)
     )

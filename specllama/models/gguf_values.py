@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import mmap
 import os
 import struct
@@ -15,6 +17,23 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _LENGTH = struct.Struct("<Q")
 
 
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor is in a file."""
+
+    shape: tuple[int, ...]
+    """In ggml's order: the size of a row first."""
+    kind: int
+    """Its ggml_type."""
+    offset: int
+    """In bytes."""
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
+
+
 def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
     """All pairs of the header: numbers, texts as bytes, arrays of numbers as NumPy's, of texts as lists of bytes.
 
@@ -22,9 +41,37 @@ def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
         ValueError: the header is damaged. It is not said how: `gguf_header.read_header` does that.
         OSError: the file cannot be read.
     """
+    return _read(path, lambda walk: walk.pairs())
+
+
+def read_tensors(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
+    """Where each tensor is, by its name.
+
+    Raises:
+        ValueError, OSError: see `read_values`.
+    """
+    return _read(path, lambda walk: walk.tensors())
+
+
+def stored(path: str | os.PathLike[str], tensor: StoredTensor, size: int) -> bytes:
+    """The first `size` bytes of a tensor.
+
+    Raises:
+        ValueError: the file ends before.
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        file.seek(tensor.offset)
+        found = file.read(size)
+    if len(found) < size:
+        raise ValueError(f"{path} is truncated")
+    return found
+
+
+def _read(path: str | os.PathLike[str], read: Callable[[_Walk], dict[str, Any]]) -> dict[str, Any]:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            return _Walk(data).pairs()
+            return read(_Walk(data))
         except (struct.error, EOFError, KeyError, UnicodeDecodeError, OverflowError) as error:
             raise ValueError(f"{path}: the header is damaged ({error!r})") from error
 
@@ -35,6 +82,17 @@ class _Walk:
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
         self._at = 8  # behind magic and version
+
+    def tensors(self) -> dict[str, StoredTensor]:
+        (count,) = _LENGTH.unpack_from(self._data, self._at)
+        alignment = int(self.pairs().get("general.alignment", 32))
+        found = {}
+        for _ in range(count):
+            name = self._text().decode("utf-8")
+            shape = tuple(self._number("Q") for _ in range(self._number("I")))
+            found[name] = StoredTensor(shape, self._number("I"), self._number("Q"))
+        begin = -(-self._at // max(1, alignment)) * alignment
+        return {name: dataclasses.replace(one, offset=begin + one.offset) for name, one in found.items()}
 
     def pairs(self) -> dict[str, Any]:
         self._number("Q")  # of tensors

@@ -12,9 +12,9 @@
 
 #include "bindings/result_struct.hpp"
 #include "bindings/test/parts.hpp"
+#include "drafters/drawn_token.hpp"
 #include "drafters/grammar.hpp"
 #include "drafters/lookup.hpp"
-#include "drafters/model.hpp"
 
 namespace py = pybind11;
 
@@ -72,7 +72,12 @@ void bind_pace_for_tests(py::module_ & module) {
         .def("beside", &CostModel::beside, py::arg("others"), py::arg("texts"))
         .def("known", &CostModel::known);
     py::class_<Expectation>(module, "Expectation", "What is expected of a token that could be drafted.")
-        .def_static("of_model", &model_expectation, py::arg("probability"), py::arg("before"))
+        .def_static(
+            "of_model",
+            [](double probability, std::size_t before) {
+                return drawn_expectation(Source::model, probability, before);
+            },
+            py::arg("probability"), py::arg("before"))
         .def_static("of_lookup", &lookup_expectation, py::arg("length"), py::arg("disputed"))
         .def_static("of_grammar", &grammar_expectation, py::arg("alone"));
     py::class_<Pace>(module, "Pace", "What decides how much is drafted.")

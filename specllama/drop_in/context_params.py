@@ -1,14 +1,16 @@
-"""Room for snapshots of a recurrent state, which must be asked for when the context is created."""
+"""What our Llama asks for when its context is created, and ``llama_cpp.Llama`` has no argument for."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from specllama import _core
+from specllama.engine.hidden import Hidden
 from specllama.engine.opening import num_snapshots_of
 
 
-class RoomForSnapshots:
-    """Has ``llama_cpp.Llama`` create its context with room for snapshots, where the release and the model know them.
+class ContextParams:
+    """Room for snapshots of a recurrent state, where the release and the model know them, and hidden states.
 
     Attributes:
         context_params: what ``llama_cpp.Llama`` fills in and hands to llama.cpp.
@@ -16,6 +18,10 @@ class RoomForSnapshots:
 
     _num_snapshots = 0
     """How many tokens of a batch may have to be forgotten again."""
+    _hidden: Hidden | None = None
+    """What the context is to show."""
+    _taps: _core.Taps | None = None
+    """What shows it."""
 
     @property
     def context_params(self) -> Any:
@@ -28,3 +34,4 @@ class RoomForSnapshots:
     @context_params.setter
     def context_params(self, params: Any) -> None:
         self.__dict__["_context_params"] = params
+        self._taps = None if self._hidden is None else self._hidden.shown_by(params)

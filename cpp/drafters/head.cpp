@@ -1,0 +1,189 @@
+// A head.
+#include "drafters/head.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <stdexcept>
+#include <utility>
+
+#include "drafters/drawn_token.hpp"
+#include "drafters/table.hpp"
+#include "llama/errors.hpp"
+#include "math/tempering.hpp"
+
+namespace specllama {
+
+namespace {
+
+constexpr std::size_t most_kept = 256;  // states: twice as many at most, besides those of the last batch
+
+}  // namespace
+
+void HeadDrafter::Kept::forget_from(std::size_t place) {
+    first_ = std::min(first_, place);
+    states_.resize(std::min(states_.size(), (place - first_) * size_));
+}
+
+void HeadDrafter::Kept::forget_before(std::size_t place) {
+    if (place > first_) {
+        const std::size_t count = std::min(place, end()) - first_;
+        states_.erase(states_.begin(), states_.begin() + static_cast<std::ptrdiff_t>(count * size_));
+        first_ = place;
+    }
+}
+
+// Behind a hole those before it are of no use.
+void HeadDrafter::Kept::append(std::size_t place, const float * states, std::size_t count) {
+    forget_from(place);
+    if (place > end()) {
+        states_.clear();
+        first_ = place;
+    }
+    states_.insert(states_.end(), states, states + count * size_);
+}
+
+HeadDrafter::HeadDrafter(std::shared_ptr<Sequence> sequence, std::size_t window)
+    : DrawingDrafter(Source::head), own_(std::move(sequence)), kept_(own_->decoder().n_features()) {
+    const std::size_t n_ctx = own_->decoder().n_ctx();
+    window_ = window > 0 ? std::min(window, n_ctx) : n_ctx;
+}
+
+void HeadDrafter::begin(const Task & task) { decoding_ = &task.decoding; }
+
+void HeadDrafter::observe(const DecodedBatch & batch) {
+    const auto & history = batch.history;
+    forget(batch.unchanged);
+    if (batch.states != nullptr) {
+        kept_.append(batch.first, batch.states, batch.count);
+    }
+    size_ = history.size();
+    const auto text_behind = [&history](std::size_t place) {
+        return std::vector<int32_t>(history.begin() + static_cast<std::ptrdiff_t>(std::min(place + 1, history.size())),
+                                    history.end());
+    };
+    tokens_ = text_behind(begin_);
+    num_true_ = std::min(num_true_, num_common(tokens_, own_->tokens()));
+    if (num_true_ == 0 || kept_.first() > begin_ + num_true_) {
+        restart(kept_.first());
+    }
+    if (size_ > begin_ + 1 + window_) {
+        restart(std::max(begin_, size_ - 1 - std::max<std::size_t>(1, window_ / 2)));
+    }
+    tokens_ = text_behind(begin_);
+    // The last token is decoded where a draft begins: its logits are needed.
+    own_->keep(std::min(num_true_, tokens_.empty() ? 0 : tokens_.size() - 1));
+}
+
+void HeadDrafter::restart(std::size_t begin) {
+    begin_ = begin;
+    num_true_ = 0;
+}
+
+// The text goes on otherwise behind `unchanged` tokens. What the memory holds of a token depends on the one before it,
+// too.
+void HeadDrafter::forget(std::size_t unchanged) {
+    kept_.forget_from(std::min(kept_.end(), unchanged));
+    num_true_ = std::min({num_true_, own_->tokens().size(), unchanged - std::min(unchanged, begin_ + 1)});
+    if (kept_.end() - kept_.first() > 2 * most_kept) {
+        kept_.forget_before(kept_.end() - most_kept);
+    }
+}
+
+void HeadDrafter::finish(const std::vector<int32_t> &) {
+    if (!own_->decoder().is_open()) {
+        return;
+    }
+    try {
+        const Decoder::Use in_use(own_->decoder());
+        own_->keep(num_true_);
+    } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
+        // Another target drafts with it by now, and has said what it is to hold.
+    }
+}
+
+// The last drafted token is never decoded.
+std::size_t HeadDrafter::room() const {
+    const std::size_t n_ctx = own_->decoder().n_ctx();
+    return kept_.end() + 1 < size_ || tokens_.empty() ? 0 : n_ctx + 1 - std::min(n_ctx + 1, tokens_.size());
+}
+
+std::size_t HeadDrafter::catch_up() {
+    const std::size_t held = own_->tokens().size();
+    const std::size_t ready =
+        std::min(tokens_.empty() ? 0 : tokens_.size() - 1, kept_.end() - std::min(kept_.end(), begin_));
+    const std::size_t left = ready - std::min(ready, held);
+    const std::size_t count = std::min(left, decoding_->chunk(own_->decoder()));
+    if (count > 0) {
+        decode_text(count, false);
+    }
+    return left - count;
+}
+
+void HeadDrafter::probe() {
+    for (int i = 0; i < 2 && kept_.end() > begin_ + own_->tokens().size() && missing() > 1; ++i) {
+        decode_text(1, false);
+    }
+}
+
+std::optional<DraftToken> HeadDrafter::draw(const DraftRequest & request, std::size_t before,
+                                            const Proposal & proposal) {
+    assert(size_ == request.history.size());
+    while (missing() > n_batch()) {
+        decode_text(n_batch(), false);
+    }
+    if (missing() > 0) {
+        decode_text(missing(), true);
+    }
+    while (own_->tokens().size() < num_tokens() + proposal.tokens.size()) {
+        decode_drafted(proposal.tokens[own_->tokens().size() - num_tokens()]);
+    }
+    const std::size_t n = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
+    try {
+        return drawn_token(request, proposal, source(), before, own_->logits(row_), n, nullptr);
+    } catch (const NoTokenLeft &) {  // the text goes on with a token that the head does not have
+        return std::nullopt;
+    }
+}
+
+// The next tokens of the text, with the target's states.
+void HeadDrafter::decode_text(std::size_t count, bool draws) {
+    const std::size_t held = own_->tokens().size();
+    Sequence::Addition addition{own_.get(), tokens_.data() + held, count, draws ? count - 1 : count};
+    addition.features = kept_.at(begin_ + held);
+    addition.keeps_states = draws;
+    decode(addition);
+    num_true_ = held + count;
+}
+
+// A token of the proposal, with the head's own state of the one before it.
+void HeadDrafter::decode_drafted(int32_t token) {
+    const std::vector<float> state = std::move(own_state_);
+    Sequence::Addition addition{own_.get(), &token, 1, 0};
+    addition.states = state.data();
+    addition.keeps_states = true;
+    decode(addition);
+}
+
+void HeadDrafter::decode(const Sequence::Addition & addition) {
+    const double before = own_->decode_seconds();
+    decoding_->decode(addition);
+    if (costs_ != nullptr) {
+        costs_->observe(addition.count, own_->decode_seconds() - before);
+    }
+    row_ = addition.count - 1;
+    own_state_.clear();
+    if (addition.keeps_states) {
+        own_->copy_states(row_, 1, own_state_);
+    }
+}
+
+DrafterPriors head_priors() { return drawn_priors(); }
+
+std::unique_ptr<Drafter> make_head(const DrafterParts & parts) {
+    if (!parts.model || !parts.model->decoder().is_head()) {
+        throw std::invalid_argument("the drafter 'head' needs a head");
+    }
+    return std::make_unique<HeadDrafter>(parts.model, parts.window);
+}
+
+}  // namespace specllama

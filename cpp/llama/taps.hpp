@@ -1,0 +1,56 @@
+// What llama.cpp computes on the way to the logits: the values of some tensors of its graph, by their names.
+//
+// llama.cpp asks a callback of the context about each tensor (`cb_eval` of llama_context_params), whatever the model's
+// architecture is.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+struct ggml_tensor;
+
+namespace specllama {
+
+class Taps {
+public:
+    // ggml's functions.
+    struct Functions {
+        const char * (*name)(const ggml_tensor *);
+        std::size_t (*num_bytes)(const ggml_tensor *);
+        void (*get)(const ggml_tensor *, void *, std::size_t offset, std::size_t size);
+    };
+
+    // `names`: of tensors of floats.
+    Taps(const Functions & functions, std::vector<std::string> names);
+    Taps(const Taps &) = delete;
+    Taps & operator=(const Taps &) = delete;
+
+    std::size_t size() const { return names_.size(); }
+
+    // What is computed within the life of this object is kept, until another one is made.
+    class Reading {
+    public:
+        explicit Reading(Taps & taps);
+        ~Reading() { taps_.reads_ = false; }
+        Reading(const Reading &) = delete;
+        Reading & operator=(const Reading &) = delete;
+
+    private:
+        Taps & taps_;
+    };
+
+    // Of tensor number i, the rows of all parts of a batch one after the other.
+    const std::vector<float> & values(std::size_t i) const { return values_[i]; }
+
+    // The callback: `self` is a Taps.
+    static bool on_tensor(ggml_tensor * tensor, bool asks, void * self);
+
+private:
+    const Functions functions_;
+    const std::vector<std::string> names_;
+    bool reads_ = false;
+    std::vector<std::vector<float>> values_;
+};
+
+}  // namespace specllama

@@ -1,0 +1,102 @@
+"""Heads: files with one layer that reads hidden states of a target, and is no model by itself (EAGLE-3)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import numpy as np
+
+from .gguf_values import read_tensors, read_values, stored
+
+_OTHERS = {b"dflash": "DFlash", b"gemma4-assistant": "Gemma 4's assistant"}
+_LAYERS = 3
+_I64 = 27  # GGML_TYPE_I64
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadFile:
+    """An EAGLE-3 head in a file.
+
+    Attributes:
+        path: the file.
+        layers: of the target, numbered from 0: what enters them is what the head reads.
+        hidden_size: numbers in each of these states.
+        embedding_length: numbers in a state of its own.
+        own: whether it has token embeddings, and an output matrix: else it uses the target's.
+    """
+
+    path: str
+    layers: tuple[int, ...]
+    hidden_size: int
+    embedding_length: int
+    own: tuple[bool, bool]
+
+    def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
+        """Refuse a head for another target: llama.cpp would end the process, or take whatever lies in memory.
+
+        Raises:
+            ValueError: what does not fit.
+        """
+        whose = f"the head {os.path.basename(self.path)} is for another target"
+        if self.hidden_size != n_embd:
+            raise ValueError(f"{whose}: it reads states of {self.hidden_size} numbers, and this one's have {n_embd}")
+        if not all(0 < layer < n_layer for layer in self.layers):
+            raise ValueError(
+                f"{whose}: it reads what enters the layers {', '.join(map(str, self.layers))}, and of this one that "
+                f"can be had of the layers 1 to {n_layer - 1}"
+            )
+        if self.embedding_length != n_embd and not all(self.own):
+            raise ValueError(
+                f"{whose}: it uses the target's token embeddings or output matrix, which are for states of {n_embd} "
+                f"numbers, and its own have {self.embedding_length}"
+            )
+        self._require_tokens(n_vocab)
+
+    def _require_tokens(self, n_vocab: int) -> None:
+        tensors = read_tensors(self.path)
+        if "token_embd.weight" in tensors and tensors["token_embd.weight"].shape[-1] < n_vocab:
+            raise ValueError(
+                f"the head {os.path.basename(self.path)} has embeddings of "
+                f"{tensors['token_embd.weight'].shape[-1]} tokens, and the target has {n_vocab}"
+            )
+        if "d2t" not in tensors:
+            return
+        if tensors["d2t"].kind != _I64:
+            raise ValueError(f"the head {os.path.basename(self.path)} is damaged: d2t must be of 64-bit integers")
+        ids = np.frombuffer(stored(self.path, tensors["d2t"], 8 * tensors["d2t"].size), "<i8")
+        if ids.size and not 0 <= ids.min() <= ids.max() < n_vocab:
+            raise ValueError(
+                f"the head {os.path.basename(self.path)} says tokens from {ids.min()} to {ids.max()}, and the target "
+                f"has 0 to {n_vocab - 1}: its d2t must have the target's numbers"
+            )
+
+
+def read_head(path: str | os.PathLike[str]) -> HeadFile | None:
+    """What a file says of the head in it; None if it is none, or no whole GGUF file: who loads it says that.
+
+    Raises:
+        ValueError: a head of another kind, or one that does not say what it reads.
+    """
+    path = os.fspath(path)
+    try:
+        values, tensors = read_values(path), read_tensors(path)
+    except (ValueError, OSError):
+        return None
+    architecture = values.get("general.architecture")
+    if architecture in _OTHERS:
+        raise ValueError(
+            f"{path} is a head of the kind {_OTHERS[architecture]}: of heads, those of EAGLE-3 are supported"
+        )
+    if architecture != b"eagle3":
+        return None
+    layers = np.asarray(values.get("eagle3.target_layers", []))
+    if layers.shape != (_LAYERS,) or layers.dtype.kind not in "iu":
+        raise ValueError(f"{path} is a head that must name {_LAYERS} layers of its target (eagle3.target_layers)")
+    return HeadFile(
+        path=path,
+        layers=tuple(int(layer) for layer in layers),
+        hidden_size=int(values.get("eagle3.target_hidden_size", 0)),
+        embedding_length=int(values.get("eagle3.embedding_length", 0)),
+        own=("token_embd.weight" in tensors, "output.weight" in tensors),
+    )
