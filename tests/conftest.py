@@ -19,6 +19,7 @@ import platformdirs
 import pytest
 import tiny_models as tiny
 from fake_hub import Hub, serving_hub
+from heads import fitted_head
 from needed import MODELS, missing
 
 if TYPE_CHECKING:
@@ -128,6 +129,10 @@ class TinyFiles:
     letters_good: Path
     letters_bad: Path
     letters_adversarial: Path
+    deep: Path
+    deep_head: Path
+    letters_deep: Path
+    letters_head: Path
     sliding: Path
     sliding_draft: Path
     recurrent: Path
@@ -171,6 +176,9 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
     small: dict[str, Any] = {"n_embd": 16, "n_ff": 16, "n_layer": 1, "sharpness": 1.5, "flat_bias": True}
     letter_weights = tiny.llama_weights(letters, seed=1, **small)
 
+    deep = tiny.llama_weights(words, seed=1, n_layer=4)
+    letters_deep = tiny.llama_weights(letters, seed=1, **{**small, "n_layer": 4})
+
     def llama(name: str, vocabulary: tiny.Vocabulary, tensors: tiny.Weights) -> Path:
         return tiny.write_llama(folder / f"{name}.gguf", vocabulary, tensors)
 
@@ -198,6 +206,12 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
         letters_good=llama("letters_good", letters, tiny.noisy(letter_weights, 0.15, seed=2)),
         letters_bad=llama("letters_bad", letters, tiny.llama_weights(letters, seed=3, **small)),
         letters_adversarial=llama("letters_adversarial", letters, tiny.adversarial(letter_weights)),
+        deep=llama("deep", words, deep),
+        deep_head=tiny.write_head(folder / "deep_head.gguf", words, fitted_head(words, deep, n_embd=64, first=259)),
+        letters_deep=llama("letters_deep", letters, letters_deep),
+        letters_head=tiny.write_head(
+            folder / "letters_head.gguf", letters, fitted_head(letters, letters_deep, n_embd=32), n_target=16
+        ),
         sliding=tiny.write_sliding_window(folder / "sliding.gguf", words, seed=1),
         sliding_draft=tiny.write_sliding_window(folder / "sliding_draft.gguf", words, seed=2),
         recurrent=tiny.write_recurrent(folder / "recurrent.gguf", words, seed=1),
@@ -259,17 +273,28 @@ def make_base(tiny_files: TinyFiles) -> Iterator[MakeBase]:
         llm.close()
 
 
-@pytest.fixture(scope="module")
-def scorer(tiny_files: TinyFiles) -> Iterator[Scorer]:
-    """Of the model of letters, after the prompt of the statistics."""
+@contextlib.contextmanager
+def _scoring(path: Path) -> Iterator[Scorer]:
     import llama_cpp
     from test_engine_statistics import PROMPT, Scorer
 
-    llm = llama_cpp.Llama(
-        str(tiny_files.letters), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False, logits_all=True
-    )
+    llm = llama_cpp.Llama(str(path), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False, logits_all=True)
     yield Scorer(llm, PROMPT)
     llm.close()
+
+
+@pytest.fixture(scope="module")
+def scorer(tiny_files: TinyFiles) -> Iterator[Scorer]:
+    """Of the model of letters, after the prompt of the statistics."""
+    with _scoring(tiny_files.letters) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def deep_scorer(tiny_files: TinyFiles) -> Iterator[Scorer]:
+    """The same of the one with four layers."""
+    with _scoring(tiny_files.letters_deep) as found:
+        yield found
 
 
 @pytest.fixture

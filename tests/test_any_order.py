@@ -28,7 +28,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:the draft .* is larger than the target"),
 ]
 
-DRAFTS = {"target": "good", "sliding": "sliding_draft", "recurrent": "recurrent_good", "hybrid": "hybrid_good"}
+DRAFTS = {
+    "target": "good",
+    "sliding": "sliding_draft",
+    "recurrent": "recurrent_good",
+    "hybrid": "hybrid_good",
+    "deep": "deep_head",
+}
 LONGEST = 350
 
 

@@ -17,6 +17,7 @@ from test_draft_window import LONG
 from test_engine_statistics import PROMPT as LETTERS
 from test_engine_statistics import VOCAB, Scorer, assert_drafted_sequences_are_the_targets
 from test_scheduler import prompts
+from transcribed import forward
 
 import specllama
 from specllama import _core
@@ -28,43 +29,6 @@ if TYPE_CHECKING:
 
 MASK = 2
 GAMMA = 4
-Array = np.ndarray[Any, np.dtype[np.float64]]
-
-
-def forward(weights: tiny.Weights, tokens: list[int]) -> Array:
-    """The logits behind each token, of a model of `tiny.llama_weights`."""
-    w = {name: matrix.astype(np.float64) for name, matrix in weights.items()}
-    x = w["token_embd.weight"][tokens]
-    size = x.shape[1] // 4
-    angles = np.arange(len(tokens))[:, None] * 10000.0 ** (-np.arange(0, size, 2) / size)
-    future = np.triu(np.full((len(tokens), len(tokens)), -np.inf), 1)
-
-    def normed(x: Array, name: str) -> Array:
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * w[name]
-
-    def heads(x: Array, matrix: Array, *, turned: bool) -> Array:
-        """[head, token, size], four of them."""
-        all_heads = (x @ matrix.T).reshape(len(x), -1, size).transpose(1, 0, 2)
-        if turned:
-            even, odd = all_heads[..., ::2], all_heads[..., 1::2]
-            turns = (even * np.cos(angles) - odd * np.sin(angles), even * np.sin(angles) + odd * np.cos(angles))
-            all_heads = np.stack(turns, -1).reshape(all_heads.shape)
-        return all_heads.repeat(4 // len(all_heads), 0)
-
-    for i in range(sum(name.endswith("attn_norm.weight") for name in w)):
-        y = normed(x, f"blk.{i}.attn_norm.weight")
-        q, k = (heads(y, w[f"blk.{i}.attn_{name}.weight"], turned=True) for name in "qk")
-        scores = q @ k.transpose(0, 2, 1) / np.sqrt(size) + future
-        shares = np.exp(scores - scores.max(-1, keepdims=True))
-        shares /= shares.sum(-1, keepdims=True)
-        seen = shares @ heads(y, w[f"blk.{i}.attn_v.weight"], turned=False)
-        x = x + seen.transpose(1, 0, 2).reshape(x.shape) @ w[f"blk.{i}.attn_output.weight"].T
-        y = normed(x, f"blk.{i}.ffn_norm.weight")
-        gate = y @ w[f"blk.{i}.ffn_gate.weight"].T
-        up = y @ w[f"blk.{i}.ffn_up.weight"].T
-        x = x + (gate / (1.0 + np.exp(-gate)) * up) @ w[f"blk.{i}.ffn_down.weight"].T
-    result: Array = normed(x, "output_norm.weight") @ w["output.weight"].T
-    return result
 
 
 def drafted_as_published(weights: tiny.Weights, text: list[int], count: int, mask: int) -> list[int]:
@@ -72,7 +36,7 @@ def drafted_as_published(weights: tiny.Weights, text: list[int], count: int, mas
 
     The published code keeps the cache of the text and drops the masks': here nothing is kept from call to call.
     """
-    rows = forward(weights, [*text, *[mask] * (count - 1)])[-count:]
+    rows = forward(weights, [*text, *[mask] * (count - 1)])[0][-count:]
     return [int(token) for token in rows.argmax(-1)]
 
 

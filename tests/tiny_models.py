@@ -348,9 +348,13 @@ def write_head(
     *,
     layers: Sequence[int] = HEAD_LAYERS,
     tokens: Sequence[int] | None = None,
+    n_target: int = 32,
     arch: str = "eagle3",
 ) -> Path:
-    """Write an EAGLE-3 head. With `tokens` it says these alone: row i of its output matrix is token i of them."""
+    """Write an EAGLE-3 head for a target of states of `n_target`.
+
+    With `tokens` it says these alone: row i of its output matrix is token i of them.
+    """
     n_embd = weights["output_norm.weight"].shape[0]
     writer = _open(path, arch, vocabulary, n_embd, 1, weights["blk.0.ffn_gate.weight"].shape[0])
     writer.add_head_count(4)
@@ -359,7 +363,7 @@ def write_head(
     writer.add_rope_dimension_count(n_embd // 4)
     writer.add_vocab_size(len(vocabulary))
     writer.add_array(f"{arch}.target_layers", list(layers))
-    writer.add_uint32(f"{arch}.target_hidden_size", weights["fc.weight"].shape[1] // 3)
+    writer.add_uint32(f"{arch}.target_hidden_size", n_target)
     if tokens is not None:
         writer.add_tensor("d2t", np.array(tokens, np.int64))
     _finish(writer, weights)

@@ -22,20 +22,27 @@ bool Taps::on_tensor(ggml_tensor * tensor, bool asks, void * self) {
     if (!taps.reads_) {
         return !asks;
     }
-    const auto found = std::find(taps.names_.begin(), taps.names_.end(), taps.functions_.name(tensor));
-    if (asks || found == taps.names_.end()) {
-        return found != taps.names_.end() || !asks;
+    const char * name = taps.functions_.name(tensor);
+    if (asks) {
+        return std::find(taps.names_.begin(), taps.names_.end(), name) != taps.names_.end();
     }
     try {
-        std::vector<float> & values = taps.values_[static_cast<std::size_t>(found - taps.names_.begin())];
-        const std::size_t before = values.size();
-        const std::size_t bytes = taps.functions_.num_bytes(tensor);
-        values.resize(before + bytes / sizeof(float));
-        taps.functions_.get(tensor, values.data() + before, 0, bytes);
+        for (std::size_t i = 0; i < taps.names_.size(); ++i) {
+            if (taps.names_[i] == name) {
+                taps.append(taps.values_[i], tensor);
+            }
+        }
     } catch (const std::bad_alloc &) {
         return false;  // the decode ends
     }
     return true;
+}
+
+void Taps::append(std::vector<float> & values, const ggml_tensor * tensor) const {
+    const std::size_t before = values.size();
+    const std::size_t bytes = functions_.num_bytes(tensor);
+    values.resize(before + bytes / sizeof(float));
+    functions_.get(tensor, values.data() + before, 0, bytes);
 }
 
 }  // namespace specllama

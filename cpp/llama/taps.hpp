@@ -47,6 +47,8 @@ public:
     static bool on_tensor(ggml_tensor * tensor, bool asks, void * self);
 
 private:
+    void append(std::vector<float> & values, const ggml_tensor * tensor) const;
+
     const Functions functions_;
     const std::vector<std::string> names_;
     bool reads_ = false;

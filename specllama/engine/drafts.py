@@ -127,7 +127,8 @@ class ModelDraft(Draft):
         self._vocabulary = DraftVocabulary(target, self.sequence.decoder, None if self._is_head else vocabulary)
         self._window = window
         self._mask = _checked_mask(mask, self.sequence.decoder)
-        _warn_if_larger(target, model)
+        if not self._is_head:
+            _warn_if_larger(target, model)
 
     @property
     def label(self) -> str:
@@ -175,6 +176,7 @@ class ModelDraft(Draft):
         """See the base class."""
         if self._close is not None:
             self._close()
+            self._close = None
 
 
 def open_head(

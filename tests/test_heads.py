@@ -1,0 +1,291 @@
+"""Heads, which read hidden states of the target: fed as their authors feed them, and texts stay the target's.
+
+No trained one is small enough for a test. Random weights say something of any state, and that is compared.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+import pytest
+import tiny_models as tiny
+from engine import Engine, api
+from exact import EXACT_CACHE
+from fresh import RULES, text_of
+from heads import fitted_head
+from test_engine_statistics import VOCAB, Scorer, assert_drafted_sequences_are_the_targets
+from test_scheduler import prompts
+from transcribed import drafted_by_head
+
+import specllama
+from specllama import _core
+from specllama.drop_in.context_params import ContextParams
+from specllama.engine.hidden import Hidden, of_head, shown_to
+from specllama.models.head_file import read_head
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import MakeLlama, TinyFiles
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(llama_cpp.llama_context_default_params(), "ctx_other"), reason="this llama-cpp-python has no heads"
+)
+
+GAMMA = 4
+LONG = "the cat sat on the dog and " * 8
+LETTERS: dict[str, Any] = {"n_embd": 16, "n_ff": 16, "n_layer": 4, "sharpness": 1.5, "flat_bias": True}
+
+
+class Headed(Engine):
+    """A loop whose head is alone."""
+
+    def __init__(self, target: Path, head: Path) -> None:
+        file = read_head(head)
+        assert file is not None
+        hidden = shown_to(file)
+        assert hidden is not None
+        self.target_llama, self.target = self._opened(target, hidden, "target")
+        address = ctypes.cast(self.target_llama.ctx, ctypes.c_void_p).value
+        assert address is not None
+        self.draft_llama, self.draft = self._opened(head, of_head(file, address), "draft")
+        self.speculator = _core.Speculator(self.target, ["head"], draft=self.draft)
+        self.rounds = []
+
+    @staticmethod
+    def _opened(path: Path, hidden: Hidden, name: str) -> tuple[Any, _core.Sequence]:
+        kind: Any = type("Shown", (ContextParams, llama_cpp.Llama), {"_hidden": hidden})
+        llama = kind(str(path), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False, **EXACT_CACHE)
+        address = ctypes.cast(llama.ctx, ctypes.c_void_p).value
+        assert address is not None
+        return llama, _core.Sequence(_core.Decoder(api(), address, name, 0, llama._taps, hidden.n_features), 0)
+
+
+def rounds(engine: Engine) -> list[tuple[int, list[int]]]:
+    """What is accepted, and emitted, behind forty prompts, of which many begin alike."""
+    chance = np.random.default_rng(3)
+    found = []
+    for _ in range(40):
+        prompt = [1, *chance.integers(3, VOCAB, chance.integers(1, 12)).tolist()]
+        engine.begin(prompt, gamma=GAMMA, temperature=0.0)
+        for _ in range(4):
+            engine.step()
+            found.append((engine.rounds[-1].num_accepted, engine.rounds[-1].tokens))
+    return found
+
+
+def test_it_is_fed_as_published(tiny_files: TinyFiles) -> None:
+    """Tokens, states and positions, also behind rejections: the same tokens are accepted as of the transcription's."""
+    letters = tiny.letter_vocabulary(VOCAB)
+    target = tiny.llama_weights(letters, 1, **LETTERS)
+    head = fitted_head(letters, target, n_embd=32)
+
+    def transcribed(layers: tuple[int, ...]) -> list[tuple[int, list[int]]]:
+        def draft(history: Any, count: int) -> tuple[list[int], list[_core.Distribution]]:
+            tokens = drafted_by_head(head, target, [int(token) for token in history], count, layers)
+            return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
+
+        oracle = Engine(tiny_files.letters_deep)
+        oracle.speculator = _core.Speculator(oracle.target, ["function"], function=draft)
+        found = rounds(oracle)
+        oracle.close()
+        return found
+
+    engine = Headed(tiny_files.letters_deep, tiny_files.letters_head)
+    found = rounds(engine)
+    engine.close()
+    assert found == transcribed(tiny.HEAD_LAYERS)
+    assert found != transcribed((1, 3, 2))
+    assert {accepted for accepted, _ in found} >= {0, 1, 2}
+
+
+def test_what_is_decoded(tiny_files: TinyFiles) -> None:
+    """A round decodes the last one's tokens with the target's states, and all but the last drafted one."""
+    engine = Headed(tiny_files.letters_deep, tiny_files.letters_head)
+    assert engine.draft is not None
+    engine.begin([1, 3, 4, 5], gamma=GAMMA)
+    decoded, added = engine.speculator.counters.num_draft_tokens_decoded, 1
+    assert decoded == 2  # [3, 4], each with the state of the token before it; 5 is decoded where a draft begins
+    for _ in range(30):
+        before = engine.history()
+        emitted = len(engine.step())
+        now = engine.speculator.counters.num_draft_tokens_decoded
+        assert now - decoded == added + engine.rounds[-1].num_drafted - 1
+        assert engine.draft.tokens().tolist()[: len(before) - 1] == before[1:]
+        decoded, added = now, emitted
+    engine.close()
+
+
+def test_behind_what_the_memory_holds(tiny_files: TinyFiles) -> None:
+    """Of that there are no states: one round is plain, and then the head reads on from there."""
+    engine = Headed(tiny_files.letters_deep, tiny_files.letters_head)
+    plain = Engine(tiny_files.letters_deep)
+    text = plain.generate([1, 3, 4, 5], 30, gamma=0, temperature=0.0)
+    engine.begin([1, 3, 4, 5, *text], gamma=0, temperature=0.0)
+    engine.begin([1, 3, 4, 5, *text], gamma=GAMMA, temperature=0.0)
+    assert engine.take(30) == plain.generate([1, 3, 4, 5, *text], 30, gamma=0, temperature=0.0)
+    assert [done.num_drafted for done in engine.rounds[:3]] == [0, GAMMA, GAMMA]
+    engine.close()
+    plain.close()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("chain", ["T=1", "default", "penalties and bias"])
+def test_sequences_have_the_distribution_of_the_target(
+    tiny_files: TinyFiles, deep_scorer: Scorer, chain: str, rule: str
+) -> None:
+    engine = Headed(tiny_files.letters_deep, tiny_files.letters_head)
+    assert_drafted_sequences_are_the_targets(engine, deep_scorer, chain, rule)
+    engine.close()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("window", [None, 6])
+def test_greedy_and_seeded_texts_are_those_of_plain_decoding(
+    make_llama: MakeLlama, tiny_files: TinyFiles, window: int | None, rule: str
+) -> None:
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(tiny_files.deep, tiny_files.deep_head, draft_window=window, verify=rule, **EXACT_CACHE)
+    sampled: list[dict[str, Any]] = [{"temperature": 0.0}]
+    if rule == "coupled":
+        sampled += [{"temperature": 0.9}, {"temperature": 1.3, "top_k": 0, "repeat_penalty": 1.3}]
+    for settings, gamma in itertools.product(sampled, (1, 5, 20, "auto")):
+        llm.num_draft_tokens = gamma
+        for prompt in (LONG, "a dog", LONG + " no fox"):
+            assert text_of(llm, prompt, **settings) == text_of(plain, prompt, verify="coupled", **settings)
+            assert llm.stats.fallback_reason is None
+    assert llm.total_stats.per_drafter["head"].num_accepted_tokens > 0
+
+
+def test_a_head_that_says_some_tokens(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
+    """Its q knows no others; where a grammar leaves none of them it drafts nothing."""
+    words = tiny.word_vocabulary()
+    said = [token for token in range(259, len(words)) if token % 3 == 0]
+    weights = fitted_head(words, tiny.llama_weights(words, seed=1, n_layer=4), n_embd=64, first=259)
+    weights["output.weight"] = weights["output.weight"][said]
+    head = tiny.write_head(tmp_path / "some.gguf", words, weights, tokens=said)
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(tiny_files.deep, head, **EXACT_CACHE)
+    never = llama_cpp.LlamaGrammar.from_string('root ::= "zz" [0-9]*', verbose=False)
+    for settings in ({"temperature": 0.0}, {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}):
+        for more in ({}, {"grammar": never}):
+            assert text_of(llm, LONG, **settings, **more) == text_of(plain, LONG, **settings, **more)
+            assert llm.stats.fallback_reason is None
+    assert llm.total_stats.per_drafter["head"].num_accepted_tokens > 0
+
+
+@pytest.mark.parametrize("kind", ["sliding", "hybrid", "recurrent"])
+def test_other_targets(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
+    words = tiny.word_vocabulary()
+    weights = tiny.head_weights(words, 5, n_target=32, n_embd=24)
+    head = tiny.write_head(tmp_path / "head.gguf", words, weights, layers=[1, 1, 1])
+    path = getattr(tiny_files, kind)
+    plain, llm = make_llama(path, num_draft_tokens=0, **EXACT_CACHE), make_llama(path, head, **EXACT_CACHE)
+    for prompt in (LONG, "a dog", LONG + " no fox"):
+        assert text_of(llm, prompt, temperature=0.9) == text_of(plain, prompt, temperature=0.9)
+        assert llm.stats.fallback_reason is None
+        assert llm.stats.per_drafter["head"].num_draft_tokens > 0
+
+
+def test_what_it_lacks_is_the_targets(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
+    """Without token embeddings and an output matrix of its own."""
+    words = tiny.word_vocabulary()
+    weights = tiny.head_weights(words, 5, n_target=32, n_embd=32)
+    target = tiny.llama_weights(words, seed=1, n_layer=4)
+    whole = tiny.write_head(
+        tmp_path / "whole.gguf",
+        words,
+        {**weights, **{name: target[name] for name in ("token_embd.weight", "output.weight")}},
+    )
+    for name in ("token_embd.weight", "output.weight"):
+        del weights[name]
+    part = tiny.write_head(tmp_path / "part.gguf", words, weights)
+    texts = []
+    for head in (whole, part):
+        llm = make_llama(tiny_files.deep, head, **EXACT_CACHE)
+        texts.append((text_of(llm, LONG), llm.stats.num_accepted_tokens, llm.stats.num_draft_tokens))
+    assert texts[0] == texts[1]
+
+
+def test_several_texts(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """Each alone; some of them give way to others where the cache is full."""
+    given = prompts(14, shared=40)
+    sampled: dict[str, Any] = {"max_tokens": 50, "temperature": 0.9, "seed": 3}
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    expected = [found.text for found in plain.create_completions(given, **sampled)]
+    for cache_tokens in (None, 512):
+        llm = make_llama(
+            tiny_files.deep, tiny_files.deep_head, max_parallel=6, cache_tokens=cache_tokens, **EXACT_CACHE
+        )
+        assert [found.text for found in llm.create_completions(given, **sampled)] == expected
+        stats = llm.total_stats
+        assert stats.per_drafter["head"].num_accepted_tokens > 0
+        assert stats.fallback_reason is None
+
+
+def test_an_engine_of_ones_own(tiny_files: TinyFiles) -> None:
+    with specllama.Engine.open(
+        tiny_files.deep, tiny_files.deep_head, n_ctx=256, n_threads=1, num_draft_tokens=4
+    ) as engine:
+        tokens = engine.tokenize("the cat sat on")
+        found = [*engine.generate(tokens, max_tokens=30, temperature=0.0)]
+        plain = [*engine.generate(tokens, max_tokens=30, temperature=0.0, num_draft_tokens=0)]
+        assert found == plain
+        assert engine.total_stats.per_drafter["head"].num_draft_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (
+            {"layers": [0, 1, 2]},
+            "reads what enters the layers 0, 1, 2, and of this one that can be had of the layers 1",
+        ),
+        ({"layers": [1, 2, 4]}, "of the layers 1 to 3"),
+        ({"layers": [1, 2]}, "must name 3 layers"),
+        ({"n_target": 48}, "reads states of 48 numbers, and this one's have 32"),
+        ({"tokens": [3, 10**6]}, "says tokens from 3 to 1000000"),
+        ({"tokens": [-1, 3]}, "says tokens from -1 to 3"),
+        ({"without": "fc.weight"}, "not found"),
+        ({"without": "blk.0.attn_q.weight"}, "not found"),
+        ({"without": "output.weight"}, "token embeddings or output matrix"),
+        ({"arch": "dflash"}, "head of the kind DFlash"),
+        ({"vocabulary": "other"}, "another vocabulary"),
+    ],
+    ids=str,
+)
+def test_a_head_that_does_not_fit(tiny_files: TinyFiles, tmp_path: Path, change: dict[str, Any], match: str) -> None:
+    words = tiny.word_vocabulary()
+    said = words.with_token(280, "zebra") if change.pop("vocabulary", None) else words
+    n_target = change.pop("n_target", 32)
+    weights = tiny.head_weights(words, 5, n_target=n_target, n_embd=24)
+    without = change.pop("without", None)
+    if "tokens" in change:
+        weights["output.weight"] = weights["output.weight"][: len(change["tokens"])]
+    kept = {name: matrix for name, matrix in weights.items() if name != without}
+    head = tiny.write_head(tmp_path / "head.gguf", said, kept, n_target=n_target, **change)
+    with pytest.raises(ValueError, match=match):
+        specllama.Llama(str(tiny_files.deep), draft_model=str(head), n_ctx=64, verbose=False)
+
+
+def test_a_target_that_was_opened_without_it(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(tiny_files.deep)
+    with pytest.raises(ValueError, match=r"was not opened for the head deep_head\.gguf"):
+        llm.draft_model = str(tiny_files.deep_head)
+    assert llm.draft_model is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"draft_kwargs": {"type_k": 1}}, "draft_kwargs of a head may have .*: leave type_k out"),
+        ({"draft_mask_token": 3}, "draft_mask_token is for a parallel draft model"),
+    ],
+)
+def test_arguments_of_another_draft(tiny_files: TinyFiles, arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        specllama.Llama(str(tiny_files.deep), draft_model=str(tiny_files.deep_head), verbose=False, **arguments)
