@@ -178,6 +178,7 @@ class Decoder:
         n_ctx: int = 0,
         taps: Taps | None = None,
         n_features: int = 0,
+        encodes: bool = False,
     ) -> None: ...
     @property
     def n_ctx(self) -> int: ...

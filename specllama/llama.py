@@ -35,10 +35,10 @@ from .drop_in.seeds import seed_for_generate
 from .drop_in.tokenizing import Tokenizing
 from .drop_in.view import EngineLlama, calling, exclusively, run
 from .engine.draft_vocabulary import DraftVocabularySize, checked_draft_vocabulary
-from .engine.drafts import TEXT_DRAFTERS, Draft, ModelDraft
+from .engine.drafts import MTP, TEXT_DRAFTERS, Draft, ModelDraft
 from .engine.engine import Engine
 from .engine.generation import Generation
-from .engine.hidden import shown_to
+from .engine.hidden import shown_to, shown_to_mtp
 from .engine.model import token_ids
 from .engine.options import (
     NumDraftTokens,
@@ -145,15 +145,19 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         if draft_model is None:
             refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
             refuse(lookup_corpus, "lookup_corpus", "a draft model or draft_model='lookup'")
-        if isinstance(draft_model, (str, os.PathLike)) and draft_model not in TEXT_DRAFTERS:
+        if isinstance(draft_model, (str, os.PathLike)) and draft_model not in (*TEXT_DRAFTERS, MTP):
             draft_model = catalog.resolve(draft_model)  # before the target's weights are loaded
             self._hidden = shown_to(read_head(draft_model))
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
+        if isinstance(draft_model, str) and draft_model == MTP:
+            self._hidden = shown_to_mtp(model_path)
         check_opening(model_path, kwargs)
         with explained(model_path), loading(self._kernels) as use:
             super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
+        if self._hidden is not None:
+            self._hidden.begin(self._ctx.ctx)
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked  # 0 is a seed like any other
         self.scores = np.empty((0, self._n_vocab), dtype=np.single)  # the base class's n_batch x n_vocab is not used
         self.input_ids = np.zeros(self.n_ctx(), dtype=np.intc)  # llama.cpp may have rounded n_ctx up

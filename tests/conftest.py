@@ -19,7 +19,7 @@ import platformdirs
 import pytest
 import tiny_models as tiny
 from fake_hub import Hub, serving_hub
-from heads import fitted_head
+from heads import fitted_head, fitted_mtp
 from needed import MODELS, missing
 
 if TYPE_CHECKING:
@@ -133,6 +133,8 @@ class TinyFiles:
     deep_head: Path
     letters_deep: Path
     letters_head: Path
+    mtp: Path
+    mtp_hybrid: Path
     sliding: Path
     sliding_draft: Path
     recurrent: Path
@@ -212,6 +214,8 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
         letters_head=tiny.write_head(
             folder / "letters_head.gguf", letters, fitted_head(letters, letters_deep, n_embd=32), n_target=16
         ),
+        mtp=tiny.write_mtp(folder / "mtp.gguf", words, fitted_mtp(words, 1)),
+        mtp_hybrid=tiny.write_mtp_hybrid(folder / "mtp_hybrid.gguf", words, seed=1),
         sliding=tiny.write_sliding_window(folder / "sliding.gguf", words, seed=1),
         sliding_draft=tiny.write_sliding_window(folder / "sliding_draft.gguf", words, seed=2),
         recurrent=tiny.write_recurrent(folder / "recurrent.gguf", words, seed=1),

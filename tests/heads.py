@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tiny_models as tiny
-from transcribed import encoded, forward, head_forward
+from transcribed import Eagle, Mtp, forward
 
 _RIDGE = 1e-2
+Matrix = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def fitted_head(
@@ -21,16 +24,24 @@ def fitted_head(
         seed: The weights are a function of it.
         first: The matrix is fitted to texts of tokens from here on.
     """
+    head = tiny.head_weights(vocabulary, seed, n_target=target["token_embd.weight"].shape[1], n_embd=n_embd)
+    output = _fitted(Eagle(head, tiny.HEAD_LAYERS), target, len(vocabulary), seed, first)
+    return {**head, "output.weight": output}
+
+
+def fitted_mtp(vocabulary: tiny.Vocabulary, seed: int, first: int = 259) -> tiny.Weights:
+    """A model with a layer for MTP that has random weights, but for its output matrix."""
+    model = tiny.mtp_weights(vocabulary, seed)
+    return {**model, "blk.2.nextn.shared_head_head.weight": _fitted(Mtp(model), model, len(vocabulary), seed, first)}
+
+
+def _fitted(head: Eagle | Mtp, target: tiny.Weights, n_vocab: int, seed: int, first: int) -> Matrix:
     rng = np.random.default_rng(seed)
-    n_target = target["token_embd.weight"].shape[1]
-    head = tiny.head_weights(vocabulary, seed, n_target=n_target, n_embd=n_embd)
-    states, wanted = [], []
+    multiplied, wanted = [], []
     for _ in range(8):
-        tokens = [1, *rng.integers(first, len(vocabulary), 48).tolist()]
-        logits, entering = forward(target, tokens)
-        own = head_forward(head, tokens[1:], encoded(head, entering, tiny.HEAD_LAYERS)[:-1])[1]
-        states.append(own / np.sqrt((own**2).mean(-1, keepdims=True) + 1e-5))
+        tokens = [1, *rng.integers(first, n_vocab, 48).tolist()]
+        logits, states = forward(target, tokens)
+        multiplied.append(head(tokens[1:], head.read(states)[:-1])[1])
         wanted.append(logits[1:])
-    x, y = np.concatenate(states), np.concatenate(wanted)
-    fitted = np.linalg.solve(x.T @ x + _RIDGE * len(x) * np.eye(n_embd), x.T @ y).T
-    return {**head, "output.weight": fitted.astype(np.float32)}
+    x, y = np.concatenate(multiplied), np.concatenate(wanted)
+    return np.linalg.solve(x.T @ x + _RIDGE * len(x) * np.eye(x.shape[1]), x.T @ y).T.astype(np.float32)

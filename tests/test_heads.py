@@ -5,7 +5,6 @@ No trained one is small enough for a test. Random weights say something of any s
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +12,16 @@ import llama_cpp
 import numpy as np
 import pytest
 import tiny_models as tiny
-from engine import Engine, api
+from engine import Engine
 from exact import EXACT_CACHE
 from fresh import RULES, text_of
-from heads import fitted_head
+from heads import fitted_head, fitted_mtp
 from test_engine_statistics import VOCAB, Scorer, assert_drafted_sequences_are_the_targets
 from test_scheduler import prompts
-from transcribed import drafted_by_head
+from transcribed import Eagle, Mtp, drafted_by_head
 
 import specllama
 from specllama import _core
-from specllama.drop_in.context_params import ContextParams
-from specllama.engine.hidden import Hidden, of_head, shown_to
-from specllama.models.head_file import read_head
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,28 +37,28 @@ LONG = "the cat sat on the dog and " * 8
 LETTERS: dict[str, Any] = {"n_embd": 16, "n_ff": 16, "n_layer": 4, "sharpness": 1.5, "flat_bias": True}
 
 
+PAIRS = {"deep": "deep_head", "mtp": "mtp", "mtp_hybrid": "mtp"}
+
+
+def pair(tiny_files: TinyFiles, kind: str) -> tuple[Path, Path | str]:
+    """A target, and its head."""
+    head = PAIRS[kind]
+    return getattr(tiny_files, kind), head if head == "mtp" else getattr(tiny_files, head)
+
+
 class Headed(Engine):
     """A loop whose head is alone."""
 
-    def __init__(self, target: Path, head: Path) -> None:
-        file = read_head(head)
-        assert file is not None
-        hidden = shown_to(file)
-        assert hidden is not None
-        self.target_llama, self.target = self._opened(target, hidden, "target")
-        address = ctypes.cast(self.target_llama.ctx, ctypes.c_void_p).value
-        assert address is not None
-        self.draft_llama, self.draft = self._opened(head, of_head(file, address), "draft")
+    def __init__(self, target: Path, head: Path | str) -> None:
+        settings: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **EXACT_CACHE}
+        self.llm = specllama.Llama(str(target), draft_model=str(head), **settings)
+        assert self.llm.engine.draft is not None
+        self.target, self.draft = self.llm.engine.model.sequence, self.llm.engine.draft.sequence
         self.speculator = _core.Speculator(self.target, ["head"], draft=self.draft)
         self.rounds = []
 
-    @staticmethod
-    def _opened(path: Path, hidden: Hidden, name: str) -> tuple[Any, _core.Sequence]:
-        kind: Any = type("Shown", (ContextParams, llama_cpp.Llama), {"_hidden": hidden})
-        llama = kind(str(path), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False, **EXACT_CACHE)
-        address = ctypes.cast(llama.ctx, ctypes.c_void_p).value
-        assert address is not None
-        return llama, _core.Sequence(_core.Decoder(api(), address, name, 0, llama._taps, hidden.n_features), 0)
+    def close(self) -> None:
+        self.llm.close()
 
 
 def rounds(engine: Engine) -> list[tuple[int, list[int]]]:
@@ -78,6 +74,16 @@ def rounds(engine: Engine) -> list[tuple[int, list[int]]]:
     return found
 
 
+def by_head(engine: Engine, head: Eagle | Mtp, target: tiny.Weights) -> _core.Speculator:
+    """A loop whose drafts are a transcribed head's."""
+
+    def draft(history: Any, count: int) -> tuple[list[int], list[_core.Distribution]]:
+        tokens = drafted_by_head(head, target, [int(token) for token in history], count)
+        return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
+
+    return _core.Speculator(engine.target, ["function"], function=draft)
+
+
 def test_it_is_fed_as_published(tiny_files: TinyFiles) -> None:
     """Tokens, states and positions, also behind rejections: the same tokens are accepted as of the transcription's."""
     letters = tiny.letter_vocabulary(VOCAB)
@@ -85,12 +91,8 @@ def test_it_is_fed_as_published(tiny_files: TinyFiles) -> None:
     head = fitted_head(letters, target, n_embd=32)
 
     def transcribed(layers: tuple[int, ...]) -> list[tuple[int, list[int]]]:
-        def draft(history: Any, count: int) -> tuple[list[int], list[_core.Distribution]]:
-            tokens = drafted_by_head(head, target, [int(token) for token in history], count, layers)
-            return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
-
         oracle = Engine(tiny_files.letters_deep)
-        oracle.speculator = _core.Speculator(oracle.target, ["function"], function=draft)
+        oracle.speculator = by_head(oracle, Eagle(head, layers), target)
         found = rounds(oracle)
         oracle.close()
         return found
@@ -100,6 +102,20 @@ def test_it_is_fed_as_published(tiny_files: TinyFiles) -> None:
     engine.close()
     assert found == transcribed(tiny.HEAD_LAYERS)
     assert found != transcribed((1, 3, 2))
+    assert {accepted for accepted, _ in found} >= {0, 1, 2}
+
+
+def test_mtp_is_fed_as_published(tiny_files: TinyFiles, tmp_path: Path) -> None:
+    """The same of a layer in the target's own file."""
+    letters = tiny.letter_vocabulary(VOCAB)
+    weights = fitted_mtp(letters, 2, first=3)
+    path = tiny.write_mtp(tmp_path / "mtp.gguf", letters, weights)
+    engine, oracle = Headed(path, "mtp"), Engine(path)
+    oracle.speculator = by_head(oracle, Mtp(weights), weights)
+    found, expected = rounds(engine), rounds(oracle)
+    engine.close()
+    oracle.close()
+    assert found == expected
     assert {accepted for accepted, _ in found} >= {0, 1, 2}
 
 
@@ -145,11 +161,13 @@ def test_sequences_have_the_distribution_of_the_target(
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize("kind", PAIRS)
 def test_greedy_and_seeded_texts_are_those_of_plain_decoding(
-    make_llama: MakeLlama, tiny_files: TinyFiles, window: int | None, rule: str
+    make_llama: MakeLlama, tiny_files: TinyFiles, kind: str, window: int | None, rule: str
 ) -> None:
-    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
-    llm = make_llama(tiny_files.deep, tiny_files.deep_head, draft_window=window, verify=rule, **EXACT_CACHE)
+    path, head = pair(tiny_files, kind)
+    plain = make_llama(path, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(path, head, draft_window=window, verify=rule, **EXACT_CACHE)
     sampled: list[dict[str, Any]] = [{"temperature": 0.0}]
     if rule == "coupled":
         sampled += [{"temperature": 0.9}, {"temperature": 1.3, "top_k": 0, "repeat_penalty": 1.3}]
@@ -158,7 +176,9 @@ def test_greedy_and_seeded_texts_are_those_of_plain_decoding(
         for prompt in (LONG, "a dog", LONG + " no fox"):
             assert text_of(llm, prompt, **settings) == text_of(plain, prompt, verify="coupled", **settings)
             assert llm.stats.fallback_reason is None
-    assert llm.total_stats.per_drafter["head"].num_accepted_tokens > 0
+    by_head = llm.total_stats.per_drafter["head"]
+    assert by_head.num_draft_tokens > 500
+    assert by_head.num_accepted_tokens > 0 or kind == "mtp_hybrid"  # a random one
 
 
 def test_a_head_that_says_some_tokens(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
@@ -211,16 +231,16 @@ def test_what_it_lacks_is_the_targets(make_llama: MakeLlama, tiny_files: TinyFil
     assert texts[0] == texts[1]
 
 
-def test_several_texts(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+@pytest.mark.parametrize("kind", ["deep", "mtp"])
+def test_several_texts(make_llama: MakeLlama, tiny_files: TinyFiles, kind: str) -> None:
     """Each alone; some of them give way to others where the cache is full."""
+    path, head = pair(tiny_files, kind)
     given = prompts(14, shared=40)
     sampled: dict[str, Any] = {"max_tokens": 50, "temperature": 0.9, "seed": 3}
-    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    plain = make_llama(path, num_draft_tokens=0, **EXACT_CACHE)
     expected = [found.text for found in plain.create_completions(given, **sampled)]
     for cache_tokens in (None, 512):
-        llm = make_llama(
-            tiny_files.deep, tiny_files.deep_head, max_parallel=6, cache_tokens=cache_tokens, **EXACT_CACHE
-        )
+        llm = make_llama(path, head, max_parallel=6, cache_tokens=cache_tokens, **EXACT_CACHE)
         assert [found.text for found in llm.create_completions(given, **sampled)] == expected
         stats = llm.total_stats
         assert stats.per_drafter["head"].num_accepted_tokens > 0
@@ -277,6 +297,23 @@ def test_a_target_that_was_opened_without_it(make_llama: MakeLlama, tiny_files: 
     with pytest.raises(ValueError, match=r"was not opened for the head deep_head\.gguf"):
         llm.draft_model = str(tiny_files.deep_head)
     assert llm.draft_model is None
+
+
+@pytest.mark.parametrize(
+    ("arch", "count", "without", "match"),
+    [
+        ("hy_v3", 0, "nothing", "has no MTP layers"),
+        ("hy_v3", 1, "nextn", "says that it has MTP layers, and has none"),
+        ("exaone-moe", 1, "nothing", "MTP layers of the architecture exaone-moe, which llama.cpp cannot run"),
+    ],
+)
+def test_a_model_without_mtp(tmp_path: Path, arch: str, count: int, without: str, match: str) -> None:
+    """llama.cpp would end the process."""
+    words = tiny.word_vocabulary()
+    weights = {name: matrix for name, matrix in tiny.mtp_weights(words, 1).items() if without not in name}
+    path = tiny.write_mtp(tmp_path / "model.gguf", words, weights, arch, count)
+    with pytest.raises(ValueError, match=match):
+        specllama.Llama(str(path), draft_model="mtp", n_ctx=64, verbose=False)
 
 
 @pytest.mark.parametrize(

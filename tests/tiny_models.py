@@ -370,6 +370,83 @@ def write_head(
     return path
 
 
+def mtp_weights(vocabulary: Vocabulary, seed: int, n_embd: int = 32) -> Weights:
+    """Random weights of a hy_v3 model: three layers, the last for MTP alone, with an output matrix of its own."""
+    weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_layer=3)
+    for i in range(3):
+        weights[f"blk.{i}.attn_q_norm.weight"] = np.ones(n_embd // 4, np.float32)
+        weights[f"blk.{i}.attn_k_norm.weight"] = np.ones(n_embd // 4, np.float32)
+    return {
+        **weights,
+        **_nextn(np.random.default_rng(seed), 2, n_embd),
+        "blk.2.nextn.shared_head_head.weight": weights["output.weight"],
+    }
+
+
+def _nextn(rng: np.random.Generator, layer: int, n_embd: int) -> Weights:
+    return {
+        f"blk.{layer}.nextn.eh_proj.weight": _dense(rng, n_embd, 2 * n_embd),
+        f"blk.{layer}.nextn.enorm.weight": np.ones(n_embd, np.float32),
+        f"blk.{layer}.nextn.hnorm.weight": np.ones(n_embd, np.float32),
+        f"blk.{layer}.nextn.shared_head_norm.weight": np.ones(n_embd, np.float32),
+    }
+
+
+def write_mtp(path: Path, vocabulary: Vocabulary, weights: Weights, arch: str = "hy_v3", count: int = 1) -> Path:
+    """Write a model of `mtp_weights`. It says that it has `count` layers for MTP."""
+    n_embd = weights["token_embd.weight"].shape[1]
+    n_ff = weights["blk.0.ffn_gate.weight"].shape[0]
+    writer = _open(path, arch, vocabulary, n_embd, 3, n_ff)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(n_embd // 4)
+    writer.add_expert_feed_forward_length(n_ff)
+    writer.add_uint32(f"{arch}.nextn_predict_layers", count)
+    _finish(writer, weights)
+    return path
+
+
+def write_mtp_hybrid(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
+    """Write a qwen35 model: a gated delta net (recurrent), a layer of attention, and one for MTP."""
+    n_embd, n_ff, kernel, size, groups, heads = 32, 48, 4, 8, 2, 4
+    weights = llama_weights(vocabulary, seed, n_embd=n_embd, n_layer=3)
+    rng = np.random.default_rng(seed)
+    for i in range(3):
+        weights[f"blk.{i}.post_attention_norm.weight"] = weights.pop(f"blk.{i}.ffn_norm.weight")
+        weights[f"blk.{i}.attn_q.weight"] = _dense(rng, 2 * n_embd, n_embd, 1.5)  # half of it is a gate
+        weights[f"blk.{i}.attn_q_norm.weight"] = np.ones(n_embd // 4, np.float32)
+        weights[f"blk.{i}.attn_k_norm.weight"] = np.ones(n_embd // 4, np.float32)
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "attn_q_norm", "attn_k_norm"):
+        del weights[f"blk.0.{name}.weight"]
+    weights["blk.0.attn_qkv.weight"] = _dense(rng, 2 * size * groups + size * heads, n_embd)
+    weights["blk.0.attn_gate.weight"] = _dense(rng, size * heads, n_embd)
+    weights["blk.0.ssm_conv1d.weight"] = _dense(rng, 2 * size * groups + size * heads, kernel)
+    weights["blk.0.ssm_dt.bias"] = np.zeros(heads, np.float32)
+    weights["blk.0.ssm_a"] = -np.arange(1, heads + 1, dtype=np.float32)
+    weights["blk.0.ssm_beta.weight"] = _dense(rng, heads, n_embd)
+    weights["blk.0.ssm_alpha.weight"] = _dense(rng, heads, n_embd)
+    weights["blk.0.ssm_norm.weight"] = np.ones(size, np.float32)
+    weights["blk.0.ssm_out.weight"] = _writes_residual(_dense(rng, n_embd, size * heads, 2.0))
+    writer = _open(path, "qwen35", vocabulary, n_embd, 3, n_ff)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_key_length(n_embd // 4)
+    writer.add_value_length(n_embd // 4)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(n_embd // 4)
+    writer.add_rope_dimension_sections([2, 1, 1, 0])
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_inner_size(size * heads)
+    writer.add_ssm_state_size(size)
+    writer.add_ssm_group_count(groups)
+    writer.add_ssm_time_step_rank(heads)
+    writer.add_uint32("qwen35.full_attention_interval", 2)
+    writer.add_uint32("qwen35.nextn_predict_layers", 1)
+    _finish(writer, {**weights, **_nextn(rng, 2, n_embd)})
+    return path
+
+
 def write_embedding_model(path: Path, seed: int, vocabulary: Vocabulary | None = None) -> Path:
     """Write a bert model: it has no causal attention and no output matrix, and cannot generate.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,44 +16,75 @@ HEADS = 4
 
 
 def forward(weights: tiny.Weights, tokens: Sequence[int]) -> tuple[Array, list[Array]]:
-    """The logits behind each token of a model of `tiny.llama_weights`, and what enters each layer."""
+    """The logits behind each token of a model of `tiny_models`, and what enters each layer and the output matrix."""
     w = _doubles(weights)
     x = w["token_embd.weight"][np.asarray(tokens)]
-    entering = []
-    for i in range(sum(name.endswith("attn_norm.weight") for name in w)):
-        entering.append(x)
+    states = []
+    for i in range(_num_layers(w)):
+        states.append(x)
         x = _layer(w, i, x, _normed(x, w[f"blk.{i}.attn_norm.weight"]))
-    return _normed(x, w["output_norm.weight"]) @ w["output.weight"].T, entering
+    states.append(_normed(x, w["output_norm.weight"]))
+    return states[-1] @ w["output.weight"].T, states
 
 
-def encoded(weights: tiny.Weights, entering: Sequence[Array], layers: Sequence[int]) -> Array:
-    """What a head of `tiny.head_weights` makes of the states that enter three layers of its target, token by token."""
-    features = np.concatenate([entering[layer] for layer in layers], -1)
-    rows: Array = features @ _doubles(weights)["fc.weight"].T
-    return rows
+def _num_layers(w: Mapping[str, Array]) -> int:
+    """Those for MTP come behind the others."""
+    return sum(name.endswith("attn_norm.weight") for name in w) - sum(name.endswith("eh_proj.weight") for name in w)
 
 
-def head_forward(weights: tiny.Weights, tokens: Sequence[int], states: Array) -> tuple[Array, Array]:
-    """EAGLE-3 (arXiv 2503.01840, `cnets.py`): logits behind each token, each with the state of the token before it.
+class Eagle:
+    """EAGLE-3 (arXiv 2503.01840, `cnets.py`): a head of `tiny.head_weights`."""
 
-    Returns:
-        The logits, and the head's own states: what the next drafted tokens get.
-    """
-    w = _doubles(weights)
-    embedded = _normed(w["token_embd.weight"][np.asarray(tokens)], w["blk.0.attn_norm.weight"])
-    both = np.concatenate([embedded, _normed(states, w["blk.0.attn_norm_2.weight"])], -1)
-    own = _layer(w, 0, states, both)
-    return _normed(own, w["output_norm.weight"]) @ w["output.weight"].T, own
+    def __init__(self, weights: tiny.Weights, layers: Sequence[int]) -> None:
+        self._w = _doubles(weights)
+        self._layers = layers
+
+    def read(self, states: list[Array]) -> Array:
+        """What it makes of the target's states, token by token."""
+        rows: Array = np.concatenate([states[layer] for layer in self._layers], -1) @ self._w["fc.weight"].T
+        return rows
+
+    def __call__(self, tokens: Sequence[int], states: Array) -> tuple[Array, Array, Array]:
+        """Behind each token, which comes with the state of the token before it.
+
+        Returns:
+            The logits, what the output matrix multiplies, and the states: what the next drafted tokens get.
+        """
+        w = self._w
+        embedded = _normed(w["token_embd.weight"][np.asarray(tokens)], w["blk.0.attn_norm.weight"])
+        both = np.concatenate([embedded, _normed(states, w["blk.0.attn_norm_2.weight"])], -1)
+        own = _layer(w, 0, states, both)
+        said = _normed(own, w["output_norm.weight"])
+        return said @ w["output.weight"].T, said, own
 
 
-def drafted_by_head(
-    weights: tiny.Weights, target: tiny.Weights, text: Sequence[int], count: int, layers: Sequence[int]
-) -> list[int]:
+class Mtp:
+    """DeepSeek-V3 (arXiv 2412.19437, section 2.2), as hy_v3 does it: the layer of `tiny.mtp_weights` for MTP."""
+
+    def __init__(self, weights: tiny.Weights) -> None:
+        self._w = _doubles(weights)
+        self._layer = _num_layers(self._w)
+
+    def read(self, states: list[Array]) -> Array:
+        """It reads what the target's output matrix multiplies."""
+        return states[-1]
+
+    def __call__(self, tokens: Sequence[int], states: Array) -> tuple[Array, Array, Array]:
+        """As of `Eagle`."""
+        w, layer = self._w, f"blk.{self._layer}"
+        embedded = _normed(w["token_embd.weight"][np.asarray(tokens)], w[f"{layer}.nextn.enorm.weight"])
+        both = np.concatenate([embedded, _normed(states, w[f"{layer}.nextn.hnorm.weight"])], -1)
+        x = both @ w[f"{layer}.nextn.eh_proj.weight"].T
+        own = _layer(w, self._layer, x, _normed(x, w[f"{layer}.attn_norm.weight"]))
+        said = _normed(own, w[f"{layer}.nextn.shared_head_norm.weight"])
+        return said @ w[f"{layer}.nextn.shared_head_head.weight"].T, said, said
+
+
+def drafted_by_head(head: Eagle | Mtp, target: tiny.Weights, text: Sequence[int], count: int) -> list[int]:
     """The best `count` tokens behind a text, of whose last token the target has no state yet."""
-    _, entering = forward(target, text[:-1])
-    tokens, states = list(text[1:]), encoded(weights, entering, layers)
+    tokens, states = list(text[1:]), head.read(forward(target, text[:-1])[1])
     for _ in range(count):
-        logits, own = head_forward(weights, tokens, states)
+        logits, _, own = head(tokens, states)
         tokens.append(int(logits[-1].argmax()))
         states = np.concatenate([states, own[-1:]])
     return tokens[len(text) - 1 :]
@@ -73,20 +104,25 @@ def _layer(w: dict[str, Array], i: int, x: Array, y: Array) -> Array:
     angles = np.arange(len(x))[:, None] * 10000.0 ** (-np.arange(0, size, 2) / size)
     future = np.triu(np.full((len(x), len(x)), -np.inf), 1)
 
-    def heads(matrix: Array, *, turned: bool) -> Array:
+    def heads(matrix: Array) -> Array:
         """[head, token, size]."""
         found = (y @ matrix.T).reshape(len(y), -1, size).transpose(1, 0, 2)
-        if turned:
-            even, odd = found[..., ::2], found[..., 1::2]
-            turns = (even * np.cos(angles) - odd * np.sin(angles), even * np.sin(angles) + odd * np.cos(angles))
-            found = np.stack(turns, -1).reshape(found.shape)
         return found.repeat(HEADS // len(found), 0)
 
-    q, k = (heads(w[f"blk.{i}.attn_{name}.weight"], turned=True) for name in "qk")
+    def turned(name: str) -> Array:
+        found = heads(w[f"blk.{i}.attn_{name}.weight"])
+        norm = w.get(f"blk.{i}.attn_{name}_norm.weight")
+        if norm is not None:  # such models turn halves, and others neighbours
+            found = _normed(found, norm)
+        one, other = (found[..., ::2], found[..., 1::2]) if norm is None else np.split(found, 2, -1)
+        pair = (one * np.cos(angles) - other * np.sin(angles), one * np.sin(angles) + other * np.cos(angles))
+        return np.stack(pair, -1).reshape(found.shape) if norm is None else np.concatenate(pair, -1)
+
+    q, k = turned("q"), turned("k")
     scores = q @ k.transpose(0, 2, 1) / np.sqrt(size) + future
     shares = np.exp(scores - scores.max(-1, keepdims=True))
     shares /= shares.sum(-1, keepdims=True)
-    seen = shares @ heads(w[f"blk.{i}.attn_v.weight"], turned=False)
+    seen = shares @ heads(w[f"blk.{i}.attn_v.weight"])
     x = x + seen.transpose(1, 0, 2).reshape(x.shape) @ w[f"blk.{i}.attn_output.weight"].T
     y = _normed(x, w[f"blk.{i}.ffn_norm.weight"])
     gate = y @ w[f"blk.{i}.ffn_gate.weight"].T

@@ -64,8 +64,8 @@ Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, s
       n_vocab_(static_cast<std::size_t>(api_->llama_vocab_n_tokens(vocab_))),
       n_swa_(static_cast<std::size_t>(std::max(0, api_->llama_model_n_swa(api_->llama_get_model(context))))),
       num_snapshots_(snapshots_of_context()),
-      rollback_(way_back()),
       hidden_(std::move(hidden)),
+      rollback_(way_back()),
       n_embd_(static_cast<std::size_t>(api_->llama_model_n_embd(api_->llama_get_model(context)))),
       state_size_(num_given() * n_embd_) {
     if (memory_ == nullptr) {
@@ -92,7 +92,8 @@ std::size_t Decoder::snapshots_of_context() const {
 Rollback Decoder::way_back() const {
     const llama_model * model = api_->llama_get_model(context_);
     const bool is_hybrid = api_->llama_model_is_hybrid != nullptr && api_->llama_model_is_hybrid(model);
-    if (!is_hybrid && !api_->llama_model_is_recurrent(model)) {
+    // A head is attention alone, that of a hybrid model, too.
+    if (is_head() || (!is_hybrid && !api_->llama_model_is_recurrent(model))) {
         return n_swa_ > 0 ? Rollback::sliding_window : Rollback::seq_rm;
     }
     const bool can_copy = api_->llama_state_seq_get_size_ext != nullptr &&
@@ -204,8 +205,9 @@ void Decoder::lay_out(const BatchPart * parts, std::size_t num_parts) {
     sequence_counts_.assign(count, 1);
     sequence_pointers_.resize(count);
     sequence_ids_.resize(num_parts);
-    // llama.cpp computes the logits of all of a head's tokens, and takes the first rows for those that are wanted.
-    const bool wants_all = is_head() && std::any_of(parts, parts + num_parts, [](const BatchPart & part) {
+    // Of a head with an encoder llama.cpp computes the logits of all tokens, and takes the first rows for those that
+    // are wanted.
+    const bool wants_all = hidden_.encodes && std::any_of(parts, parts + num_parts, [](const BatchPart & part) {
                                return part.first_output < part.count;
                            });
     std::size_t at = 0;
@@ -227,7 +229,9 @@ int32_t Decoder::lay_out_inputs(const BatchPart * parts, std::size_t num_parts) 
     for (std::size_t k = 0; k < num_parts; ++k) {
         const BatchPart & part = parts[k];
         if (part.features == nullptr) {
-            inputs_.insert(inputs_.end(), part.states, part.states + part.count * n_embd_);
+            inputs_.insert(inputs_.end(), part.states, part.states + part.count * state_size_);
+        } else if (!hidden_.encodes) {
+            inputs_.insert(inputs_.end(), part.features, part.features + part.count * hidden_.n_features);
         } else if (const int32_t code = encode(part.features, part.count)) {
             return code;
         }
@@ -261,16 +265,26 @@ int32_t Decoder::encode(const float * features, std::size_t count) {
     return 0;
 }
 
-void Decoder::copy_states(std::size_t first, std::size_t count, std::vector<float> & out) const {
-    for (std::size_t i = 0; i < num_given(); ++i) {
-        if (hidden_.taps->values(i).size() != tokens_.size() * n_embd_) {
-            throw DecodeError("this llama.cpp does not show the hidden states of the " + name_);
-        }
+// Of a batch llama.cpp may have computed a tensor for the tokens alone whose logits are wanted.
+std::size_t Decoder::row_of(std::size_t token, std::size_t num_rows) const {
+    if (num_rows == tokens_.size()) {
+        return token;
     }
-    for (std::size_t row = first; row < first + count; ++row) {
+    const auto end = outputs_.begin() + static_cast<std::ptrdiff_t>(token);
+    const auto num_before = static_cast<std::size_t>(std::count(outputs_.begin(), end, 1));
+    const auto num_outputs = static_cast<std::size_t>(std::count(end, outputs_.end(), 1)) + num_before;
+    if (num_rows != num_outputs || *end == 0) {
+        throw DecodeError("this llama.cpp does not show the hidden states of the " + name_);
+    }
+    return num_before;
+}
+
+void Decoder::copy_states(std::size_t first, std::size_t count, std::vector<float> & out) const {
+    for (std::size_t token = first; token < first + count; ++token) {
         for (std::size_t i = 0; i < num_given(); ++i) {
-            const float * values = hidden_.taps->values(i).data() + row * n_embd_;
-            out.insert(out.end(), values, values + n_embd_);
+            const std::vector<float> & values = hidden_.taps->values(i);
+            const float * row = values.data() + row_of(token, values.size() / n_embd_) * n_embd_;
+            out.insert(out.end(), row, row + n_embd_);
         }
     }
 }

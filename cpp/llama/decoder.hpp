@@ -44,8 +44,8 @@ struct BatchPart {
     std::size_t count = 0;
     std::size_t first_output = 0;        // logits are wanted from this token on
     const TokenList * listed = nullptr;  // of these tokens alone; null: of all
-    // Of a head's sequence: what it reads beside each token. Either what goes through its encoder, [count][n_features],
-    // or [count][n_embd] as it is.
+    // Of a head's sequence: what it reads beside each token. Either the target's states [count][n_features], or its own
+    // [count][state_size].
     const float * features = nullptr;
     const float * states = nullptr;
     bool keeps_states = false;  // copy_states() is called
@@ -53,10 +53,11 @@ struct BatchPart {
 
 // The hidden states that a decoder gives, and those that it takes.
 struct HiddenStates {
-    // Of a head: its own state, then what its encoder has made of the target's. Else what a head is to read, in this
-    // order. Null: it gives none.
+    // Of a head: its own state, then, if it has an encoder, what that has made of the target's. Else what a head is to
+    // read, in this order. Null: it gives none.
     std::shared_ptr<Taps> taps = nullptr;
-    std::size_t n_features = 0;  // floats that a head's encoder takes for a token; 0: it is no head
+    std::size_t n_features = 0;  // floats of the target that a head takes for a token; 0: it is no head
+    bool encodes = false;        // they go through an encoder of its own
 };
 
 // Whether only the logits that are wanted are computed.
@@ -101,7 +102,7 @@ public:
     // Whether it reads hidden states of another model's: its tokens alone cannot be decoded.
     bool is_head() const { return hidden_.n_features > 0; }
     std::size_t n_features() const { return hidden_.n_features; }
-    // Floats that it gives for a token, and takes for one besides what its encoder takes.
+    // Floats that it gives for a token.
     std::size_t state_size() const { return state_size_; }
     // Appends the hidden states [count][state_size] of tokens of the last batch from number `first` on, if that batch
     // kept them. Throws DecodeError if llama.cpp computes no tensors of these names.
@@ -181,7 +182,8 @@ private:
     void lay_out(const BatchPart * parts, std::size_t num_parts);
     int32_t lay_out_inputs(const BatchPart * parts, std::size_t num_parts);
     int32_t encode(const float * features, std::size_t count);
-    std::size_t num_given() const { return hidden_.taps ? hidden_.taps->size() - (is_head() ? 1 : 0) : 0; }
+    std::size_t num_given() const { return hidden_.taps ? hidden_.taps->size() - (hidden_.encodes ? 1 : 0) : 0; }
+    std::size_t row_of(std::size_t token, std::size_t num_rows) const;
 
     std::shared_ptr<const LlamaApi> api_;
     llama_context * context_;
@@ -194,8 +196,8 @@ private:
     std::size_t n_vocab_;
     std::size_t n_swa_;
     std::size_t num_snapshots_;
-    Rollback rollback_;
     HiddenStates hidden_;
+    Rollback rollback_;
     std::size_t n_embd_;
     std::size_t state_size_;
     std::map<int32_t, Sequence *> sequences_;  // that live in it

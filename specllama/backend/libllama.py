@@ -71,7 +71,7 @@ def _mismatch(library: Any, what: str) -> ImportError:
 API = load_api()
 
 
-def addresses_of_ggml(names: Iterable[str]) -> dict[str, int]:
+def ggml_addresses(names: Iterable[str]) -> dict[str, int]:
     """Where functions of ggml are, on which libllama stands.
 
     Raises:
@@ -81,6 +81,19 @@ def addresses_of_ggml(names: Iterable[str]) -> dict[str, int]:
         return {name: ctypes.cast(getattr(_bindings._lib, name), ctypes.c_void_p).value or 0 for name in names}
     except AttributeError as error:
         raise LookupError(f"it has no function of ggml's ({error})") from None
+
+
+def function_of_cpp(names: Iterable[str], result: Any, *arguments: Any) -> Any:
+    """A function that libllama exports under a name of C++, which depends on the compiler.
+
+    Raises:
+        ValueError: it has none of these.
+    """
+    for name in names:
+        if hasattr(_bindings._lib, name):
+            address = ctypes.cast(getattr(_bindings._lib, name), ctypes.c_void_p).value
+            return ctypes.CFUNCTYPE(result, *arguments)(address or 0)
+    raise ValueError(f"this llama-cpp-python has no function {next(iter(names))}: install a later release")
 
 
 def address_of(name: str) -> int:

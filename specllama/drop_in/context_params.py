@@ -1,4 +1,4 @@
-"""What our Llama asks for when its context is created, and ``llama_cpp.Llama`` has no argument for."""
+"""What our Llama asks for when model and context are created, and ``llama_cpp.Llama`` has no argument for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class ContextParams:
     """Room for snapshots of a recurrent state, where the release and the model know them, and hidden states.
 
     Attributes:
-        context_params: what ``llama_cpp.Llama`` fills in and hands to llama.cpp.
+        model_params: what ``llama_cpp.Llama`` fills in and hands to llama.cpp.
+        context_params: the same.
     """
 
     _num_snapshots = 0
@@ -22,6 +23,17 @@ class ContextParams:
     """What the context is to show."""
     _taps: _core.Taps | None = None
     """What shows it."""
+
+    @property
+    def model_params(self) -> Any:
+        """See the class."""
+        return self.__dict__["_model_params"]
+
+    @model_params.setter
+    def model_params(self, params: Any) -> None:
+        self.__dict__["_model_params"] = params
+        if self._hidden is not None:
+            self._hidden.load_with(params)
 
     @property
     def context_params(self) -> Any:
@@ -34,4 +46,4 @@ class ContextParams:
     @context_params.setter
     def context_params(self, params: Any) -> None:
         self.__dict__["_context_params"] = params
-        self._taps = None if self._hidden is None else self._hidden.shown_by(params)
+        self._taps = None if self._hidden is None else self._hidden.make_with(params)

@@ -12,7 +12,17 @@ import numpy.typing as npt
 from specllama import _core
 from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.engine.draft_vocabulary import DraftVocabularySize
-from specllama.engine.drafts import LOOKUP, TEXT_DRAFTERS, Draft, FunctionDraft, ModelDraft, TextDraft, open_head
+from specllama.engine.drafts import (
+    LOOKUP,
+    MTP,
+    TEXT_DRAFTERS,
+    Draft,
+    FunctionDraft,
+    ModelDraft,
+    TextDraft,
+    open_head,
+    open_mtp,
+)
 from specllama.engine.model import Model, token_ids
 from specllama.engine.same_vocabulary import require_same_vocabulary_file
 from specllama.models import catalog
@@ -71,6 +81,9 @@ def opened(
     if isinstance(draft, str) and draft in TEXT_DRAFTERS:
         refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
         return TextDraft(model, draft, corpus)
+    if isinstance(draft, str) and draft == MTP:
+        refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
+        return open_mtp(model, corpus, draft_window)
     how = {"vocabulary": draft_vocabulary, "mask": draft_mask_token, "window": draft_window}
     if isinstance(draft, BaseLlama):
         return _given(target, draft, draft_kwargs, corpus, how)

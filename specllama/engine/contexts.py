@@ -88,7 +88,7 @@ class Contexts:
         if settings.kernels.num_bytes and hasattr(params, "flash_attn_type"):
             # Without it each text goes through the cells of all: our kernels skip them in flash attention alone.
             params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        taps = None if settings.hidden is None else settings.hidden.shown_by(params)
+        taps = None if settings.hidden is None else settings.hidden.make_with(params)
         # Else it would warn that a text has fewer tokens than the model knows: it takes the room of all for one's.
         with one_at_a_time(), quiet(settings.verbose):
             context = llama_cpp.llama_init_from_model(model.address, params)
@@ -99,6 +99,8 @@ class Contexts:
                 "(-c)"
             )
         self._stack.callback(llama_cpp.llama_free, context)
+        if settings.hidden is not None:
+            settings.hidden.begin(context)
         if settings.lora is not None:
             _apply_lora(settings.lora, context)
         decoder = settings.decoder(int(context), name, taps, n_ctx)

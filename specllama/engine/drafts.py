@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -15,16 +16,19 @@ import numpy.typing as npt
 
 from specllama import _core
 from specllama.models.head_file import HeadFile
+from specllama.models.loading import one_at_a_time, quiet
 from specllama.warn import warn
 
 from .draft_vocabulary import DraftVocabulary, DraftVocabularySize
-from .hidden import of_head, shown_to
+from .hidden import of_head, of_mtp, shown_to, shown_to_mtp
 from .model import Model
 from .opening import open_model
 from .same_vocabulary import require_same_vocabulary, require_same_vocabulary_file
 
 LOOKUP = "lookup"
 GRAMMAR = "grammar"
+MTP = "mtp"
+"""The name of the MTP layers in the target's own file."""
 TEXT_DRAFTERS = tuple(drafter.name for drafter in _core.drafters() if drafter.needs == "text")
 """Those that need nothing but a name."""
 
@@ -209,6 +213,44 @@ def open_head(
     model, close = open_model(head.path, name="draft", hidden=of_head(head, target.context), **settings)
     try:
         return ModelDraft(target, model, corpus, given=given, window=window, close=close)
+    except BaseException:
+        close()
+        raise
+
+
+def open_mtp(target: Model, corpus: npt.NDArray[np.int32], window: int | None) -> ModelDraft:
+    """The MTP layer in the target's own file (DeepSeek-V3, arXiv 2412.19437, section 2.2), again and again.
+
+    Args:
+        target: what it drafts for, which was opened with it.
+        corpus: tokens [n] to look up besides.
+        window: of a text it holds at most so many tokens.
+
+    Raises:
+        ValueError: there is none, or the target was opened without it.
+    """
+    own = target.settings
+    if own.hidden != shown_to_mtp(own.path):
+        raise ValueError(
+            "the target was opened without its MTP layers: give draft_model='mtp' where you create the Llama"
+        )
+    hidden = of_mtp(int(llama_cpp.llama_model_n_embd(target.address)))
+    params = type(own.context_params).from_buffer_copy(own.context_params)
+    params.n_rs_seq = 0
+    taps = hidden.make_with(params)
+    with one_at_a_time(), quiet(own.verbose):
+        context = llama_cpp.llama_init_from_model(target.address, params)
+    if not context:
+        raise MemoryError("there is no room for the context of the MTP layers: take a smaller n_ctx (-c)")
+    hidden.begin(context)
+    settings = dataclasses.replace(own, context_params=params, hidden=hidden)
+    model = Model(target.address, int(context), settings, name="draft", taps=taps)
+
+    def close() -> None:
+        model.close(lambda: llama_cpp.llama_free(context), lambda: None)  # the weights are the target's
+
+    try:
+        return ModelDraft(target, model, corpus, given=MTP, window=window, close=close)
     except BaseException:
         close()
         raise

@@ -18,9 +18,9 @@ from specllama.models.head_file import HeadFile, read_head
 from specllama.stats import Stats
 
 from .account import Account
-from .drafts import TEXT_DRAFTERS, Draft, FunctionDraft, ModelDraft, TextDraft, open_head
+from .drafts import MTP, TEXT_DRAFTERS, Draft, FunctionDraft, ModelDraft, TextDraft, open_head, open_mtp
 from .generation import Generation
-from .hidden import shown_to
+from .hidden import shown_to, shown_to_mtp
 from .listener import SILENT, Listener
 from .model import Model, token_ids
 from .opening import open_model
@@ -90,8 +90,9 @@ class Engine:
 
         Args:
             target: a GGUF file.
-            draft: a GGUF file of a smaller model with the target's vocabulary; ``"lookup"``; a function from token ids
-                to those that may follow; or None for plain decoding.
+            draft: a GGUF file of a smaller model with the target's vocabulary, or of an EAGLE-3 head for the target;
+                ``"mtp"`` for the MTP layers in the target's file; ``"lookup"``; a function from token ids to those that
+                may follow; or None for plain decoding.
             n_ctx: tokens of one text.
             n_batch: the most that are decoded at once.
             n_threads: of both models; None: half of the machine's.
@@ -115,9 +116,8 @@ class Engine:
         }
         room = 0 if draft is None else options.most_draft_tokens
         head = _head(draft)
-        model, close = open_model(
-            target, name="target", kernels=kernels, num_snapshots=room, hidden=shown_to(head), **settings
-        )
+        hidden = shown_to_mtp(catalog.resolve(os.fspath(target))) if draft == MTP else shown_to(head)
+        model, close = open_model(target, name="target", kernels=kernels, num_snapshots=room, hidden=hidden, **settings)
         engine = cls(model, options=options, cache_tokens=cache_tokens)
         engine._close_model = close
         try:
@@ -125,7 +125,9 @@ class Engine:
             if draft is not None:
                 corpus = token_ids(lookup_corpus, "lookup_corpus", model.n_vocab)
                 own = {**settings, "kernels": kernels}
-                if head is None:
+                if draft == MTP:
+                    engine.own.exchange_draft(open_mtp(model, corpus, None))
+                elif head is None:
                     engine.own.exchange_draft(_draft(model, draft, corpus, own))
                 else:
                     engine.own.exchange_draft(open_head(model, head, corpus, given=draft, window=None, **own))
@@ -345,7 +347,9 @@ class Engine:
 
 
 def _head(draft: Any) -> HeadFile | None:
-    return None if draft is None or callable(draft) or draft in TEXT_DRAFTERS else read_head(catalog.resolve(draft))
+    if draft is None or callable(draft) or draft in (*TEXT_DRAFTERS, MTP):
+        return None
+    return read_head(catalog.resolve(draft))
 
 
 def _draft(target: Model, draft: Any, corpus: npt.NDArray[np.int32], settings: dict[str, Any]) -> Draft:

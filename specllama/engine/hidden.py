@@ -11,10 +11,16 @@ import dataclasses
 from typing import Any
 
 from specllama import _core
-from specllama.backend.libllama import addresses_of_ggml
-from specllama.models.head_file import HeadFile
+from specllama.backend.libllama import function_of_cpp, ggml_addresses
+from specllama.models.head_file import HeadFile, require_mtp
 
 _FUNCTIONS = ("ggml_get_name", "ggml_nbytes", "ggml_backend_tensor_get")
+_MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
+_SHOW_NEXTN = (  # as C, GCC and Clang, and Microsoft's compiler name it
+    "llama_set_embeddings_nextn",
+    "_Z26llama_set_embeddings_nextnP13llama_contextbb",
+    "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,16 +28,31 @@ class Hidden:
     """What the contexts of a model show.
 
     Attributes:
-        names: tensors of the graph: for a head its own state, then what its encoder makes of the target's.
+        names: tensors of the graph: for a head its own state, then what its encoder makes of the target's, if it has
+            one.
         n_features: of a head: how many numbers of the target it takes for a token. 0: it is no head.
+        encodes: of a head: they go through an encoder.
         target: of a head: the address of a context of its target, which has what the head's file lacks.
+        mtp: it is about the MTP layers of a model's own file.
     """
 
     names: tuple[str, ...]
     n_features: int = 0
+    encodes: bool = False
     target: int | None = None
+    mtp: bool = False
 
-    def shown_by(self, params: Any) -> _core.Taps:
+    def load_with(self, params: Any) -> None:
+        """Has the model that will be loaded with these ``llama_model_params`` have what is needed.
+
+        Raises:
+            ValueError: this llama-cpp-python cannot.
+        """
+        if self.mtp:
+            _require(params, "load_mtp")
+            params.load_mtp = True
+
+    def make_with(self, params: Any) -> _core.Taps:
         """Has the context that will be made with these ``llama_context_params`` show them.
 
         What is returned must live as long as the context.
@@ -40,16 +61,24 @@ class Hidden:
             ValueError: this llama-cpp-python cannot.
         """
         try:
-            taps = _core.Taps(addresses_of_ggml(_FUNCTIONS), self.names)
+            taps = _core.Taps(ggml_addresses(_FUNCTIONS), self.names)
         except LookupError as error:
             raise ValueError(f"this llama-cpp-python cannot show hidden states, which heads read: {error}") from None
         params.cb_eval = ctypes.cast(taps.callback, type(params.cb_eval))
         params.cb_eval_user_data = taps.address
         if self.target is not None:
-            if not hasattr(params, "ctx_other"):
-                raise ValueError("heads need llama-cpp-python 0.3.36 or later: install it, or leave draft_model out")
+            _require(params, "ctx_other")
             params.ctx_other = self.target
+        if self.mtp and self.n_features:
+            _require(params, "ctx_type")
+            params.ctx_type = _MTP_CONTEXT
         return taps
+
+    def begin(self, context: Any) -> None:
+        """Has a context compute them, once it is made."""
+        if self.mtp:
+            show = function_of_cpp(_SHOW_NEXTN, None, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool)
+            show(context, True, self.n_features > 0)  # of a target: of every token
 
 
 def shown_to(head: HeadFile | None) -> Hidden | None:
@@ -59,4 +88,24 @@ def shown_to(head: HeadFile | None) -> Hidden | None:
 
 def of_head(head: HeadFile, target: int) -> Hidden:
     """What a head shows and takes, over a target of which this is the context's address."""
-    return Hidden(("eagle3_prenorm-0", "fc_out"), len(head.layers) * head.hidden_size, target)
+    return Hidden(("eagle3_prenorm-0", "fc_out"), len(head.layers) * head.hidden_size, True, target)
+
+
+def shown_to_mtp(target: str) -> Hidden:
+    """What a target must show for the MTP layer in its own file.
+
+    Raises:
+        ValueError: it has none that llama.cpp can run.
+    """
+    require_mtp(target)
+    return Hidden(("h_nextn",), mtp=True)
+
+
+def of_mtp(n_embd: int) -> Hidden:
+    """What MTP layers show and take."""
+    return Hidden(("h_nextn",), n_embd, mtp=True)
+
+
+def _require(params: Any, name: str) -> None:
+    if not hasattr(params, name):
+        raise ValueError("heads need llama-cpp-python 0.3.36 or later: install it, or leave draft_model out")

@@ -62,8 +62,9 @@ class Settings:
 
     def decoder(self, context: int, name: str, taps: _core.Taps | None, n_ctx: int = 0) -> _core.Decoder:
         """The native side of a context that was opened so."""
-        n_features = 0 if self.hidden is None else self.hidden.n_features
-        return _core.Decoder(libllama.API, context, name, n_ctx, taps, n_features)
+        if self.hidden is None:
+            return _core.Decoder(libllama.API, context, name, n_ctx)
+        return _core.Decoder(libllama.API, context, name, n_ctx, taps, self.hidden.n_features, self.hidden.encodes)
 
 
 class Owner(Protocol):

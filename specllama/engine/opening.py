@@ -64,7 +64,10 @@ def open_model(
     params.n_threads = params.n_threads_batch = threads
     if hasattr(params, "n_rs_seq"):
         params.n_rs_seq = num_snapshots_of(num_snapshots, params)
-    taps = None if hidden is None else hidden.shown_by(params)
+    taps = None
+    if hidden is not None:
+        hidden.load_with(model_params)
+        taps = hidden.make_with(params)
     with explained(file), loading(checked_kernels(kernels)) as use, one_at_a_time(), quiet():
         llama_cpp.llama_backend_init()
         weights = llama_cpp.llama_model_load_from_file(file.encode(), model_params)
@@ -74,9 +77,9 @@ def open_model(
         if not context:
             llama_cpp.llama_model_free(weights)
             raise ValueError("Failed to create llama_context")
-    settings = Settings(
-        file, _metadata(weights), model_params, params, n_batch, threads, threads, use, hidden=hidden
-    )
+        if hidden is not None:
+            hidden.begin(context)
+    settings = Settings(file, _metadata(weights), model_params, params, n_batch, threads, threads, use, hidden=hidden)
     model = Model(int(weights), int(context), settings, name=name, taps=taps)
     return model, lambda: model.close(
         lambda: llama_cpp.llama_free(context), lambda: llama_cpp.llama_model_free(weights)

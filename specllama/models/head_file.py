@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 
 import numpy as np
 
@@ -11,6 +12,13 @@ from .gguf_values import read_tensors, read_values, stored
 
 _OTHERS = {b"dflash": "DFlash", b"gemma4-assistant": "Gemma 4's assistant"}
 _LAYERS = 3
+# Architectures of which llama.cpp 0.3.36 has a graph of one MTP layer, and of several. Of others it ends the process.
+_WITH_SEVERAL = frozenset({"hy_v3", "mimo2", "step35"})
+_WITH_MTP = _WITH_SEVERAL | {
+    *("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe"),
+    *("nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next"),
+}
+_OF_MTP = ".nextn.eh_proj.weight"
 _I64 = 27  # GGML_TYPE_I64
 
 
@@ -70,6 +78,38 @@ class HeadFile:
                 f"the head {os.path.basename(self.path)} says tokens from {ids.min()} to {ids.max()}, and the target "
                 f"has 0 to {n_vocab - 1}: its d2t must have the target's numbers"
             )
+
+
+def require_mtp(path: str) -> None:
+    """Refuse a model without an MTP layer that llama.cpp can run, on which it would end the process.
+
+    Raises:
+        ValueError: it has none, or of another kind.
+    """
+    try:
+        values, parts = read_values(path), [read_tensors(part) for part in _parts(path)]
+    except (ValueError, OSError):
+        return  # who loads it says why
+    architecture = values.get("general.architecture", b"").decode("utf-8", "replace")
+    count = int(values.get(f"{architecture}.nextn_predict_layers", 0))
+    if count == 0:
+        raise ValueError(f"{path} has no MTP layers: give a draft model's path, or draft_model='lookup'")
+    if not any(name.endswith(_OF_MTP) for tensors in parts for name in tensors):
+        raise ValueError(f"{path} says that it has MTP layers, and has none: they are in another file, perhaps")
+    if architecture not in _WITH_MTP or (count > 1 and architecture not in _WITH_SEVERAL):
+        raise ValueError(
+            f"{path} has {count} MTP layers of the architecture {architecture}, which llama.cpp cannot run: give a "
+            "draft model's path, or draft_model='lookup'"
+        )
+
+
+def _parts(path: str) -> list[str]:
+    """The files of a model: one, or those that ``-00001-of-00003.gguf`` begins."""
+    found = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path)
+    if found is None:
+        return [path]
+    begin, count = found.groups()
+    return [f"{begin}-{number:05}-of-{count}.gguf" for number in range(1, int(count) + 1)]
 
 
 def read_head(path: str | os.PathLike[str]) -> HeadFile | None:
