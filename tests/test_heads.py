@@ -211,6 +211,26 @@ def test_other_targets(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: P
         assert llm.stats.per_drafter["head"].num_draft_tokens > 0
 
 
+def test_mtp_in_a_file_of_its_own(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
+    """As ``convert_hf_to_gguf.py --mtp`` writes one. It drafts what it does in the target's file."""
+    words = tiny.word_vocabulary()
+    weights = fitted_mtp(words, 1)
+    parts = {
+        "target": {name: matrix for name, matrix in weights.items() if not name.startswith("blk.2.")},
+        "head": {name: matrix for name, matrix in weights.items() if not name.startswith(("blk.0.", "blk.1."))},
+    }
+    target = tiny.write_mtp(tmp_path / "target.gguf", words, parts["target"], count=0, n_layer=2)
+    head = tiny.write_mtp(tmp_path / "mtp-head.gguf", words, parts["head"])
+    texts = []
+    for path, draft in ((tiny_files.mtp, "mtp"), (target, head)):
+        llm = make_llama(path, draft, **EXACT_CACHE)
+        texts.append((text_of(llm, LONG), llm.stats.num_accepted_tokens, llm.stats.num_draft_tokens))
+    assert texts[0] == texts[1]
+    assert texts[0][1] > 0
+    with pytest.raises(ValueError, match="it reads states of 32 numbers, and this one's have 16"):
+        make_llama(tiny_files.letters_deep, head)
+
+
 def test_what_it_lacks_is_the_targets(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
     """Without token embeddings and an output matrix of its own."""
     words = tiny.word_vocabulary()

@@ -392,11 +392,13 @@ def _nextn(rng: np.random.Generator, layer: int, n_embd: int) -> Weights:
     }
 
 
-def write_mtp(path: Path, vocabulary: Vocabulary, weights: Weights, arch: str = "hy_v3", count: int = 1) -> Path:
-    """Write a model of `mtp_weights`. It says that it has `count` layers for MTP."""
+def write_mtp(
+    path: Path, vocabulary: Vocabulary, weights: Weights, arch: str = "hy_v3", count: int = 1, n_layer: int = 3
+) -> Path:
+    """Write a model of `mtp_weights`. It says that it has `n_layer` layers, of which `count` are for MTP."""
     n_embd = weights["token_embd.weight"].shape[1]
-    n_ff = weights["blk.0.ffn_gate.weight"].shape[0]
-    writer = _open(path, arch, vocabulary, n_embd, 3, n_ff)
+    n_ff = next(matrix.shape[0] for name, matrix in weights.items() if name.endswith("ffn_gate.weight"))
+    writer = _open(path, arch, vocabulary, n_embd, n_layer, n_ff)
     writer.add_head_count(4)
     writer.add_head_count_kv(2)
     writer.add_layer_norm_rms_eps(1e-5)

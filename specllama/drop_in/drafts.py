@@ -26,7 +26,7 @@ from specllama.engine.drafts import (
 from specllama.engine.model import Model, token_ids
 from specllama.engine.same_vocabulary import require_same_vocabulary_file
 from specllama.models import catalog
-from specllama.models.head_file import HeadFile, read_head
+from specllama.models.head_file import HeadFile, MtpFile, read_head
 from specllama.models.loading import explained
 from specllama.models.opening import check_opening
 
@@ -145,7 +145,7 @@ def _loaded(
 
 def _head(
     target: Model,
-    head: HeadFile,
+    head: HeadFile | MtpFile,
     settings: Mapping[str, Any],
     own: dict[str, Any],
     corpus: npt.NDArray[np.int32],

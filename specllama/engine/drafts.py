@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.models.head_file import HeadFile
+from specllama.models.head_file import HeadFile, MtpFile
 from specllama.models.loading import one_at_a_time, quiet
 from specllama.warn import warn
 
@@ -184,7 +184,13 @@ class ModelDraft(Draft):
 
 
 def open_head(
-    target: Model, head: HeadFile, corpus: npt.NDArray[np.int32], *, given: Any, window: int | None, **settings: Any
+    target: Model,
+    head: HeadFile | MtpFile,
+    corpus: npt.NDArray[np.int32],
+    *,
+    given: Any,
+    window: int | None,
+    **settings: Any,
 ) -> ModelDraft:
     """A head: one layer that reads hidden states of the target (EAGLE-3, Li et al. 2025).
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.models import catalog
-from specllama.models.head_file import HeadFile, read_head
+from specllama.models.head_file import HeadFile, MtpFile, read_head
 from specllama.stats import Stats
 
 from .account import Account
@@ -346,7 +346,7 @@ class Engine:
         self.close()
 
 
-def _head(draft: Any) -> HeadFile | None:
+def _head(draft: Any) -> HeadFile | MtpFile | None:
     if draft is None or callable(draft) or draft in (*TEXT_DRAFTERS, MTP):
         return None
     return read_head(catalog.resolve(draft))

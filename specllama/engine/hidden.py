@@ -12,9 +12,10 @@ from typing import Any
 
 from specllama import _core
 from specllama.backend.libllama import function_of_cpp, ggml_addresses
-from specllama.models.head_file import HeadFile, require_mtp
+from specllama.models.head_file import HeadFile, MtpFile, require_mtp
 
 _FUNCTIONS = ("ggml_get_name", "ggml_nbytes", "ggml_backend_tensor_get")
+_NEXTN = ("h_nextn",)
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
 _SHOW_NEXTN = (  # as C, GCC and Clang, and Microsoft's compiler name it
     "llama_set_embeddings_nextn",
@@ -33,14 +34,16 @@ class Hidden:
         n_features: of a head: how many numbers of the target it takes for a token. 0: it is no head.
         encodes: of a head: they go through an encoder.
         target: of a head: the address of a context of its target, which has what the head's file lacks.
-        mtp: it is about the MTP layers of a model's own file.
+        nextn: llama.cpp has to be asked for them: it is about MTP layers.
+        loads_mtp: the model's file has such a layer, which is loaded, too.
     """
 
     names: tuple[str, ...]
     n_features: int = 0
     encodes: bool = False
     target: int | None = None
-    mtp: bool = False
+    nextn: bool = False
+    loads_mtp: bool = False
 
     def load_with(self, params: Any) -> None:
         """Has the model that will be loaded with these ``llama_model_params`` have what is needed.
@@ -48,7 +51,7 @@ class Hidden:
         Raises:
             ValueError: this llama-cpp-python cannot.
         """
-        if self.mtp:
+        if self.loads_mtp:
             _require(params, "load_mtp")
             params.load_mtp = True
 
@@ -69,25 +72,31 @@ class Hidden:
         if self.target is not None:
             _require(params, "ctx_other")
             params.ctx_other = self.target
-        if self.mtp and self.n_features:
+        if self.nextn and self.n_features:
             _require(params, "ctx_type")
             params.ctx_type = _MTP_CONTEXT
         return taps
 
     def begin(self, context: Any) -> None:
         """Has a context compute them, once it is made."""
-        if self.mtp:
+        if self.nextn:
             show = function_of_cpp(_SHOW_NEXTN, None, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool)
             show(context, True, self.n_features > 0)  # of a target: of every token
 
 
-def shown_to(head: HeadFile | None) -> Hidden | None:
+def shown_to(head: HeadFile | MtpFile | None) -> Hidden | None:
     """What a target must show for a head: what enters a layer is what leaves the one before."""
-    return None if head is None else Hidden(tuple(f"l_out-{layer - 1}" for layer in head.layers))
+    if head is None:
+        return None
+    if isinstance(head, MtpFile):
+        return Hidden(_NEXTN, nextn=True)
+    return Hidden(tuple(f"l_out-{layer - 1}" for layer in head.layers))
 
 
-def of_head(head: HeadFile, target: int) -> Hidden:
+def of_head(head: HeadFile | MtpFile, target: int) -> Hidden:
     """What a head shows and takes, over a target of which this is the context's address."""
+    if isinstance(head, MtpFile):
+        return of_mtp(head.hidden_size)
     return Hidden(("eagle3_prenorm-0", "fc_out"), len(head.layers) * head.hidden_size, True, target)
 
 
@@ -98,12 +107,12 @@ def shown_to_mtp(target: str) -> Hidden:
         ValueError: it has none that llama.cpp can run.
     """
     require_mtp(target)
-    return Hidden(("h_nextn",), mtp=True)
+    return Hidden(_NEXTN, nextn=True, loads_mtp=True)
 
 
 def of_mtp(n_embd: int) -> Hidden:
     """What MTP layers show and take."""
-    return Hidden(("h_nextn",), n_embd, mtp=True)
+    return Hidden(_NEXTN, n_embd, nextn=True, loads_mtp=True)
 
 
 def _require(params: Any, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Heads: files with one layer that reads hidden states of a target, and is no model by itself (EAGLE-3)."""
+"""Heads: layers that read hidden states of a target, and are no model by themselves. They are drafts (EAGLE-3, MTP)."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ class HeadFile:
             ValueError: what does not fit.
         """
         whose = f"the head {os.path.basename(self.path)} is for another target"
-        if self.hidden_size != n_embd:
-            raise ValueError(f"{whose}: it reads states of {self.hidden_size} numbers, and this one's have {n_embd}")
+        _require_width(self.path, self.hidden_size, n_embd)
         if not all(0 < layer < n_layer for layer in self.layers):
             raise ValueError(
                 f"{whose}: it reads what enters the layers {', '.join(map(str, self.layers))}, and of this one that "
@@ -80,8 +79,37 @@ class HeadFile:
             )
 
 
+@dataclasses.dataclass(frozen=True)
+class MtpFile:
+    """The MTP layer of a model in a file of its own.
+
+    Attributes:
+        path: the file.
+        hidden_size: numbers in a state of the target, and in its own.
+    """
+
+    path: str
+    hidden_size: int
+
+    def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
+        """See `HeadFile`. Its vocabulary is compared with the target's token by token.
+
+        Raises:
+            ValueError: what does not fit.
+        """
+        _require_width(self.path, self.hidden_size, n_embd)
+
+
+def _require_width(path: str, wanted: int, found: int) -> None:
+    if wanted != found:
+        raise ValueError(
+            f"the head {os.path.basename(path)} is for another target: it reads states of {wanted} numbers, and this "
+            f"one's have {found}"
+        )
+
+
 def require_mtp(path: str) -> None:
-    """Refuse a model without an MTP layer that llama.cpp can run, on which it would end the process.
+    """Refuse a file without an MTP layer that llama.cpp can run, on which it would end the process.
 
     Raises:
         ValueError: it has none, or of another kind.
@@ -112,8 +140,8 @@ def _parts(path: str) -> list[str]:
     return [f"{begin}-{number:05}-of-{count}.gguf" for number in range(1, int(count) + 1)]
 
 
-def read_head(path: str | os.PathLike[str]) -> HeadFile | None:
-    """What a file says of the head in it; None if it is none, or no whole GGUF file: who loads it says that.
+def read_head(path: str | os.PathLike[str]) -> HeadFile | MtpFile | None:
+    """What a file says of the head in it; None if it is a model, or no whole GGUF file: who loads it says that.
 
     Raises:
         ValueError: a head of another kind, or one that does not say what it reads.
@@ -128,6 +156,10 @@ def read_head(path: str | os.PathLike[str]) -> HeadFile | None:
         raise ValueError(
             f"{path} is a head of the kind {_OTHERS[architecture]}: of heads, those of EAGLE-3 are supported"
         )
+    if any(name.endswith(_OF_MTP) for name in tensors) and "blk.0.attn_norm.weight" not in tensors:
+        require_mtp(path)
+        name = architecture.decode("utf-8", "replace") if isinstance(architecture, bytes) else ""
+        return MtpFile(path, int(values.get(f"{name}.embedding_length", 0)))
     if architecture != b"eagle3":
         return None
     layers = np.asarray(values.get("eagle3.target_layers", []))
