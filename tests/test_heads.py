@@ -312,6 +312,16 @@ def test_a_head_that_does_not_fit(tiny_files: TinyFiles, tmp_path: Path, change:
         specllama.Llama(str(tiny_files.deep), draft_model=str(head), n_ctx=64, verbose=False)
 
 
+@pytest.mark.parametrize("kind", ["eagle3", "mtp"])
+def test_a_head_is_no_model(tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
+    """llama.cpp would end the process."""
+    weights = tiny.mtp_weights(tiny.word_vocabulary(), 1)
+    kept = {name: matrix for name, matrix in weights.items() if not name.startswith(("blk.0.", "blk.1."))}
+    mtp = tiny.write_mtp(tmp_path / "mtp.gguf", tiny.word_vocabulary(), kept)
+    with pytest.raises(ValueError, match="is a head, and no model"):
+        specllama.Llama(str(tiny_files.deep_head if kind == "eagle3" else mtp), n_ctx=64, verbose=False)
+
+
 def test_a_target_that_was_opened_without_it(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = make_llama(tiny_files.deep)
     with pytest.raises(ValueError, match=r"was not opened for the head deep_head\.gguf"):

@@ -215,7 +215,7 @@ def open_head(
             f"the target was not opened for the head {os.path.basename(head.path)}, and does not show what that reads: "
             "give it as draft_model where you create the Llama"
         )
-    require_same_vocabulary_file(target.vocab, head.path)
+    require_same_vocabulary_file(target.vocab, head.path, as_head=True)
     model, close = open_model(head.path, name="draft", hidden=of_head(head, target.context), **settings)
     try:
         return ModelDraft(target, model, corpus, given=given, window=window, close=close)

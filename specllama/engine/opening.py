@@ -68,7 +68,8 @@ def open_model(
     if hidden is not None:
         hidden.load_with(model_params)
         taps = hidden.make_with(params)
-    with explained(file), loading(checked_kernels(kernels)) as use, one_at_a_time(), quiet():
+    as_head = hidden is not None and hidden.n_features > 0
+    with explained(file, as_head=as_head), loading(checked_kernels(kernels)) as use, one_at_a_time(), quiet():
         llama_cpp.llama_backend_init()
         weights = llama_cpp.llama_model_load_from_file(file.encode(), model_params)
         if not weights:

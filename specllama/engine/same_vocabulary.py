@@ -35,19 +35,20 @@ def require_same_vocabulary(target: int, draft: int) -> None:
             raise _mismatch(f"{name.upper()} is token {first} in the target and {second} in the draft")
 
 
-def require_same_vocabulary_file(target: int, path: str) -> None:
+def require_same_vocabulary_file(target: int, path: str, *, as_head: bool = False) -> None:
     """Check a draft's file before its weights are loaded.
 
     Args:
         target: the address of the target's vocabulary.
         path: the draft's file.
+        as_head: it is a head.
 
     Raises:
         ValueError: another vocabulary, or no model.
     """
     params = llama_cpp.llama_model_default_params()
     params.vocab_only = True
-    with explained(path), contextlib.ExitStack() as stack:
+    with explained(path, as_head=as_head), contextlib.ExitStack() as stack:
         with one_at_a_time(), quiet():
             model = llama_cpp.llama_model_load_from_file(path.encode("utf-8"), params)
         if not model:

@@ -8,13 +8,16 @@ import mmap
 import os
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _LENGTH = struct.Struct("<Q")
+
+
+Read = TypeVar("Read")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +47,13 @@ def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
     return _read(path, lambda walk: walk.pairs())
 
 
-def read_tensors(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
-    """Where each tensor is, by its name.
+def read_whole_header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    """The pairs, and where each tensor is, by its name.
 
     Raises:
         ValueError, OSError: see `read_values`.
     """
-    return _read(path, lambda walk: walk.tensors())
+    return _read(path, lambda walk: walk.whole())
 
 
 def stored(path: str | os.PathLike[str], tensor: StoredTensor, size: int) -> bytes:
@@ -68,7 +71,7 @@ def stored(path: str | os.PathLike[str], tensor: StoredTensor, size: int) -> byt
     return found
 
 
-def _read(path: str | os.PathLike[str], read: Callable[[_Walk], dict[str, Any]]) -> dict[str, Any]:
+def _read(path: str | os.PathLike[str], read: Callable[[_Walk], Read]) -> Read:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             return read(_Walk(data))
@@ -83,16 +86,17 @@ class _Walk:
         self._data = data
         self._at = 8  # behind magic and version
 
-    def tensors(self) -> dict[str, StoredTensor]:
+    def whole(self) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
         (count,) = _LENGTH.unpack_from(self._data, self._at)
-        alignment = int(self.pairs().get("general.alignment", 32))
+        values = self.pairs()
+        alignment = int(values.get("general.alignment", 32))
         found = {}
         for _ in range(count):
             name = self._text().decode("utf-8")
             shape = tuple(self._number("Q") for _ in range(self._number("I")))
             found[name] = StoredTensor(shape, self._number("I"), self._number("Q"))
         begin = -(-self._at // max(1, alignment)) * alignment
-        return {name: dataclasses.replace(one, offset=begin + one.offset) for name, one in found.items()}
+        return values, {name: dataclasses.replace(one, offset=begin + one.offset) for name, one in found.items()}
 
     def pairs(self) -> dict[str, Any]:
         self._number("Q")  # of tensors

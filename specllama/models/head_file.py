@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from .gguf_values import read_tensors, read_values, stored
+from .gguf_values import StoredTensor, read_whole_header, stored
 
 _OTHERS = {b"dflash": "DFlash", b"gemma4-assistant": "Gemma 4's assistant"}
 _LAYERS = 3
@@ -61,7 +63,7 @@ class HeadFile:
         self._require_tokens(n_vocab)
 
     def _require_tokens(self, n_vocab: int) -> None:
-        tensors = read_tensors(self.path)
+        _, tensors = read_whole_header(self.path)
         if "token_embd.weight" in tensors and tensors["token_embd.weight"].shape[-1] < n_vocab:
             raise ValueError(
                 f"the head {os.path.basename(self.path)} has embeddings of "
@@ -115,20 +117,29 @@ def require_mtp(path: str) -> None:
         ValueError: it has none, or of another kind.
     """
     try:
-        values, parts = read_values(path), [read_tensors(part) for part in _parts(path)]
+        (values, _), *_ = parts = [read_whole_header(part) for part in _parts(path)]
     except (ValueError, OSError):
         return  # who loads it says why
     architecture = values.get("general.architecture", b"").decode("utf-8", "replace")
     count = int(values.get(f"{architecture}.nextn_predict_layers", 0))
     if count == 0:
         raise ValueError(f"{path} has no MTP layers: give a draft model's path, or draft_model='lookup'")
-    if not any(name.endswith(_OF_MTP) for tensors in parts for name in tensors):
+    if not any(name.endswith(_OF_MTP) for _, tensors in parts for name in tensors):
         raise ValueError(f"{path} says that it has MTP layers, and has none: they are in another file, perhaps")
     if architecture not in _WITH_MTP or (count > 1 and architecture not in _WITH_SEVERAL):
         raise ValueError(
             f"{path} has {count} MTP layers of the architecture {architecture}, which llama.cpp cannot run: give a "
             "draft model's path, or draft_model='lookup'"
         )
+
+
+def is_head(values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bool:
+    """Whether a file is no model by itself."""
+    return values.get("general.architecture") in (b"eagle3", *_OTHERS) or _is_mtp(tensors)
+
+
+def _is_mtp(tensors: Mapping[str, StoredTensor]) -> bool:
+    return any(name.endswith(_OF_MTP) for name in tensors) and "blk.0.attn_norm.weight" not in tensors
 
 
 def _parts(path: str) -> list[str]:
@@ -148,7 +159,7 @@ def read_head(path: str | os.PathLike[str]) -> HeadFile | MtpFile | None:
     """
     path = os.fspath(path)
     try:
-        values, tensors = read_values(path), read_tensors(path)
+        values, tensors = read_whole_header(path)
     except (ValueError, OSError):
         return None
     architecture = values.get("general.architecture")
@@ -156,7 +167,7 @@ def read_head(path: str | os.PathLike[str]) -> HeadFile | MtpFile | None:
         raise ValueError(
             f"{path} is a head of the kind {_OTHERS[architecture]}: of heads, those of EAGLE-3 are supported"
         )
-    if any(name.endswith(_OF_MTP) for name in tensors) and "blk.0.attn_norm.weight" not in tensors:
+    if _is_mtp(tensors):
         require_mtp(path)
         name = architecture.decode("utf-8", "replace") if isinstance(architecture, bytes) else ""
         return MtpFile(path, int(values.get(f"{name}.embedding_length", 0)))

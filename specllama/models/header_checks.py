@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from . import catalog
-from .gguf_values import read_values
+from .gguf_values import read_whole_header
+from .head_file import is_head
 
 _MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
 _MOST_EXPERTS = 1024  # LLAMA_MAX_EXPERTS
@@ -20,16 +21,22 @@ _BYTE = 6  # LLAMA_TOKEN_TYPE_BYTE
 _MOST_SHOWN = 60
 
 
-def require_sound(path: str) -> None:
-    """Refuse a model file on whose metadata llama.cpp would end the process.
+def require_sound(path: str, *, as_head: bool = False) -> None:
+    """Refuse a file on which llama.cpp would end the process.
+
+    Args:
+        path: a model's, or a head's.
+        as_head: it will be opened as a head over its target.
 
     Raises:
-        ValueError: it has such a value.
+        ValueError: it has such a value, or is a head where a model is needed.
     """
     try:
-        values = read_values(path)
+        values, tensors = read_whole_header(path)
     except (ValueError, OSError):
         return  # llama.cpp refuses it, and the reason is looked for then
+    if is_head(values, tensors) and not as_head:
+        raise ValueError(f"{path} is a head, and no model: give its path as draft_model (-md) of its target")
     problem = next(iter(problems(values)), None)
     if problem is not None:
         raise ValueError(f"cannot load {path}: {problem}, on which llama.cpp would crash; {catalog.remedy(path)}")

@@ -67,15 +67,19 @@ def quiet(verbose: bool = False) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explained(path: str) -> Iterator[None]:
+def explained(path: str, *, as_head: bool = False) -> Iterator[None]:
     """Wrap the loading of a model: refuse what is no model, and give llama.cpp's own reason if it fails.
+
+    Args:
+        path: its file.
+        as_head: it is loaded as a head over its target.
 
     Raises:
         ModelNotFoundError: there is no such file.
         ValueError: not a GGUF file, a truncated or damaged one, or not a model (a LoRA adapter, say).
     """
     _require_gguf(path)
-    require_sound(path)
+    require_sound(path, as_head=as_head)
     prepare_backend()
     with one_at_a_time(), captured_errors() as errors, lora_errors(errors):
         try:
