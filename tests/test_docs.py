@@ -45,6 +45,8 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_files: TinyFile
     """The names that a reader has made, in a folder with target.gguf (which ends its texts soon) and draft.gguf."""
     shutil.copy(tiny_files.eos_happy, tmp_path / "target.gguf")
     shutil.copy(tiny_files.good, tmp_path / "draft.gguf")
+    for name, path in {"model": tiny_files.deep, "head": tiny_files.deep_head, "with-mtp": tiny_files.mtp}.items():
+        shutil.copy(path, tmp_path / f"{name}.gguf")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.cpu_count", lambda: 1)  # what more threads do for a tiny model is wait for each other
     names: dict[str, Any] = {}
