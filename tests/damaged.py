@@ -38,7 +38,7 @@ def _use(path: str, kwargs: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    import specllama  # once, for all children  # noqa: F401
+    from specllama import Llama  # with all that it imports: once, for all children  # noqa: F401
 
     for one in sys.argv[2:]:
         sys.stdout.write(json.dumps(in_child(functools.partial(_use, one, json.loads(sys.argv[1])))) + "\n")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")]
 
-CASES = int(os.environ.get("SPECLLAMA_CASES", "60"))  # more on demand: 2,000 of each take some minutes
+CASES = int(os.environ.get("SPECLLAMA_CASES", "60"))  # more on demand: 2,000 of each take 6 minutes
 generated = hypothesis.settings(max_examples=CASES, deadline=None, database=None)
 
 ODD = st.sampled_from([None, True, False, 1.5, float("nan"), "8", "", [], [1], {}, {"a": 1}])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from conftest import MakeBase, MakeLlama, TinyFiles
 
-CASES = int(os.environ.get("SPECLLAMA_CASES", "100"))  # more on demand: 2,000 take some minutes
+CASES = int(os.environ.get("SPECLLAMA_CASES", "100"))  # more on demand: 2,000 take a minute
 
 
 def state_of(llm: llama_cpp.Llama, prompt: str = PROMPT) -> llama_cpp.LlamaState:

@@ -155,7 +155,7 @@ def _fork(target: str, draft: str, case: list[Any]) -> str:
 KINDS = {"open": _open, "tokens": _detokenize, "fork": _fork}
 
 if __name__ == "__main__":
-    import specllama  # once, for all children  # noqa: F401
+    from specllama import Llama  # with all that it imports: once, for all children  # noqa: F401
 
     for line in sys.stdin:
         kind, case = json.loads(line)
