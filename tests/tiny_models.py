@@ -34,7 +34,7 @@ PIECES = [
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """A SentencePiece vocabulary in the form in which GGUF stores it."""
+    """A vocabulary in the form in which GGUF stores it: one of SentencePiece, unless `model` says otherwise."""
 
     tokens: list[str]
     scores: list[float]
@@ -43,6 +43,9 @@ class Vocabulary:
     eos: int = 2
     chat_template: str = CHAT_TEMPLATE
     adds_bos: bool = True
+    model: str = "llama"
+    separator: int | None = None
+    merges: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """How many rows the vocabulary has, padding included."""
@@ -80,6 +83,27 @@ def letter_vocabulary(size: int = 8) -> Vocabulary:
     types = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
     types += [gguf.TokenType.NORMAL] * len(letters)
     return Vocabulary(["<unk>", "<s>", "</s>", *letters], [0.0] * size, [int(t) for t in types])
+
+
+def byte_pair_vocabulary() -> Vocabulary:
+    """As GPT-2's: a character for each byte, and some merges."""
+    printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = [*map(chr, printed), *map(chr, range(256, 512 - len(printed)))]
+    merges = ("t h", "h e", "Ġ t", "Ġ a", "Ġt he", "i n", "c a", "ca t", "Ġ cat")
+    tokens = [*letters, *(merge.replace(" ", "") for merge in merges)]
+    types = [gguf.TokenType.NORMAL] * len(tokens) + [gguf.TokenType.CONTROL] * 2
+    size = len(types)
+    return Vocabulary(
+        [*tokens, "<s>", "</s>"], [0.0] * size, [*map(int, types)], size - 2, size - 1, model="gpt2", merges=merges
+    )
+
+
+def word_piece_vocabulary() -> Vocabulary:
+    """As BERT's. It begins and ends texts with tokens of its own."""
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + ["▁" + c for c in "abcdefgh"] + [*"abcdefgh"]
+    types = [gguf.TokenType.CONTROL, gguf.TokenType.UNKNOWN] + [gguf.TokenType.CONTROL] * 3
+    types += [gguf.TokenType.NORMAL] * 16
+    return Vocabulary(tokens, [0.0] * len(tokens), [*map(int, types)], bos=2, eos=3, model="bert", separator=3)
 
 
 def _dense(rng: np.random.Generator, rows: int, columns: int, gain: float = 1.0) -> npt.NDArray[np.float32]:
@@ -185,17 +209,19 @@ def with_rows(weights: Weights, rows: int) -> Weights:
     return result
 
 
-def _open(
-    path: Path, arch: str, vocabulary: Vocabulary, n_embd: int, n_layer: int, n_ff: int, tokenizer: str = "llama"
-) -> gguf.GGUFWriter:
+def _open(path: Path, arch: str, vocabulary: Vocabulary, n_embd: int, n_layer: int, n_ff: int) -> gguf.GGUFWriter:
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name(path.stem)
     writer.add_context_length(N_CTX_TRAIN)
     writer.add_embedding_length(n_embd)
     writer.add_block_count(n_layer)
     writer.add_feed_forward_length(n_ff)
-    writer.add_tokenizer_model(tokenizer)
+    writer.add_tokenizer_model(vocabulary.model)
     writer.add_token_list(vocabulary.tokens)
+    if vocabulary.separator is not None:
+        writer.add_sep_token_id(vocabulary.separator)
+    if vocabulary.merges:
+        writer.add_token_merges(vocabulary.merges)
     writer.add_token_scores(vocabulary.scores)
     writer.add_token_types(vocabulary.types)
     writer.add_bos_token_id(vocabulary.bos)
@@ -452,21 +478,17 @@ def write_mtp_hybrid(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
 def write_embedding_model(path: Path, seed: int, vocabulary: Vocabulary | None = None) -> Path:
     """Write a bert model: it has no causal attention and no output matrix, and cannot generate.
 
-    Without a `vocabulary` it has a WordPiece one of its own.
+    Without a `vocabulary` it has a WordPiece one.
     """
     n_embd, n_ff = 32, 48
     rng = np.random.default_rng(seed)
-    tokenizer = "bert" if vocabulary is None else "llama"
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + ["▁" + c for c in "abcdefgh"] + [*"abcdefgh"]
-    types = [int(gguf.TokenType.CONTROL)] * 5 + [int(gguf.TokenType.NORMAL)] * 16
-    vocabulary = vocabulary or Vocabulary(tokens, [0.0] * len(tokens), types, bos=2, eos=3)
-    writer = _open(path, "bert", vocabulary, n_embd, 1, n_ff, tokenizer)
+    vocabulary = vocabulary or word_piece_vocabulary()
+    writer = _open(path, "bert", vocabulary, n_embd, 1, n_ff)
     writer.add_head_count(4)
     writer.add_layer_norm_eps(1e-5)
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType.MEAN)
     writer.add_token_type_count(2)
-    writer.add_sep_token_id(3)
     writer.add_pad_token_id(0)
     writer.add_mask_token_id(4)
     weights = {

@@ -75,7 +75,7 @@ def _read(path: str | os.PathLike[str], read: Callable[[_Walk], Read]) -> Read:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             return read(_Walk(data))
-        except (struct.error, EOFError, KeyError, UnicodeDecodeError, OverflowError) as error:
+        except (struct.error, EOFError, KeyError, OverflowError) as error:
             raise ValueError(f"{path}: the header is damaged ({error!r})") from error
 
 
@@ -92,7 +92,7 @@ class _Walk:
         alignment = int(values.get("general.alignment", 32))
         found = {}
         for _ in range(count):
-            name = self._text().decode("utf-8")
+            name = self._text().decode("utf-8", "replace")
             shape = tuple(self._number("Q") for _ in range(self._number("I")))
             found[name] = StoredTensor(shape, self._number("I"), self._number("Q"))
         begin = -(-self._at // max(1, alignment)) * alignment
@@ -102,7 +102,7 @@ class _Walk:
         self._number("Q")  # of tensors
         found = {}
         for _ in range(self._number("Q")):
-            key = self._text().decode("utf-8")
+            key = self._text().decode("utf-8", "replace")  # llama.cpp takes any bytes, and knows the key or not
             found[key] = self._reader(self._number("I"))()
         return found
 

@@ -18,6 +18,12 @@ _MOST_EXPERTS = 1024  # LLAMA_MAX_EXPERTS
 _SCALINGS = (b"none", b"linear", b"yarn", b"longrope")
 _WITH_BYTES = (b"llama", b"t5")  # tokenizers that write what they do not know as tokens of bytes
 _BYTE = 6  # LLAMA_TOKEN_TYPE_BYTE
+_WORD_PIECE = b"bert"
+_AROUND_TEXTS: dict[bytes, dict[str, int | None]] = {
+    _WORD_PIECE: {"bos": 101, "seperator": 102},
+    b"gemma4": {"bos": None},
+}
+"""The tokens that a tokenizer puts around every text, whatever the file says, and which they are if it does not say."""
 _MOST_SHOWN = 60
 
 
@@ -48,6 +54,7 @@ def problems(values: Mapping[str, Any]) -> Iterable[str]:
     yield from _wrong_layers(values)
     yield from _wrong_experts(values)
     yield from _wrong_tokens(values)
+    yield from _missing_tokens(values)
 
 
 def _named(values: Mapping[str, Any], name: str) -> Any:
@@ -101,20 +108,34 @@ def _wrong_tokens(values: Mapping[str, Any]) -> Iterable[str]:
         twice = [token for token, count in collections.Counter(tokens).items() if count > 1 and token]
         if twice:
             yield f"its vocabulary has the token {_shown(twice[0])} twice"
-    if values.get("tokenizer.ggml.model") not in _WITH_BYTES:
-        return
+    model = values.get("tokenizer.ggml.model")
     kinds = values.get("tokenizer.ggml.token_type")
-    if isinstance(kinds, np.ndarray):
+    if model in (*_WITH_BYTES, _WORD_PIECE) and isinstance(kinds, np.ndarray):
         for token in np.flatnonzero(kinds[: len(tokens)] == _BYTE):
-            if not re.fullmatch(rb"<0x[0-9A-F]{2}>", tokens[token]):
-                yield f"its token {token}, {_shown(tokens[token])} is said to be a byte, and not of the form <0x41>"
-                return
-    if values.get("tokenizer.ggml.model") != b"llama":
+            said = f"its token {token}, {_shown(tokens[token])} is said to be a byte"
+            if model == _WORD_PIECE:
+                yield f"{said}, which this kind of vocabulary has none of"
+            elif not re.fullmatch(rb"<0x[0-9A-F]{2}>", tokens[token]):
+                yield f"{said}, and not of the form <0x41>"
+    if model != b"llama":
         return
     without = [byte for byte in range(256) if b"<0x%02X>" % byte not in known]
     missing = [byte for byte in without if bytes([byte]) not in known]
     if missing and len(without) < 256:  # some vocabularies have none, and are for texts of known letters
         yield f"its vocabulary has no token for the byte 0x{missing[0]:02X}"
+
+
+def _missing_tokens(values: Mapping[str, Any]) -> Iterable[str]:
+    tokens, model = values.get("tokenizer.ggml.tokens"), values.get("tokenizer.ggml.model")
+    if not isinstance(tokens, list) or not isinstance(model, bytes):
+        return
+    around = _AROUND_TEXTS.get(model, {})
+    if model == b"t5" and values.get("tokenizer.ggml.add_bos_token"):
+        around = {"bos": None}
+    for name, default in around.items():
+        given = values.get(f"tokenizer.ggml.{name}_token_id", default)
+        if not any(isinstance(token, int) and 0 <= token < len(tokens) for token in (given, default)):
+            yield f"its {name}_token_id is {_shown(given)}: it has no such token, and puts it around every text"
 
 
 def _shown(text: Any) -> str:
