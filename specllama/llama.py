@@ -72,8 +72,8 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
 
     Args:
         model_path: the target, a path or a name from ``specllama pull --list``.
-        draft_model: the draft: a path or name or another ``llama_cpp.Llama``, which must have the target's vocabulary; the
-            path of an EAGLE-3 head for the target; ``"mtp"`` for the MTP layer in the target's own file;
+        draft_model: the draft: a path or name or another ``llama_cpp.Llama``, which must have the target's vocabulary;
+            the path of an EAGLE-3 head for the target; ``"mtp"`` for the MTP layer in the target's own file;
             ``"lookup"`` to draft what followed when the end of the text occurred before; a llama_cpp
             ``LlamaDraftModel``; or None for plain decoding.
         draft_kwargs: constructor arguments of a draft given by path. Unless given here it takes the target's context

@@ -101,7 +101,7 @@ def add_models(parser: argparse.ArgumentParser, draft_required: bool = False) ->
         "-md",
         required=draft_required,
         metavar="DRAFT",
-        help="what drafts for it: a smaller model, a head, mtp (the layer in its own file), or lookup (the text itself)",
+        help="what drafts for it: a smaller model, a head, mtp (a layer in its own file), or lookup (the text itself)",
     )
     return group
 
