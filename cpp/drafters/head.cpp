@@ -62,7 +62,9 @@ void HeadDrafter::observe(const DecodedBatch & batch) {
                                     history.end());
     };
     tokens_ = text_behind(begin_);
+    // The last token is decoded where a draft begins: its logits are needed.
     num_true_ = std::min(num_true_, num_common(tokens_, own_->tokens()));
+    num_true_ = std::min(num_true_, tokens_.empty() ? 0 : tokens_.size() - 1);
     if (num_true_ == 0 || kept_.first() > begin_ + num_true_) {
         restart(kept_.first());
     }
@@ -70,8 +72,7 @@ void HeadDrafter::observe(const DecodedBatch & batch) {
         restart(std::max(begin_, size_ - 1 - std::max<std::size_t>(1, window_ / 2)));
     }
     tokens_ = text_behind(begin_);
-    // The last token is decoded where a draft begins: its logits are needed.
-    own_->keep(std::min(num_true_, tokens_.empty() ? 0 : tokens_.size() - 1));
+    own_->keep(num_true_);
 }
 
 void HeadDrafter::restart(std::size_t begin) {

@@ -267,13 +267,13 @@ int32_t Decoder::encode(const float * features, std::size_t count) {
 
 // Of a batch llama.cpp may have computed a tensor for the tokens alone whose logits are wanted.
 std::size_t Decoder::row_of(std::size_t token, std::size_t num_rows) const {
-    if (num_rows == tokens_.size()) {
+    if (num_rows == tokens_.size() && token < num_rows) {
         return token;
     }
-    const auto end = outputs_.begin() + static_cast<std::ptrdiff_t>(token);
+    const auto end = outputs_.begin() + static_cast<std::ptrdiff_t>(std::min(token, outputs_.size()));
     const auto num_before = static_cast<std::size_t>(std::count(outputs_.begin(), end, 1));
     const auto num_outputs = static_cast<std::size_t>(std::count(end, outputs_.end(), 1)) + num_before;
-    if (num_rows != num_outputs || *end == 0) {
+    if (num_rows != num_outputs || end == outputs_.end() || *end == 0) {
         throw DecodeError("this llama.cpp does not show the hidden states of the " + name_);
     }
     return num_before;
@@ -306,7 +306,10 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
         outputs_.data(),
     };
     static_assert(TokenList::group_size == kernels::kPanelRows);
-    const std::optional<TokenList> listed = listed_by_all(parts, num_parts, n_vocab_);
+    std::optional<TokenList> listed = listed_by_all(parts, num_parts, n_vocab_);
+    if (hidden_.encodes && listed && listed->groups().empty()) {
+        listed->add(0);  // no logit is wanted, and llama.cpp would compute all
+    }
     WantedPanels wanted{};
     if (listed) {
         wanted = {listed->groups().data(), static_cast<int64_t>(listed->groups().size()),

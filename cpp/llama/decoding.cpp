@@ -31,15 +31,15 @@ PromptPart next_prompt_part(Decoding & decoding, Sequence & sequence, const std:
     return {left, is_ours ? std::min(left, decoding.chunk(sequence.decoder())) : 0};
 }
 
-std::size_t prefill_chunk(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history,
-                          bool keeps_states) {
+PromptPart prefill_chunk(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history,
+                         bool keeps_states) {
     const PromptPart part = next_prompt_part(decoding, sequence, history);
     if (part.count > 0) {
         Sequence::Addition addition{&sequence, history.data() + sequence.tokens().size(), part.count, part.count};
         addition.keeps_states = keeps_states;
         decoding.decode(addition);
     }
-    return part.left - part.count;
+    return {part.left - part.count, part.count};
 }
 
 }  // namespace specllama

@@ -76,8 +76,8 @@ struct PromptPart {
 // another text is about to decode.
 PromptPart next_prompt_part(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history);
 
-// Decodes it, without logits; returns how many tokens are left.
-std::size_t prefill_chunk(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history,
+// Decodes it, without logits. Returns how many tokens were decoded, and how many are left then.
+PromptPart prefill_chunk(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history,
                           bool keeps_states = false);
 
 }  // namespace specllama

@@ -104,10 +104,8 @@ bool Speculator::prefill() {
     }
     const Stopwatch stopwatch(counters_.prompt_seconds);
     bool more = false;
-    const std::size_t before = own().num_decoded();
-    if (target_.prefill(history_)) {
-        const std::size_t count = own().num_decoded() - before;
-        show(own().tokens().size() - count, count, target_.states());
+    if (const std::optional<std::size_t> count = target_.prefill(history_)) {
+        show(own().tokens().size() - *count, *count, target_.states());
         read_along();
         more = true;
     } else if (round_number_ == 0 && choose_gamma(2) > 0) {

@@ -21,19 +21,17 @@ std::size_t Target::begin(const std::vector<int32_t> & history, SamplerChain cha
     return sequence_->keep_common(history);
 }
 
-bool Target::prefill(const std::vector<int32_t> & history) {
+std::optional<std::size_t> Target::prefill(const std::vector<int32_t> & history) {
     sequence_->keep_common(history);  // a rewind, or snapshots, may have left more in it
     if (tokens_to_prefill(*sequence_, history) <= num_carried_) {
-        return false;
+        return std::nullopt;
     }
-    states_.clear();
-    const std::size_t before = sequence_->num_decoded();
-    const std::size_t left = prefill_chunk(decoding_, *sequence_, history, keeps_states_);
-    copy_states(0, sequence_->num_decoded() - before);
-    if (left == 0) {
+    const PromptPart done = prefill_chunk(decoding_, *sequence_, history, keeps_states_);
+    copy_states(0, done.count);
+    if (done.left == 0) {
         sequence_->save_prompt();
     }
-    return true;
+    return done.count;
 }
 
 void Target::settle(const std::vector<int32_t> & history) {
@@ -49,7 +47,7 @@ double Target::decode(const std::vector<int32_t> & history, const std::vector<in
         settle(history);
     }
     if (num_carried_ > most_carried()) {
-        while (prefill_chunk(decoding_, *sequence_, history) > 0) {
+        while (prefill_chunk(decoding_, *sequence_, history).left > 0) {
         }
     }
     num_held_ = sequence_->tokens().size();

@@ -27,8 +27,9 @@ public:
     // A generation whose logits go through this chain, and whose hidden states are asked for or not. Keeps what the
     // memory has of `history`, and returns how many tokens that is.
     std::size_t begin(const std::vector<int32_t> & history, SamplerChain chain, bool keeps_states);
-    // Decodes one chunk of the history, but for its last token. Whether there was one to decode.
-    bool prefill(const std::vector<int32_t> & history);
+    // Decodes one chunk of the history, but for its last token. Returns how many tokens that was, none if another text
+    // is about to decode them; nothing if none is left to decode.
+    std::optional<std::size_t> prefill(const std::vector<int32_t> & history);
     // Brings the memory in step with the history: after a rewind, an extension, or a failure.
     void settle(const std::vector<int32_t> & history);
 
