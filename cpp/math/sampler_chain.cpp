@@ -127,7 +127,7 @@ void distribute_allowed(const SamplerParams & params, const Allowance & allowanc
         distribute(params, allowed.data(), n_vocab, out);
     } else {
         Truncation truncation(params, select_allowed(allowance, params, logits, n_vocab));
-        temper(params, truncation.run_on_selected(), n_vocab, out);
+        temper(params, truncation.run(), n_vocab, out);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "math/truncation.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace specllama {
@@ -22,31 +23,20 @@ std::size_t count_reaching(const std::vector<double> & probs, double mass, bool 
 
 }  // namespace
 
-std::vector<Candidate> Truncation::run_on_selected() {
-    typical_of_kept();
-    top_p_of_kept(0.0);
-    min_p_of_kept();
-    return std::move(kept_);
-}
-
 std::vector<Candidate> Truncation::run() {
-    if (params_.has_sigma()) {
-        select_by_sigma();
-        return run_on_selected();
+    const std::array<Step, 5> steps{{
+        {params_.has_sigma(), &Truncation::sigma_of_all, nullptr},
+        {params_.top_k > 0, &Truncation::top_k_of_all, &Truncation::top_k_of_kept},
+        {params_.typical_p < 1.0F, &Truncation::typical_of_all, &Truncation::typical_of_kept},
+        {params_.top_p < 1.0F, &Truncation::top_p_of_all, &Truncation::top_p_of_kept},
+        {params_.min_p > 0.0F, &Truncation::min_p_of_all, &Truncation::min_p_of_kept},
+    }};
+    for (const Step & step : steps) {
+        if (step.is_on) {
+            (this->*(is_selected_ ? step.of_kept : step.of_all))();
+            is_selected_ = true;
+        }
     }
-    if (params_.top_k > 0) {
-        select_top_k(logits_, n_, static_cast<std::size_t>(params_.top_k), kept_);
-        return run_on_selected();
-    }
-    if (params_.typical_p < 1.0F) {
-        typical_of_all();
-        top_p_of_kept(0.0);
-    } else if (params_.top_p < 1.0F) {
-        top_p_of_all();
-    } else {
-        select_by_min_p(largest(logits_, n_));
-    }
-    min_p_of_kept();
     return std::move(kept_);
 }
 
@@ -58,18 +48,22 @@ void Truncation::select_by_min_p(float top) {
 }
 
 // Of those within so many standard deviations of the largest logit, the best top_k.
-void Truncation::select_by_sigma() {
+void Truncation::sigma_of_all() {
     const auto deviation = static_cast<float>(standard_deviation(logits_, n_));
     const float threshold = largest(logits_, n_) - params_.top_n_sigma * deviation;
     if (params_.top_k <= 0) {
         select_at_least(logits_, n_, threshold, kept_);
         return;
     }
-    select_top_k(logits_, n_, static_cast<std::size_t>(params_.top_k), kept_);
+    top_k_of_all();
     const auto first_below =
         std::find_if(kept_.begin(), kept_.end(), [threshold](const Candidate & c) { return c.logit < threshold; });
     kept_.erase(first_below, kept_.end());
 }
+
+void Truncation::top_k_of_all() { select_top_k(logits_, n_, static_cast<std::size_t>(params_.top_k), kept_); }
+
+void Truncation::top_k_of_kept() { kept_.resize(std::min(kept_.size(), static_cast<std::size_t>(params_.top_k))); }
 
 // Probabilities of kept_, relative to `sum` of e^(logit - top); 0 means their own sum.
 std::vector<double> Truncation::probabilities_of_kept(double sum) const {
@@ -87,8 +81,8 @@ std::vector<double> Truncation::probabilities_of_kept(double sum) const {
 }
 
 // Keeps the shortest prefix with mass top_p. False if kept_ does not reach it.
-bool Truncation::top_p_of_kept(double sum) {
-    if (params_.top_p >= 1.0F || kept_.empty()) {
+bool Truncation::reach_top_p(double sum) {
+    if (kept_.empty()) {
         return true;
     }
     const std::size_t count = count_reaching(probabilities_of_kept(sum), params_.top_p, false);
@@ -105,19 +99,24 @@ void Truncation::top_p_of_all() {
     const double sum = sum_exp(logits_, n_, top, 1.0F);
     if (params_.min_p > 0.0F) {
         select_by_min_p(top);
-        top_p_of_kept(sum);
+        reach_top_p(sum);
         return;
     }
     for (std::size_t count = 256;; count *= 8) {
         select_top_k(logits_, n_, count, kept_);
-        if (kept_.empty() || top_p_of_kept(sum) || count >= n_) {
+        if (kept_.empty() || reach_top_p(sum) || count >= n_) {
             return;
         }
     }
 }
 
+void Truncation::min_p_of_all() {
+    select_by_min_p(largest(logits_, n_));
+    min_p_of_kept();
+}
+
 void Truncation::min_p_of_kept() {
-    if (params_.min_p <= 0.0F || kept_.empty()) {
+    if (kept_.empty()) {
         return;
     }
     const float threshold = min_p_threshold(kept_.front().logit);
@@ -128,7 +127,7 @@ void Truncation::min_p_of_kept() {
 
 // Locally typical sampling (Meister et al. 2022, arXiv 2202.00666) among the candidates that top-k left.
 void Truncation::typical_of_kept() {
-    if (params_.typical_p >= 1.0F || kept_.empty()) {
+    if (kept_.empty()) {
         return;
     }
     const std::vector<double> probs = probabilities_of_kept(0.0);

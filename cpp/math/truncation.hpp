@@ -13,22 +13,31 @@ class Truncation {
 public:
     Truncation(const SamplerParams & params, const float * logits, std::size_t n)
         : params_(params), logits_(logits), n_(n) {}
-    // Of candidates that have been selected before, in descending order.
+    // Of candidates that the first of them have left, in descending order.
     Truncation(const SamplerParams & params, std::vector<Candidate> selected)
-        : params_(params), logits_(nullptr), n_(0), kept_(std::move(selected)) {}
+        : params_(params), logits_(nullptr), n_(0), kept_(std::move(selected)), is_selected_(true) {}
 
     // In descending order; none if no logit is finite. The logits are scanned in single passes, and never sorted.
     std::vector<Candidate> run();
-    // The same from typical on.
-    std::vector<Candidate> run_on_selected();
 
 private:
+    // One of them: of all logits, if it is the first that is on, or of what the others have left.
+    struct Step {
+        bool is_on;
+        void (Truncation::*of_all)();
+        void (Truncation::*of_kept)();
+    };
+
     float min_p_threshold(float top) const;
     void select_by_min_p(float top);
-    void select_by_sigma();
+    void sigma_of_all();
+    void top_k_of_all();
+    void top_k_of_kept();
     std::vector<double> probabilities_of_kept(double sum) const;
-    bool top_p_of_kept(double sum);
+    bool reach_top_p(double sum);
+    void top_p_of_kept() { reach_top_p(0.0); }
     void top_p_of_all();
+    void min_p_of_all();
     void min_p_of_kept();
     void typical_of_kept();
     void typical_of_all();
@@ -37,6 +46,7 @@ private:
     const float * logits_;
     std::size_t n_;
     std::vector<Candidate> kept_;
+    bool is_selected_ = false;  // kept_ is what is left
 };
 
 }  // namespace specllama
