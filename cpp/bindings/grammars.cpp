@@ -17,6 +17,7 @@ namespace {
 std::shared_ptr<Grammar> make_grammar(std::shared_ptr<LlamaApi> api, std::uintptr_t vocab,
                                       std::shared_ptr<FirstBytes> first_bytes, const std::string & gbnf,
                                       const std::string & root) {
+    const py::gil_scoped_release release;
     return std::make_shared<Grammar>(std::move(api), at_address<const llama_vocab>(vocab), std::move(first_bytes), gbnf,
                                      root);
 }
@@ -34,7 +35,7 @@ void bind_grammars(py::module_ & module) {
         .field("alone", &Forced::alone, "Whether no other token may come next; else others begin that text.");
     py::class_<Grammar, Constraint, std::shared_ptr<Grammar>>(module, "Grammar", "A GBNF grammar.")
         .def(py::init(&make_grammar), py::arg("api"), py::arg("vocab"), py::arg("first_bytes"), py::arg("gbnf"),
-             py::arg("root"), ReleaseGil())
+             py::arg("root"))
         .def("forced", &forced, py::arg("recent"), "The token that must come behind these; None if there is a choice.");
 }
 

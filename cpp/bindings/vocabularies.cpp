@@ -41,9 +41,10 @@ void bind_vocabularies(py::module_ & module) {
                "Among the tokens that both vocabularies have; None if their texts are the same.");
     py::class_<TokenTexts, std::shared_ptr<TokenTexts>>(module, "TokenTexts", "The text of every token.")
         .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
+                 const py::gil_scoped_release release;
                  return std::make_shared<TokenTexts>(api, at_address<const llama_vocab>(vocab));
              }),
-             py::arg("api"), py::arg("vocab"), ReleaseGil());
+             py::arg("api"), py::arg("vocab"));
     py::class_<FirstBytes, std::shared_ptr<FirstBytes>>(module, "FirstBytes", "The tokens by their first byte.")
         .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
                  return std::make_shared<FirstBytes>(api, at_address<const llama_vocab>(vocab));
