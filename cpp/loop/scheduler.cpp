@@ -72,7 +72,6 @@ Scheduler::Scheduler(std::shared_ptr<Decoder> target, std::shared_ptr<Decoder> d
         served_.push_back({std::move(draft), {}, 0.0});
     }
     poll_ = [this] {
-        const std::lock_guard lock(mutex_);
         if (closed_) {
             throw closed();
         }

@@ -5,6 +5,7 @@
 // target's batch has what all texts have drafted. A text joins with its next call, and leaves by ending.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -132,7 +133,8 @@ private:
     std::size_t num_working_ = 0;
     std::size_t num_served_ = 0;  // groups
     double idle_since_ = 0.0;     // a text waits, and others are at work
-    bool closed_ = false;
+    // Read within a decode, too, which holds the memory's mutex: mutex_ is never taken after that.
+    std::atomic<bool> closed_{false};
     std::function<void()> poll_;
     Counters counters_;
     std::thread thread_;
