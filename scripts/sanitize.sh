@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the extension with AddressSanitizer and UndefinedBehaviorSanitizer into build/sanitize, and runs the tests
 # on it (those that need no downloaded model), in the environment that is active. Arguments go to pytest.
+# With SANITIZERS=thread it is ThreadSanitizer, and the tests are those in which threads meet.
 # libllama itself is not instrumented: what is looked for is in specllama._core.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,12 +11,23 @@ if [ "$(uname -s)" != Linux ] || ! command -v g++ >/dev/null; then
     exit 1
 fi
 
-build=build/sanitize
+sanitizers=${SANITIZERS:-address,undefined}
+case $sanitizers in
+address,undefined)
+    build=build/sanitize libraries="libasan.so libubsan.so libstdc++.so"
+    planted=("read_past_the_end AddressSanitizer" "overflow runtime.error") marks="__asan_report __ubsan_handle" ;;
+thread)
+    build=build/sanitize-thread libraries="libtsan.so libstdc++.so"
+    planted=("race ThreadSanitizer") marks="__tsan_read" ;;
+*)
+    echo "sanitize: SANITIZERS=$sanitizers must be address,undefined or thread" >&2
+    exit 1 ;;
+esac
 overlay=$PWD/$build/overlay
 
 mkdir -p build
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER=g++ \
-    -DSPECLLAMA_SANITIZE=address,undefined -DSPECLLAMA_TESTS=ON -DPython_EXECUTABLE="$(command -v python)" \
+    -DSPECLLAMA_SANITIZE="$sanitizers" -DSPECLLAMA_TESTS=ON -DPython_EXECUTABLE="$(command -v python)" \
     -Dpybind11_DIR="$(python -m pybind11 --cmakedir)"
 cmake --build "$build"
 rm -rf "$overlay"
@@ -26,26 +38,37 @@ cmake --install "$build" --prefix "$overlay" >/dev/null
 # Python is not instrumented, so the run times must be loaded before it; libstdc++ too, or AddressSanitizer finds no
 # __cxa_throw to wrap and the first exception ends the process. None of the leaks that Python leaves at exit are ours.
 runtimes=""
-for library in libasan.so libubsan.so libstdc++.so; do
+for library in $libraries; do
     runtimes+="$(g++ -print-file-name=$library) "
 done
+# Locks that ThreadSanitizer does not see: of the C library, which frees what a thread had, and of llguidance.
+printf '%s\n' race:_dl_deallocate_tls race:llguidance >"$build/suppressions"
+export TSAN_OPTIONS=suppressions=$PWD/$build/suppressions
 sanitized() {
     env LD_PRELOAD="$runtimes" PYTHONPATH="$overlay" PYTHONMALLOC=malloc \
         ASAN_OPTIONS=detect_leaks=0:strict_string_checks=1:detect_stack_use_after_return=1:allocator_may_return_null=1 \
         UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 "$@"
 }
 
-# A run that finds nothing proves something only if it could have: two planted errors must be found, and the
-# extension that the tests import must be the instrumented one.
+# A run that finds nothing proves something only if it could have: planted errors must be found, and the extension that
+# the tests import must be the instrumented one.
 probe=$build/probe
 cat >"$probe.cpp" <<'CPP'
 #include <climits>
+#include <thread>
 extern "C" int read_past_the_end(int n) { int * p = new int[4]{}; const int x = p[n]; delete[] p; return x; }
 extern "C" int overflow(int n) { return INT_MAX - 4 + n; }
+extern "C" void race(int n) {
+    int x[8] = {};
+    std::thread one([&x] { x[5] += 1; });
+    std::thread other([&x, n] { x[n] += 1; });
+    one.join();
+    other.join();
+}
 CPP
-g++ -g -fsanitize=address,undefined -fno-sanitize-recover=all -shared -fPIC "$probe.cpp" -o "$probe.so"
-for planted in "read_past_the_end AddressSanitizer" "overflow runtime.error"; do
-    read -r function report <<<"$planted"
+g++ -g -fsanitize="$sanitizers" -fno-sanitize-recover=all -shared -fPIC "$probe.cpp" -o "$probe.so"
+for one in "${planted[@]}"; do
+    read -r function report <<<"$one"
     output=$(sanitized python -c "import ctypes; ctypes.CDLL('$probe.so').$function(3)" 2>&1) ||
         { echo "sanitize: a correct call of $function failed: $output" >&2; exit 1; }
     if output=$(sanitized python -c "import ctypes; ctypes.CDLL('$probe.so').$function(5)" 2>&1); then
@@ -59,10 +82,10 @@ from specllama import _core
 path = pathlib.Path(_core.__file__)
 assert path.is_relative_to(sys.argv[1]), f"the tests would import {path}"
 code = path.read_bytes()
-assert b"__asan_report" in code and b"__ubsan_handle" in code, f"{path} is not instrumented"
+assert all(mark.encode() in code for mark in sys.argv[2:]), f"{path} is not instrumented"
 PYTHON
-sanitized python "$probe.py" "$overlay"
-echo "sanitize: both planted errors were found; $overlay is instrumented"
+sanitized python "$probe.py" "$overlay" $marks
+echo "sanitize: what was planted was found; $overlay is instrumented"
 
 # Left out are tests that look at no native code of ours (pages, downloads, reports, what servers refuse, which schemas are
 # supported), and those that run it by way of other processes (commands, trials in a child, signals, damaged files): the
@@ -82,4 +105,18 @@ done
 # pytest's own cache stays that of the plain run.
 # Two processes halve the time. One OpenMP thread each: two processes with two threads each would wait for each other.
 export SPECLLAMA_CACHE=$PWD/$build/no-models SPECLLAMA_REQUIRE_MODELS=0 OMP_THREAD_LIMIT=1
-sanitized pytest -p no:cacheprovider -n 2 --dist worksteal -m "not long" "${ignored[@]}" "$@"
+if [ "$sanitizers" = thread ] && [ $# = 0 ]; then
+    set -- tests/test_{closing,interruptions,listed_rows,loading_in_threads,parallel,room,scheduler,shared_draft,views,waiting}.py
+fi
+# ThreadSanitizer goes on after a finding, and pytest would say nothing of it: not of a test that passes, nor of a worker.
+rm -f "$build"/report.*
+export TSAN_OPTIONS=$TSAN_OPTIONS:log_path=$PWD/$build/report
+status=0
+sanitized pytest -p no:cacheprovider -n 2 --dist worksteal -m "not long" "${ignored[@]}" "$@" || status=$?
+for report in "$build"/report.*; do
+    if [ -f "$report" ]; then
+        cat "$report"
+        status=1
+    fi
+done
+exit "$status"
