@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import gguf
 import numpy as np
@@ -376,10 +377,12 @@ def write_head(
     tokens: Sequence[int] | None = None,
     n_target: int = 32,
     arch: str = "eagle3",
+    changed: Mapping[str, int] = MappingProxyType({}),
 ) -> Path:
     """Write an EAGLE-3 head for a target of states of `n_target`.
 
-    With `tokens` it says these alone: row i of its output matrix is token i of them.
+    With `tokens` it says these alone: row i of its output matrix is token i of them. `changed` are metadata that are
+    others than they should be.
     """
     n_embd = weights["output_norm.weight"].shape[0]
     writer = _open(path, arch, vocabulary, n_embd, 1, weights["blk.0.ffn_gate.weight"].shape[0])
@@ -392,6 +395,9 @@ def write_head(
     writer.add_uint32(f"{arch}.target_hidden_size", n_target)
     if tokens is not None:
         writer.add_tensor("d2t", np.array(tokens, np.int64))
+    for name, value in changed.items():
+        writer.kv_data[0].pop(f"{arch}.{name}", None)
+        writer.add_uint32(f"{arch}.{name}", value)
     _finish(writer, weights)
     return path
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <stdexcept>
 #include <utility>
 
@@ -139,10 +140,14 @@ std::optional<DraftToken> HeadDrafter::draw(const DraftRequest & request, std::s
         decode_drafted(proposal.tokens[own_->tokens().size() - num_tokens()]);
     }
     const std::size_t n = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
+    float * logits = own_->logits(row_);
     try {
-        return drawn_token(request, proposal, source(), before, own_->logits(row_), n, nullptr);
-    } catch (const NoTokenLeft &) {  // the text goes on with a token that the head does not have
-        return std::nullopt;
+        return drawn_token(request, proposal, source(), before, logits, n, nullptr);
+    } catch (const NoTokenLeft &) {
+        if (std::any_of(logits, logits + n, [](float logit) { return std::isnan(logit); })) {
+            throw;  // its weights are damaged
+        }
+        return std::nullopt;  // the text goes on with a token that the head does not have
     }
 }
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from .gguf_values import StoredTensor, read_whole_header, stored
 
-_OTHERS = {b"dflash": "DFlash", b"gemma4-assistant": "Gemma 4's assistant"}
+_OTHERS = {"dflash": "DFlash", "gemma4-assistant": "Gemma 4's assistant"}
 _LAYERS = 3
 # Architectures of which llama.cpp 0.3.36 has a graph of one MTP layer, and of several. Of others it ends the process.
 _WITH_SEVERAL = frozenset({"hy_v3", "mimo2", "step35"})
@@ -21,7 +21,7 @@ _WITH_MTP = _WITH_SEVERAL | {
     *("nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next"),
 }
 _OF_MTP = ".nextn.eh_proj.weight"
-_I64 = 27  # GGML_TYPE_I64
+_F32, _I64 = 0, 27  # of ggml_type
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +33,7 @@ class HeadFile:
         layers: of the target, numbered from 0: what enters them is what the head reads.
         hidden_size: numbers in each of these states.
         embedding_length: numbers in a state of its own.
+        n_vocab: tokens of its vocabulary, which is the target's.
         own: whether it has token embeddings, and an output matrix: else it uses the target's.
     """
 
@@ -40,6 +41,7 @@ class HeadFile:
     layers: tuple[int, ...]
     hidden_size: int
     embedding_length: int
+    n_vocab: int
     own: tuple[bool, bool]
 
     def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
@@ -63,21 +65,28 @@ class HeadFile:
         self._require_tokens(n_vocab)
 
     def _require_tokens(self, n_vocab: int) -> None:
-        _, tensors = read_whole_header(self.path)
+        (_, tensors), name = read_whole_header(self.path), os.path.basename(self.path)
         if "token_embd.weight" in tensors and tensors["token_embd.weight"].shape[-1] < n_vocab:
             raise ValueError(
-                f"the head {os.path.basename(self.path)} has embeddings of "
-                f"{tensors['token_embd.weight'].shape[-1]} tokens, and the target has {n_vocab}"
+                f"the head {name} has embeddings of {tensors['token_embd.weight'].shape[-1]} tokens, and the target "
+                f"has {n_vocab}"
+            )
+        said = tensors["d2t"].size if "d2t" in tensors else self.n_vocab
+        if "output.weight" not in tensors and said != n_vocab:
+            raise ValueError(
+                f"the head {name} says {said} tokens by the target's output matrix, which says {n_vocab}: it needs "
+                "one of its own"
             )
         if "d2t" not in tensors:
             return
         if tensors["d2t"].kind != _I64:
-            raise ValueError(f"the head {os.path.basename(self.path)} is damaged: d2t must be of 64-bit integers")
+            raise ValueError(f"the head {name} is damaged: d2t must be of 64-bit integers")
         ids = np.frombuffer(stored(self.path, tensors["d2t"], 8 * tensors["d2t"].size), "<i8")
-        if ids.size and not 0 <= ids.min() <= ids.max() < n_vocab:
+        most = min(n_vocab, self.n_vocab) - 1
+        if ids.size and not 0 <= ids.min() <= ids.max() <= most:
             raise ValueError(
-                f"the head {os.path.basename(self.path)} says tokens from {ids.min()} to {ids.max()}, and the target "
-                f"has 0 to {n_vocab - 1}: its d2t must have the target's numbers"
+                f"the head {name} says tokens from {ids.min()} to {ids.max()}, and the target has 0 to {most}: its d2t "
+                "must have the target's numbers"
             )
 
 
@@ -120,9 +129,9 @@ def require_mtp(path: str) -> None:
         (values, _), *_ = parts = [read_whole_header(part) for part in _parts(path)]
     except (ValueError, OSError):
         return  # who loads it says why
-    architecture = values.get("general.architecture", b"").decode("utf-8", "replace")
-    count = int(values.get(f"{architecture}.nextn_predict_layers", 0))
-    if count == 0:
+    architecture = _architecture(values)
+    count = values.get(f"{architecture}.nextn_predict_layers", 0)
+    if not isinstance(count, int) or count <= 0:
         raise ValueError(f"{path} has no MTP layers: give a draft model's path, or draft_model='lookup'")
     if not any(name.endswith(_OF_MTP) for _, tensors in parts for name in tensors):
         raise ValueError(f"{path} says that it has MTP layers, and has none: they are in another file, perhaps")
@@ -133,9 +142,14 @@ def require_mtp(path: str) -> None:
         )
 
 
+def _architecture(values: Mapping[str, Any]) -> str:
+    found = values.get("general.architecture")
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else ""
+
+
 def is_head(values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bool:
     """Whether a file is no model by itself."""
-    return values.get("general.architecture") in (b"eagle3", *_OTHERS) or _is_mtp(tensors)
+    return _architecture(values) in ("eagle3", *_OTHERS) or _is_mtp(tensors)
 
 
 def _is_mtp(tensors: Mapping[str, StoredTensor]) -> bool:
@@ -162,24 +176,48 @@ def read_head(path: str | os.PathLike[str]) -> HeadFile | MtpFile | None:
         values, tensors = read_whole_header(path)
     except (ValueError, OSError):
         return None
-    architecture = values.get("general.architecture")
+    architecture = _architecture(values)
     if architecture in _OTHERS:
         raise ValueError(
             f"{path} is a head of the kind {_OTHERS[architecture]}: of heads, those of EAGLE-3 are supported"
         )
     if _is_mtp(tensors):
         require_mtp(path)
-        name = architecture.decode("utf-8", "replace") if isinstance(architecture, bytes) else ""
-        return MtpFile(path, int(values.get(f"{name}.embedding_length", 0)))
-    if architecture != b"eagle3":
+        return MtpFile(path, _number(path, values, f"{_architecture(values)}.embedding_length"))
+    if architecture != "eagle3":
         return None
+    _require_turns(path, values, tensors)
     layers = np.asarray(values.get("eagle3.target_layers", []))
     if layers.shape != (_LAYERS,) or layers.dtype.kind not in "iu":
         raise ValueError(f"{path} is a head that must name {_LAYERS} layers of its target (eagle3.target_layers)")
     return HeadFile(
         path=path,
         layers=tuple(int(layer) for layer in layers),
-        hidden_size=int(values.get("eagle3.target_hidden_size", 0)),
-        embedding_length=int(values.get("eagle3.embedding_length", 0)),
+        hidden_size=_number(path, values, "eagle3.target_hidden_size"),
+        embedding_length=_number(path, values, "eagle3.embedding_length"),
+        n_vocab=len(values.get("tokenizer.ggml.tokens", [])),
         own=("token_embd.weight" in tensors, "output.weight" in tensors),
     )
+
+
+def _number(path: str, values: Mapping[str, Any], name: str) -> int:
+    found = values.get(name)
+    if not isinstance(found, int):
+        raise ValueError(f"{path} is a head whose {name} must be a number, and is {found!r:.60}")
+    return found
+
+
+def _require_turns(path: str, values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
+    """Of queries and keys llama.cpp turns pairs of numbers by the token's position, and asserts that it can."""
+    heads = values.get("eagle3.attention.head_count")
+    if not isinstance(heads, int) or heads <= 0:
+        return  # llama.cpp refuses it, or it is an array: its tensors have other shapes
+    size = values.get("eagle3.attention.key_length", _number(path, values, "eagle3.embedding_length") // heads)
+    turned = values.get("eagle3.rope.dimension_count", size)
+    if isinstance(size, int) and isinstance(turned, int) and not (0 < turned <= size and turned % 2 == 0):
+        raise ValueError(
+            f"{path} is a head whose rope.dimension_count is {turned}: it must be even, and from 2 to {size}, the size "
+            "of its attention heads"
+        )
+    if "rope_freqs.weight" in tensors and tensors["rope_freqs.weight"].kind != _F32:
+        raise ValueError(f"{path} is a head whose rope_freqs.weight is not of F32")

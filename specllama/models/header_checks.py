@@ -57,14 +57,17 @@ def problems(values: Mapping[str, Any]) -> Iterable[str]:
     yield from _missing_tokens(values)
 
 
-def _named(values: Mapping[str, Any], name: str) -> Any:
-    """An architecture's value, by what follows the architecture's name; 0 without."""
+def _architecture(values: Mapping[str, Any]) -> str:
     architecture = values.get("general.architecture", b"")
-    prefix = architecture.decode("utf-8", "replace") if isinstance(architecture, bytes) else ""
-    found = values.get(f"{prefix}.{name}", 0)
+    return architecture.decode("utf-8", "replace") if isinstance(architecture, bytes) else ""
+
+
+def _named(values: Mapping[str, Any], name: str) -> int | float:
+    """An architecture's number, by what follows the architecture's name; 0 without."""
+    found = values.get(f"{_architecture(values)}.{name}", 0)
     if isinstance(found, np.ndarray):
         return int(found.max(initial=0)) if found.dtype.kind in "iu" else 0
-    return found if isinstance(found, (int, float, bytes)) else 0
+    return found if isinstance(found, (int, float)) else 0  # llama.cpp refuses what is of another type
 
 
 def _wrong_epsilons(values: Mapping[str, Any]) -> Iterable[str]:
@@ -82,8 +85,8 @@ def _wrong_layers(values: Mapping[str, Any]) -> Iterable[str]:
     further = _named(values, "nextn_predict_layers")
     if further > layers:
         yield f"its nextn_predict_layers is {further}, and its block_count only {layers}"
-    scaling = _named(values, "rope.scaling.type")
-    if scaling != 0 and scaling not in _SCALINGS:
+    scaling = values.get(f"{_architecture(values)}.rope.scaling.type", _SCALINGS[0])
+    if isinstance(scaling, bytes) and scaling not in _SCALINGS:
         yield f"its rope.scaling.type is {_shown(scaling)}, which does not exist"
 
 
