@@ -35,7 +35,9 @@ NUM_FLIPS = int(os.environ.get("SPECLLAMA_FLIPS", "45"))
 WORDS = tiny.word_vocabulary()
 WHOLE = tiny.head_weights(WORDS, 5, n_target=32, n_embd=32)
 BARE = {name: matrix for name, matrix in WHOLE.items() if name not in ("token_embd.weight", "output.weight")}
-F16 = {"kinds": {"rope_freqs.weight": gguf.GGMLQuantizationType.F16}}
+Kind = gguf.GGMLQuantizationType
+NUMPYS = {Kind.I8: np.int8, Kind.I32: np.int32, Kind.I64: np.int64, Kind.F64: np.float64}
+"""Types that no weights have, which the writer takes from arrays."""
 
 
 def padding(count: int) -> dict[str, Any]:
@@ -55,7 +57,21 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
         {"changed": {"rope.dimension_count": 10, "attention.key_length": 9}},
         r"rope\.dimension_count is 10: it must be even, and from 2 to 9",
     ),
-    "factors": ({"weights": {**WHOLE, "rope_freqs.weight": np.ones(4)}, **F16}, r"rope_freqs\.weight is not of F32"),
+    "factors": (
+        {"weights": {**WHOLE, "rope_freqs.weight": np.ones(4)}, "kinds": {"rope_freqs.weight": Kind.F16}},
+        r"rope_freqs\.weight has type 1: vectors must be F32",
+    ),
+    **{
+        f"{name} of {kind.name}": ({"kinds": {f"{name}.weight": kind}}, f"{name}.weight has type {kind.value}: ")
+        for name, kind in [
+            ("output_norm", Kind.Q8_0),
+            ("blk.0.attn_norm_2", Kind.BF16),
+            ("token_embd", Kind.I32),
+            ("output", Kind.I8),
+            ("fc", Kind.F64),
+            ("blk.0.attn_q", Kind.I64),
+        ]
+    },
     "some by the target's matrix": ({"weights": BARE, "tokens": range(20)}, "says 20 tokens by the target's output"),
     "more by the target's matrix": ({"weights": BARE, **padding(7)}, "by the target's output matrix"),
     "size": ({"text": ("eagle3.embedding_length", "many")}, "embedding_length must be a number, and is b'many'"),
@@ -73,13 +89,16 @@ def attempt(tiny_files: TinyFiles) -> Iterator[Callable[[Path], str]]:
 
 def written(path: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
     change = {"weights": WHOLE, "vocabulary": WORDS, **change}
-    text, kinds, finish = change.pop("text", None), change.pop("kinds", None), tiny._finish
+    text, kinds, finish = change.pop("text", None), change.pop("kinds", {}), tiny._finish
+    others = {name: NUMPYS[kind] for name, kind in kinds.items() if kind in NUMPYS}
 
     def finished(writer: gguf.GGUFWriter, tensors: Any) -> None:
         if text is not None:
             writer.kv_data[0].pop(text[0], None)
             writer.add_string(*text)
-        finish(writer, tensors, kinds)
+        for name in others:
+            writer.add_tensor(name, tensors[name].astype(others[name]))
+        finish(writer, {name: matrix for name, matrix in tensors.items() if name not in others}, kinds)
 
     with monkeypatch.context() as patch:
         patch.setattr(tiny, "_finish", finished)

@@ -22,6 +22,7 @@ _WITH_MTP = _WITH_SEVERAL | {
 }
 _OF_MTP = ".nextn.eh_proj.weight"
 _F32, _I64 = 0, 27  # of ggml_type
+_NEVER_WEIGHTS = range(24, 29)  # I8 to I64, and F64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +187,8 @@ def read_head(path: str | os.PathLike[str]) -> HeadFile | MtpFile | None:
         return MtpFile(path, _number(path, values, f"{_architecture(values)}.embedding_length"))
     if architecture != "eagle3":
         return None
-    _require_turns(path, values, tensors)
+    _require_turns(path, values)
+    _require_types(path, tensors)
     layers = np.asarray(values.get("eagle3.target_layers", []))
     if layers.shape != (_LAYERS,) or layers.dtype.kind not in "iu":
         raise ValueError(f"{path} is a head that must name {_LAYERS} layers of its target (eagle3.target_layers)")
@@ -207,7 +209,7 @@ def _number(path: str, values: Mapping[str, Any], name: str) -> int:
     return found
 
 
-def _require_turns(path: str, values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
+def _require_turns(path: str, values: Mapping[str, Any]) -> None:
     """Of queries and keys llama.cpp turns pairs of numbers by the token's position, and asserts that it can."""
     heads = values.get("eagle3.attention.head_count")
     if not isinstance(heads, int) or heads <= 0:
@@ -219,5 +221,13 @@ def _require_turns(path: str, values: Mapping[str, Any], tensors: Mapping[str, S
             f"{path} is a head whose rope.dimension_count is {turned}: it must be even, and from 2 to {size}, the size "
             "of its attention heads"
         )
-    if "rope_freqs.weight" in tensors and tensors["rope_freqs.weight"].kind != _F32:
-        raise ValueError(f"{path} is a head whose rope_freqs.weight is not of F32")
+
+
+def _require_types(path: str, tensors: Mapping[str, StoredTensor]) -> None:
+    """Behind what llama.cpp multiplies lie kernels for some types, and null pointers for others."""
+    for name, tensor in tensors.items():
+        if name != "d2t" and (tensor.kind in _NEVER_WEIGHTS or (len(tensor.shape) == 1 and tensor.kind != _F32)):
+            raise ValueError(
+                f"{path} is a head whose {name} has type {tensor.kind}: vectors must be F32, and matrices floats or "
+                "quantized"
+            )
