@@ -78,6 +78,6 @@ PromptPart next_prompt_part(Decoding & decoding, Sequence & sequence, const std:
 
 // Decodes it, without logits. Returns how many tokens were decoded, and how many are left then.
 PromptPart prefill_chunk(Decoding & decoding, Sequence & sequence, const std::vector<int32_t> & history,
-                          bool keeps_states = false);
+                         bool keeps_states = false);
 
 }  // namespace specllama
