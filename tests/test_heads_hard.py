@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import itertools
 import os
+import pickle
 import random
 import re
+import types
 from typing import TYPE_CHECKING, Any
 
 import gguf
@@ -14,9 +18,12 @@ import pytest
 import tiny_models as tiny
 import uses
 from exact import EXACT_CACHE
-from fresh import text_of
+from fresh import PROMPT, text_of
+from interrupts import seconds_until_interrupted
+from test_decode_failures import aborting
 
 import specllama
+from specllama.engine.drafts import ModelDraft
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -149,3 +156,129 @@ def test_flipped_bytes_end_no_process(attempt: Callable[[Path], str], tmp_path: 
         found.append(attempt(tmp_path / "flipped.gguf"))
     kinds = {what.partition(":")[0] for what in found}
     assert kinds == {"ok", "ValueError"}, found
+
+
+def test_a_head_that_llama_cpp_has_opened(tiny_files: TinyFiles) -> None:
+    """As if it were a model."""
+    opened = llama_cpp.Llama(str(tiny_files.deep_head), n_ctx=64, verbose=False)
+    with pytest.raises(ValueError, match="is a head, and no model: give its path"):
+        specllama.Llama(str(tiny_files.deep), draft_model=opened, verbose=False)
+    opened.close()
+
+
+def test_a_target_without_weights(tiny_files: TinyFiles) -> None:
+    with pytest.raises(ValueError, match="vocab_only=True: it has no weights"):
+        specllama.Llama(str(tiny_files.deep), draft_model=str(tiny_files.deep_head), vocab_only=True, verbose=False)
+
+
+def assert_like_plain(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """The next texts, also behind each other, are those of plain decoding, and the head drafts."""
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    for prompt in (PROMPT, PROMPT + " no fox", "a dog"):
+        assert text_of(llm, prompt) == text_of(plain, prompt)
+        assert llm.stats.fallback_reason is None
+        assert llm.stats.per_drafter["head"].num_draft_tokens > 0
+
+
+def test_decodes_that_fail(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """The target's, in its prompt and later, and the head's."""
+    llm = make_llama(tiny_files.deep, tiny_files.deep_head, **EXACT_CACHE)
+    with aborting(llm), pytest.raises(specllama.DecodeError, match="returned 2 on the target"):
+        text_of(llm)
+    assert_like_plain(llm, make_llama, tiny_files)
+    tokens = llm.generate(llm.tokenize(PROMPT.encode()), temp=0.0)
+    assert len(list(itertools.islice(tokens, 7))) == 7
+    with aborting(llm), pytest.raises(specllama.DecodeError, match="returned 2 on the target"):
+        list(tokens)
+    assert_like_plain(llm, make_llama, tiny_files)
+
+
+def test_a_heads_decodes_that_fail_cost_no_text(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """In its prompt, and in the middle of a text."""
+    llm = make_llama(tiny_files.deep, tiny_files.deep_head, **EXACT_CACHE)
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    draft = llm.engine.own.draft
+    assert isinstance(draft, ModelDraft)
+    head: Any = types.SimpleNamespace(_ctx=types.SimpleNamespace(ctx=draft.model.context))
+    for first in (0, 7):
+        tokens = plain.tokenize(PROMPT.encode())
+        whole = list(itertools.islice(plain.generate(tokens, temp=0.0), 40))
+        rest = llm.generate(tokens, temp=0.0)
+        found = list(itertools.islice(rest, first))
+        with aborting(head), pytest.warns(specllama.FallbackWarning, match="returned 2 on the draft"):
+            found += itertools.islice(rest, 40 - first)
+        rest.close()
+        assert found == whole
+        assert_like_plain(llm, make_llama, tiny_files)
+        llm.reset()
+
+
+def test_ctrl_c(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(tiny_files.deep, tiny_files.deep_head, n_ctx=8192, **EXACT_CACHE)
+    assert seconds_until_interrupted(lambda: text_of(llm, PROMPT, max_tokens=8000)) < 1
+    assert_like_plain(llm, make_llama, tiny_files)
+    assert seconds_until_interrupted(lambda: text_of(llm, PROMPT * 700)) < 1
+    assert_like_plain(llm, make_llama, tiny_files)
+
+
+@pytest.mark.parametrize("n_batch", [1, 2, 3, 8])
+def test_small_batches_and_contexts(make_llama: MakeLlama, tiny_files: TinyFiles, n_batch: int) -> None:
+    """Of the target and of the head, whose context is shorter than the prompt."""
+    long = "the cat sat on the dog and " * 30
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, n_ctx=512, **EXACT_CACHE)
+    for own, window in ((1, None), (n_batch, 1), (64, 3)):
+        llm = make_llama(
+            tiny_files.deep,
+            tiny_files.deep_head,
+            n_ctx=512,
+            n_batch=n_batch,
+            draft_kwargs={"n_batch": own, "n_ctx": 32},
+            draft_window=window,
+            **EXACT_CACHE,
+        )
+        for prompt in (long, "a dog", long + "a dog"):
+            assert text_of(llm, prompt) == text_of(plain, prompt)
+            assert llm.stats.fallback_reason is None
+        if n_batch > 1:
+            assert llm.total_stats.per_drafter["head"].num_draft_tokens > 0
+
+
+def test_a_head_is_exchanged(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """For none, for another draft and back; the text goes on, and states of the target are lacking for a part of it."""
+    llm = make_llama(tiny_files.deep, tiny_files.deep_head, **EXACT_CACHE)
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    text = PROMPT
+    for draft in (None, "lookup", str(tiny_files.deep_head), None, str(tiny_files.deep_head)):
+        llm.draft_model = draft
+        found = text_of(llm, text)
+        assert found == text_of(plain, text)
+        text += found
+        llm.load_state(llm.save_state())
+    assert_like_plain(llm, make_llama, tiny_files)
+
+
+def test_two_in_two_threads(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    expected = [text_of(plain, f"the cat {i}", seed=i) for i in range(12)]
+    two = [make_llama(tiny_files.deep, tiny_files.deep_head, **EXACT_CACHE) for _ in range(2)]
+
+    def texts(llm: specllama.Llama) -> list[str]:
+        return [text_of(llm, f"the cat {i}", seed=i) for i in range(12)]
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(texts, two)) == [expected, expected]
+
+
+@forks
+def test_forks(tiny_files: TinyFiles) -> None:
+    with uses.started(tiny_files.deep, tiny_files.deep_head) as child:
+        for before in (["text"], ["stream", "next"], ["texts"], ["streams"]):
+            found = child.outcome("fork", [True, before, ["text", "texts"], ["text", "state", "texts"]])
+            assert "signal" not in found, (before, found)
+
+
+def test_pickled(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = make_llama(tiny_files.deep, tiny_files.deep_head, **EXACT_CACHE)
+    other = pickle.loads(pickle.dumps(llm))
+    assert_like_plain(other, make_llama, tiny_files)
+    other.close()

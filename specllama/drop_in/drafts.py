@@ -27,6 +27,7 @@ from specllama.engine.model import Model, token_ids
 from specllama.engine.same_vocabulary import require_same_vocabulary_file
 from specllama.models import catalog
 from specllama.models.head_file import HeadFile, MtpFile, read_head
+from specllama.models.header_checks import require_sound
 from specllama.models.loading import explained
 from specllama.models.opening import check_opening
 
@@ -108,6 +109,7 @@ def _given(
         raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
     if not is_open(draft):
         raise _core.ClosedError("the draft Llama is closed: open it again, or give its path as draft_model")
+    require_sound(draft.model_path)
     return ModelDraft(lent(target), lent(draft, "draft"), corpus, given=draft, **how)
 
 

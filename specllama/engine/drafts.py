@@ -205,6 +205,7 @@ def open_head(
     Raises:
         ValueError: a head for another target, or a target that was opened without it.
     """
+    target.sequence  # refuses a model that cannot generate  # noqa: B018
     head.require_fit(
         n_layer=int(llama_cpp.llama_model_n_layer(target.address)),
         n_embd=int(llama_cpp.llama_model_n_embd(target.address)),
