@@ -60,6 +60,8 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
         )
         for n in (0, 3, 16, 2**24 + 8)
     },
+    "many heads": ({"changed": {"attention.head_count": 2**29 + 4}}, "says it has 536870916 attention heads"),
+    "many of keys": ({"changed": {"attention.head_count_kv": 2**29 + 2}}, "attention heads, 536870914 of keys"),
     "odd heads": (
         {"changed": {"rope.dimension_count": 10, "attention.key_length": 9}},
         r"rope\.dimension_count is 10: it must be even, and from 2 to 9",

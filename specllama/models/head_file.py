@@ -211,10 +211,16 @@ def _number(path: str, values: Mapping[str, Any], name: str) -> int:
 
 def _require_turns(path: str, values: Mapping[str, Any]) -> None:
     """Of queries and keys llama.cpp turns pairs of numbers by the token's position, and asserts that it can."""
+    width = _number(path, values, "eagle3.embedding_length")
     heads = values.get("eagle3.attention.head_count")
-    if not isinstance(heads, int) or heads <= 0:
-        return  # llama.cpp refuses it, or it is an array: its tensors have other shapes
-    size = values.get("eagle3.attention.key_length", _number(path, values, "eagle3.embedding_length") // heads)
+    of_keys = values.get("eagle3.attention.head_count_kv", heads)
+    if not isinstance(heads, int) or not isinstance(of_keys, int):
+        return  # an array: its tensors have other shapes
+    if not 0 < of_keys <= heads <= width:
+        raise ValueError(
+            f"{path} is a head that says it has {heads} attention heads, {of_keys} of keys, in {width} numbers"
+        )
+    size = values.get("eagle3.attention.key_length", width // heads)
     turned = values.get("eagle3.rope.dimension_count", size)
     if isinstance(size, int) and isinstance(turned, int) and not (0 < turned <= size and turned % 2 == 0):
         raise ValueError(
