@@ -19,7 +19,9 @@ def seconds_until_interrupted(call: Callable[[], object]) -> float:
     def handle(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    gc.collect()  # Python drops what is raised in a __del__ of what other tests have left
+    # Python drops what is raised in a __del__ of what other tests have left, or in a callback of the collector's.
+    gc.collect()
+    gc.disable()
     before = signal.signal(signal.SIGALRM, handle)
     try:
         signal.setitimer(signal.ITIMER_REAL, SOON)
@@ -30,3 +32,4 @@ def seconds_until_interrupted(call: Callable[[], object]) -> float:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+        gc.enable()

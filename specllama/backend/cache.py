@@ -44,12 +44,13 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    text = json.dumps(content, indent=1)
+    data = json.dumps(content, indent=1).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(text)
+        # As bytes: a codec would be imported here, and a fork made meanwhile would wait for this thread's import.
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
