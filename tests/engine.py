@@ -136,6 +136,26 @@ class Engine:
         """All committed tokens."""
         return np.asarray(self.speculator.history()).tolist()
 
+    def greedy_rounds(self, n_vocab: int, gamma: int, count: int) -> list[tuple[int, list[int]]]:
+        """What is accepted, and emitted, in `count` rounds behind each of forty prompts, of which many begin alike."""
+        chance = np.random.default_rng(3)
+        found = []
+        for _ in range(40):
+            self.begin([1, *chance.integers(3, n_vocab, chance.integers(1, 12)).tolist()], gamma=gamma, temperature=0.0)
+            for _ in range(count):
+                self.step()
+                found.append((self.rounds[-1].num_accepted, self.rounds[-1].tokens))
+        return found
+
+    def draft_by(self, draft: Callable[[list[int], int], list[int]]) -> None:
+        """From now on a function drafts: (history, how many) -> tokens, which depend on nothing else."""
+
+        def function(history: Any, count: int) -> tuple[list[int], list[_core.Distribution]]:
+            tokens = draft([int(token) for token in history], count)
+            return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
+
+        self.speculator = _core.Speculator(self.target, ["function"], function=function)
+
     def close(self) -> None:
         """Frees both models."""
         self.target.decoder.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -29,6 +30,20 @@ def assert_like_fresh(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: T
         assert llm.stats.fallback_reason is None
         assert llm.stats.acceptance_rate > 0.9
         assert_nothing_decoded_twice(llm)
+
+
+def assert_texts_of_plain_decoding(
+    llm: specllama.Llama, plain: specllama.Llama, rule: str, prompts: list[str], lengths: list[int | str]
+) -> None:
+    """Greedy ones; seeded ones, too, by the rule under which a seed means one text."""
+    sampled: list[dict[str, Any]] = [{"temperature": 0.0}]
+    if rule == "coupled":
+        sampled += [{"temperature": 0.9}, {"temperature": 1.3, "top_k": 0, "repeat_penalty": 1.3}]
+    for settings, gamma in itertools.product(sampled, lengths):
+        llm.num_draft_tokens = gamma
+        for prompt in prompts:
+            assert text_of(llm, prompt, **settings) == text_of(plain, prompt, verify="coupled", **settings)
+            assert llm.stats.fallback_reason is None
 
 
 def assert_nothing_decoded_twice(llm: specllama.Llama) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from engine import Engine, api, begin, opened
 from exact import EXACT_CACHE
-from fresh import RULES, text_of
+from fresh import RULES, assert_texts_of_plain_decoding, text_of
 from test_engine_statistics import Scorer, assert_drafted_sequences_are_the_targets
 from test_scheduler import prompts
 
@@ -127,15 +127,8 @@ def test_greedy_and_seeded_texts_are_those_of_plain_decoding(
 ) -> None:
     plain = make_llama(num_draft_tokens=0, **EXACT_CACHE)
     llm = make_llama(draft=tiny_files.good, draft_window=window, verify=rule, **EXACT_CACHE)
-    sampled: list[dict[str, Any]] = [{"temperature": 0.0}]
-    if rule == "coupled":
-        sampled += [{"temperature": 0.9}, {"temperature": 1.3, "top_k": 0, "repeat_penalty": 1.3}]
-    for settings in sampled:
-        for gamma in (1, 5, "auto"):
-            llm.num_draft_tokens = gamma
-            for prompt in (LONG, "a dog", LONG + " no fox", LONG[:60]):
-                assert text_of(llm, prompt, **settings) == text_of(plain, prompt, verify="coupled", **settings)
-                assert llm.stats.fallback_reason is None
+    texts = [LONG, "a dog", LONG + " no fox", LONG[:60]]
+    assert_texts_of_plain_decoding(llm, plain, rule, texts, [1, 5, "auto"])
     assert llm.total_stats.num_accepted_tokens > 0
 
 

@@ -5,16 +5,14 @@ No trained one is small enough for a test. Random weights say something of any s
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
-import numpy as np
 import pytest
 import tiny_models as tiny
 from engine import Engine
 from exact import EXACT_CACHE
-from fresh import RULES, text_of
+from fresh import RULES, assert_texts_of_plain_decoding, text_of
 from heads import fitted_head, fitted_mtp
 from test_engine_statistics import VOCAB, Scorer, assert_drafted_sequences_are_the_targets
 from test_scheduler import prompts
@@ -61,29 +59,6 @@ class Headed(Engine):
         self.llm.close()
 
 
-def rounds(engine: Engine) -> list[tuple[int, list[int]]]:
-    """What is accepted, and emitted, behind forty prompts, of which many begin alike."""
-    chance = np.random.default_rng(3)
-    found = []
-    for _ in range(40):
-        prompt = [1, *chance.integers(3, VOCAB, chance.integers(1, 12)).tolist()]
-        engine.begin(prompt, gamma=GAMMA, temperature=0.0)
-        for _ in range(4):
-            engine.step()
-            found.append((engine.rounds[-1].num_accepted, engine.rounds[-1].tokens))
-    return found
-
-
-def by_head(engine: Engine, head: Eagle | Mtp, target: tiny.Weights) -> _core.Speculator:
-    """A loop whose drafts are a transcribed head's."""
-
-    def draft(history: Any, count: int) -> tuple[list[int], list[_core.Distribution]]:
-        tokens = drafted_by_head(head, target, [int(token) for token in history], count)
-        return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
-
-    return _core.Speculator(engine.target, ["function"], function=draft)
-
-
 def test_it_is_fed_as_published(tiny_files: TinyFiles) -> None:
     """Tokens, states and positions, also behind rejections: the same tokens are accepted as of the transcription's."""
     letters = tiny.letter_vocabulary(VOCAB)
@@ -92,13 +67,13 @@ def test_it_is_fed_as_published(tiny_files: TinyFiles) -> None:
 
     def transcribed(layers: tuple[int, ...]) -> list[tuple[int, list[int]]]:
         oracle = Engine(tiny_files.letters_deep)
-        oracle.speculator = by_head(oracle, Eagle(head, layers), target)
-        found = rounds(oracle)
+        oracle.draft_by(lambda history, count: drafted_by_head(Eagle(head, layers), target, history, count))
+        found = oracle.greedy_rounds(VOCAB, GAMMA, 4)
         oracle.close()
         return found
 
     engine = Headed(tiny_files.letters_deep, tiny_files.letters_head)
-    found = rounds(engine)
+    found = engine.greedy_rounds(VOCAB, GAMMA, 4)
     engine.close()
     assert found == transcribed(tiny.HEAD_LAYERS)
     assert found != transcribed((1, 3, 2))
@@ -111,8 +86,8 @@ def test_mtp_is_fed_as_published(tiny_files: TinyFiles, tmp_path: Path) -> None:
     weights = fitted_mtp(letters, 2, first=3)
     path = tiny.write_mtp(tmp_path / "mtp.gguf", letters, weights)
     engine, oracle = Headed(path, "mtp"), Engine(path)
-    oracle.speculator = by_head(oracle, Mtp(weights), weights)
-    found, expected = rounds(engine), rounds(oracle)
+    oracle.draft_by(lambda history, count: drafted_by_head(Mtp(weights), weights, history, count))
+    found, expected = (loop.greedy_rounds(VOCAB, GAMMA, 4) for loop in (engine, oracle))
     engine.close()
     oracle.close()
     assert found == expected
@@ -168,14 +143,7 @@ def test_greedy_and_seeded_texts_are_those_of_plain_decoding(
     path, head = pair(tiny_files, kind)
     plain = make_llama(path, num_draft_tokens=0, **EXACT_CACHE)
     llm = make_llama(path, head, draft_window=window, verify=rule, **EXACT_CACHE)
-    sampled: list[dict[str, Any]] = [{"temperature": 0.0}]
-    if rule == "coupled":
-        sampled += [{"temperature": 0.9}, {"temperature": 1.3, "top_k": 0, "repeat_penalty": 1.3}]
-    for settings, gamma in itertools.product(sampled, (1, 5, 20, "auto")):
-        llm.num_draft_tokens = gamma
-        for prompt in (LONG, "a dog", LONG + " no fox"):
-            assert text_of(llm, prompt, **settings) == text_of(plain, prompt, verify="coupled", **settings)
-            assert llm.stats.fallback_reason is None
+    assert_texts_of_plain_decoding(llm, plain, rule, [LONG, "a dog", LONG + " no fox"], [1, 5, 20, "auto"])
     by_head = llm.total_stats.per_drafter["head"]
     assert by_head.num_draft_tokens > 500
     assert by_head.num_accepted_tokens > 0 or kind == "mtp_hybrid"  # a random one

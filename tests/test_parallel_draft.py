@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import tiny_models as tiny
 from engine import Engine
 from exact import EXACT_CACHE
-from fresh import RULES, text_of
+from fresh import RULES, assert_texts_of_plain_decoding, text_of
 from test_draft_window import LONG
 from test_engine_statistics import PROMPT as LETTERS
 from test_engine_statistics import VOCAB, Scorer, assert_drafted_sequences_are_the_targets
@@ -58,30 +57,15 @@ def weights() -> tiny.Weights:
 def test_it_is_fed_as_published(tiny_files: TinyFiles, weights: tiny.Weights) -> None:
     """Rows, positions, and what is kept from round to round: the same tokens are accepted as of the transcription's."""
 
-    def rounds(engine: Engine) -> list[tuple[int, list[int]]]:
-        chance = np.random.default_rng(3)
-        found = []
-        for _ in range(40):
-            prompt = [1, *chance.integers(3, VOCAB, chance.integers(1, 12)).tolist()]
-            engine.begin(prompt, gamma=GAMMA, temperature=0.0)
-            for _ in range(3):
-                engine.step()
-                found.append((engine.rounds[-1].num_accepted, engine.rounds[-1].tokens))
-        return found
-
     def transcribed(mask: int) -> list[tuple[int, list[int]]]:
-        def draft(history: Any, count: int) -> tuple[list[int], list[_core.Distribution]]:
-            tokens = drafted_as_published(weights, [int(token) for token in history], count, mask)
-            return tokens, [_core.Distribution([token], [1.0]) for token in tokens]
-
         oracle = Engine(tiny_files.letters)
-        oracle.speculator = _core.Speculator(oracle.target, ["function"], function=draft)
-        found = rounds(oracle)
+        oracle.draft_by(lambda history, count: drafted_as_published(weights, history, count, mask))
+        found = oracle.greedy_rounds(VOCAB, GAMMA, 3)
         oracle.close()
         return found
 
     engine = Parallel(tiny_files.letters, tiny_files.letters_good)
-    found = rounds(engine)
+    found = engine.greedy_rounds(VOCAB, GAMMA, 3)
     assert found == transcribed(MASK)
     assert found != transcribed(MASK + 1)
     assert {accepted for accepted, _ in found} >= {0, 1, 2}
@@ -121,15 +105,7 @@ def test_greedy_and_seeded_texts_are_those_of_plain_decoding(
 ) -> None:
     plain = make_llama(num_draft_tokens=0, **EXACT_CACHE)
     llm = make_llama(draft=tiny_files.good, draft_mask_token=MASK, draft_window=window, verify=rule, **EXACT_CACHE)
-    sampled: list[dict[str, Any]] = [{"temperature": 0.0}]
-    if rule == "coupled":
-        sampled += [{"temperature": 0.9}, {"temperature": 1.3, "top_k": 0, "repeat_penalty": 1.3}]
-    for settings in sampled:
-        for gamma in (1, 5, 20, "auto"):
-            llm.num_draft_tokens = gamma
-            for prompt in (LONG, "a dog", LONG + " no fox"):
-                assert text_of(llm, prompt, **settings) == text_of(plain, prompt, verify="coupled", **settings)
-                assert llm.stats.fallback_reason is None
+    assert_texts_of_plain_decoding(llm, plain, rule, [LONG, "a dog", LONG + " no fox"], [1, 5, 20, "auto"])
     assert llm.total_stats.num_accepted_tokens > 0
 
 

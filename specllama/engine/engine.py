@@ -124,13 +124,7 @@ class Engine:
             model.sequence  # refuses a model that cannot generate  # noqa: B018
             if draft is not None:
                 corpus = token_ids(lookup_corpus, "lookup_corpus", model.n_vocab)
-                own = {**settings, "kernels": kernels}
-                if draft == MTP:
-                    engine.own.exchange_draft(open_mtp(model, corpus, None))
-                elif head is None:
-                    engine.own.exchange_draft(_draft(model, draft, corpus, own))
-                else:
-                    engine.own.exchange_draft(open_head(model, head, corpus, given=draft, window=None, **own))
+                engine.own.exchange_draft(_draft(model, draft, head, corpus, {**settings, "kernels": kernels}))
         except BaseException:
             engine.close()
             raise
@@ -352,11 +346,21 @@ def _head(draft: Any) -> HeadFile | MtpFile | None:
     return read_head(catalog.resolve(draft))
 
 
-def _draft(target: Model, draft: Any, corpus: npt.NDArray[np.int32], settings: dict[str, Any]) -> Draft:
+def _draft(
+    target: Model,
+    draft: Any,
+    head: HeadFile | MtpFile | None,
+    corpus: npt.NDArray[np.int32],
+    settings: dict[str, Any],
+) -> Draft:
     if callable(draft):
         return FunctionDraft(target, draft)
     if draft in TEXT_DRAFTERS:
         return TextDraft(target, draft, corpus)
+    if draft == MTP:
+        return open_mtp(target, corpus, None)
+    if head is not None:
+        return open_head(target, head, corpus, given=draft, window=None, **settings)
     path = catalog.resolve(os.fspath(draft))
     require_same_vocabulary_file(target.vocab, path)
     model, close = open_model(path, name="draft", **settings)

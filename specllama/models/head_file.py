@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ class HeadFile:
         hidden_size: numbers in each of these states.
         embedding_length: numbers in a state of its own.
         n_vocab: tokens of its vocabulary, which is the target's.
-        own: whether it has token embeddings, and an output matrix: else it uses the target's.
+        tensors: where they are, by name. Without token embeddings or an output matrix it uses the target's.
     """
 
     path: str
@@ -43,7 +44,7 @@ class HeadFile:
     hidden_size: int
     embedding_length: int
     n_vocab: int
-    own: tuple[bool, bool]
+    tensors: Mapping[str, StoredTensor]
 
     def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
         """Refuse a head for another target: llama.cpp would end the process, or take whatever lies in memory.
@@ -58,7 +59,7 @@ class HeadFile:
                 f"{whose}: it reads what enters the layers {', '.join(map(str, self.layers))}, and of this one that "
                 f"can be had of the layers 1 to {n_layer - 1}"
             )
-        if self.embedding_length != n_embd and not all(self.own):
+        if self.embedding_length != n_embd and not {"token_embd.weight", "output.weight"} <= self.tensors.keys():
             raise ValueError(
                 f"{whose}: it uses the target's token embeddings or output matrix, which are for states of {n_embd} "
                 f"numbers, and its own have {self.embedding_length}"
@@ -66,7 +67,7 @@ class HeadFile:
         self._require_tokens(n_vocab)
 
     def _require_tokens(self, n_vocab: int) -> None:
-        (_, tensors), name = read_whole_header(self.path), os.path.basename(self.path)
+        tensors, name = self.tensors, os.path.basename(self.path)
         if "token_embd.weight" in tensors and tensors["token_embd.weight"].shape[-1] < n_vocab:
             raise ValueError(
                 f"the head {name} has embeddings of {tensors['token_embd.weight'].shape[-1]} tokens, and the target "
@@ -172,7 +173,15 @@ def read_head(path: str | os.PathLike[str]) -> HeadFile | MtpFile | None:
     Raises:
         ValueError: a head of another kind, or one that does not say what it reads.
     """
-    path = os.fspath(path)
+    try:
+        found = os.stat(path)
+    except (ValueError, OSError):
+        return None
+    return _read_head(os.fspath(path), found.st_mtime_ns, found.st_size)
+
+
+@functools.lru_cache(maxsize=8)  # a draft is asked about before its target is opened, and after
+def _read_head(path: str, changed: int, size: int) -> HeadFile | MtpFile | None:
     try:
         values, tensors = read_whole_header(path)
     except (ValueError, OSError):
@@ -198,7 +207,7 @@ def read_head(path: str | os.PathLike[str]) -> HeadFile | MtpFile | None:
         hidden_size=_number(path, values, "eagle3.target_hidden_size"),
         embedding_length=_number(path, values, "eagle3.embedding_length"),
         n_vocab=len(values.get("tokenizer.ggml.tokens", [])),
-        own=("token_embd.weight" in tensors, "output.weight" in tensors),
+        tensors=tensors,
     )
 
 
