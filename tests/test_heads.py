@@ -59,20 +59,24 @@ class Headed(Engine):
         self.llm.close()
 
 
-def test_it_is_fed_as_published(tiny_files: TinyFiles) -> None:
+@pytest.mark.parametrize("said", [None, [*range(1, VOCAB, 2)]])
+def test_it_is_fed_as_published(tiny_files: TinyFiles, tmp_path: Path, said: list[int] | None) -> None:
     """Tokens, states and positions, also behind rejections: the same tokens are accepted as of the transcription's."""
     letters = tiny.letter_vocabulary(VOCAB)
     target = tiny.llama_weights(letters, 1, **LETTERS)
     head = fitted_head(letters, target, n_embd=32)
+    if said is not None:
+        head["output.weight"] = head["output.weight"][said]
+    path = tiny.write_head(tmp_path / "head.gguf", letters, head, n_target=LETTERS["n_embd"], tokens=said)
 
     def transcribed(layers: tuple[int, ...]) -> list[tuple[int, list[int]]]:
-        oracle = Engine(tiny_files.letters_deep)
-        oracle.draft_by(lambda history, count: drafted_by_head(Eagle(head, layers), target, history, count))
+        oracle, eagle = Engine(tiny_files.letters_deep), Eagle(head, layers, said)
+        oracle.draft_by(lambda history, count: drafted_by_head(eagle, target, history, count))
         found = oracle.greedy_rounds(VOCAB, GAMMA, 4)
         oracle.close()
         return found
 
-    engine = Headed(tiny_files.letters_deep, tiny_files.letters_head)
+    engine = Headed(tiny_files.letters_deep, path)
     found = engine.greedy_rounds(VOCAB, GAMMA, 4)
     engine.close()
     assert found == transcribed(tiny.HEAD_LAYERS)

@@ -33,11 +33,15 @@ def _num_layers(w: Mapping[str, Array]) -> int:
 
 
 class Eagle:
-    """EAGLE-3 (arXiv 2503.01840, `cnets.py`): a head of `tiny.head_weights`."""
+    """EAGLE-3 (arXiv 2503.01840, `cnets.py`): a head of `tiny.head_weights`.
 
-    def __init__(self, weights: tiny.Weights, layers: Sequence[int]) -> None:
+    With `said` it says these tokens alone: row i of its output matrix is token i of them.
+    """
+
+    def __init__(self, weights: tiny.Weights, layers: Sequence[int], said: Sequence[int] | None = None) -> None:
         self._w = _doubles(weights)
         self._layers = layers
+        self._said = said
 
     def read(self, states: list[Array]) -> Array:
         """What it makes of the target's states, token by token."""
@@ -54,8 +58,12 @@ class Eagle:
         embedded = _normed(w["token_embd.weight"][np.asarray(tokens)], w["blk.0.attn_norm.weight"])
         both = np.concatenate([embedded, _normed(states, w["blk.0.attn_norm_2.weight"])], -1)
         own = _layer(w, 0, states, both)
-        said = _normed(own, w["output_norm.weight"])
-        return said @ w["output.weight"].T, said, own
+        multiplied = _normed(own, w["output_norm.weight"])
+        logits = multiplied @ w["output.weight"].T
+        if self._said is not None:
+            some, logits = logits, np.full((len(logits), len(w["token_embd.weight"])), -np.inf)
+            logits[:, self._said] = some
+        return logits, multiplied, own
 
 
 class Mtp:

@@ -4,11 +4,13 @@
 #include <array>
 #include <cstring>
 #include <iterator>
+#include <optional>
 
 #include "ggml_plugin/cache_product.hpp"
 #include "ggml_plugin/flash_attention.hpp"
 #include "ggml_plugin/offer.hpp"
 #include "ggml_plugin/product.hpp"
+#include "ggml_plugin/spread_logits.hpp"
 #include "kernels/this_decode.hpp"
 
 namespace specllama {
@@ -21,13 +23,15 @@ thread_local bool taking = false;
 const WantedPanels * wanted_of(const ggml::Tensor * weights) {
     constexpr const char * kOutputs[] = {"output.weight", "token_embd.weight"};  // the second where both are one
     const auto is_it = [weights](const char * name) { return std::strcmp(weights->name, name) == 0; };
-    if (wanted_panels == nullptr || wanted_panels->num_rows != weights->ne[1] ||
+    if (wanted_panels == nullptr || (wanted_panels->num_rows != 0 && wanted_panels->num_rows != weights->ne[1]) ||
         std::none_of(std::begin(kOutputs), std::end(kOutputs), is_it)) {
         return nullptr;
     }
     wanted_panels->heeded = true;
     return wanted_panels;
 }
+
+bool wants_no_logit() { return wanted_panels != nullptr && wanted_panels->num_rows == 0; }
 
 }  // namespace
 
@@ -70,9 +74,11 @@ ggml::TensorTraits * KernelBufferType::get_tensor_traits(const ggml::Tensor * op
             return this;
         case Task::cache_product:
         case Task::flash_attention:
+        case Task::fill_logits:
+        case Task::spread_logits:
             return this;
         case Task::none:
-            operations_seen.foreign |= !is_row_by_row(op);
+            operations_seen.foreign |= operation_of(op) == Operation::other;
             return nullptr;
     }
     return nullptr;
@@ -83,7 +89,18 @@ KernelBufferType::Task KernelBufferType::task_of(const ggml::Tensor * op) const 
         return FlashAttention::fits(op) && comes_from_ours(op->src[0]) ? Task::flash_attention : Task::none;
     }
     if (op->op != insides_.mul_mat) {
-        return Task::none;
+        switch (operation_of(op)) {
+            case Operation::fill:
+                return is_fill_of_logits(op) ? Task::fill_logits : Task::none;
+            case Operation::set_rows:
+                return op->view_src != nullptr && operation_of(op->view_src) == Operation::fill &&
+                               is_spread_of_logits(op)
+                           ? Task::spread_logits
+                           : Task::none;
+            case Operation::row_by_row:
+            case Operation::other:
+                return Task::none;
+        }
     }
     if (can_multiply(op)) {
         return Task::weights;
@@ -107,20 +124,22 @@ bool KernelBufferType::comes_from_ours(const ggml::Tensor * tensor) const {
     return false;
 }
 
-// What ggml computes row by row, each in the same way, however many there are.
-bool KernelBufferType::is_row_by_row(const ggml::Tensor * op) const {
-    constexpr const char * kNames[] = {"NONE", "RESHAPE",  "VIEW",  "PERMUTE",  "TRANSPOSE", "CONT",  "CPY",
-                                       "DUP",  "SET_ROWS", "ADD",   "GET_ROWS", "MUL",       "SCALE", "RMS_NORM",
-                                       "NORM", "ROPE",     "UNARY", "GLU",      "SOFT_MAX"};
-    enum : uint8_t { unknown, yes, no };
-    thread_local std::array<uint8_t, 256> known = {};  // by the operation's number: names are slow to compare
-    uint8_t & found = known[static_cast<uint8_t>(op->op)];
-    if (found == unknown) {
+// By the operation's number: names are slow to compare.
+KernelBufferType::Operation KernelBufferType::operation_of(const ggml::Tensor * op) const {
+    constexpr const char * kRowByRow[] = {"NONE",     "RESHAPE", "VIEW", "PERMUTE",  "TRANSPOSE", "CONT",
+                                          "CPY",      "DUP",     "ADD",  "GET_ROWS", "MUL",       "SCALE",
+                                          "RMS_NORM", "NORM",    "ROPE", "UNARY",    "GLU",       "SOFT_MAX"};
+    thread_local std::array<std::optional<Operation>, 256> known = {};
+    std::optional<Operation> & found = known[static_cast<uint8_t>(op->op)];
+    if (!found) {
         const char * name = api_.ggml_op_name(op->op);
         const auto is_it = [name](const char * other) { return std::strcmp(name, other) == 0; };
-        found = std::any_of(std::begin(kNames), std::end(kNames), is_it) ? yes : no;
+        found = is_it("FILL")                                                    ? Operation::fill
+                : is_it("SET_ROWS")                                              ? Operation::set_rows
+                : std::any_of(std::begin(kRowByRow), std::end(kRowByRow), is_it) ? Operation::row_by_row
+                                                                                 : Operation::other;
     }
-    return found == yes;
+    return *found;
 }
 
 bool KernelBufferType::work_size(int n_threads, const ggml::Tensor * op, std::size_t & size) {
@@ -132,6 +151,8 @@ bool KernelBufferType::work_size(int n_threads, const ggml::Tensor * op, std::si
             size = FlashAttention(set_.floats, op).work_bytes(n_threads);
             break;
         case Task::cache_product:
+        case Task::fill_logits:
+        case Task::spread_logits:
         case Task::none:
             size = 0;
             break;
@@ -154,6 +175,17 @@ bool KernelBufferType::compute_forward(ggml::ComputeParams * params, ggml::Tenso
             return true;
         case Task::flash_attention:
             FlashAttention(set_.floats, op).compute(*params, wait);
+            return true;
+        // Little work, and only the first thread knows what is wanted.
+        case Task::fill_logits:
+            if (params->ith == 0 && !wants_no_logit()) {
+                fill_logits(op);
+            }
+            return true;
+        case Task::spread_logits:
+            if (params->ith == 0 && !wants_no_logit()) {
+                spread_logits(op);
+            }
             return true;
         case Task::none:
             break;

@@ -46,10 +46,13 @@ private:
     bool compute_forward(ggml::ComputeParams * params, ggml::Tensor * op) override;
 
     // What is computed here instead of by llama.cpp.
-    enum class Task { none, weights, cache_product, flash_attention };
+    enum class Task { none, weights, cache_product, flash_attention, fill_logits, spread_logits };
     Task task_of(const ggml::Tensor * op) const;
     bool comes_from_ours(const ggml::Tensor * tensor) const;
-    bool is_row_by_row(const ggml::Tensor * op) const;
+    // Of ggml's operations: what it computes row by row, each in the same way, however many there are (with fill and
+    // set_rows), and what it may not.
+    enum class Operation { other, row_by_row, fill, set_rows };
+    Operation operation_of(const ggml::Tensor * op) const;
 
     bool can_multiply(const ggml::Tensor * op) const;
 

@@ -20,7 +20,7 @@ inline thread_local OperationsSeen operations_seen;
 struct WantedPanels {
     const int32_t * panels = nullptr;  // [count], ascending: the numbers of panels, of kPanelRows rows each
     int64_t count = 0;
-    int64_t num_rows = 0;  // of the whole matrix
+    int64_t num_rows = 0;  // of the whole matrix; 0: it may have any number
     bool heeded = false;   // no other row was computed: there is no logit where it would be
 };
 

@@ -306,14 +306,14 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
         outputs_.data(),
     };
     static_assert(TokenList::group_size == kernels::kPanelRows);
-    std::optional<TokenList> listed = listed_by_all(parts, num_parts, n_vocab_);
-    if (hidden_.encodes && listed && listed->groups().empty()) {
-        listed->add(0);  // no logit is wanted, and llama.cpp would compute all
-    }
+    const std::optional<TokenList> listed = listed_by_all(parts, num_parts, n_vocab_);
+    constexpr int32_t first_panel = 0;
     WantedPanels wanted{};
-    if (listed) {
+    if (listed && !listed->groups().empty()) {
         wanted = {listed->groups().data(), static_cast<int64_t>(listed->groups().size()),
                   static_cast<int64_t>(n_vocab_)};
+    } else if (listed && hidden_.encodes) {
+        wanted = {&first_panel, 1, 0};  // no logit is wanted, and llama.cpp would compute all
     }
     std::optional<Taps::Reading> reading;
     if (std::any_of(parts, parts + num_parts, [](const BatchPart & part) { return part.keeps_states; })) {
