@@ -35,10 +35,9 @@ from .drop_in.seeds import seed_for_generate
 from .drop_in.tokenizing import Tokenizing
 from .drop_in.view import EngineLlama, calling, exclusively, run
 from .engine.draft_vocabulary import DraftVocabularySize, checked_draft_vocabulary
-from .engine.drafts import MTP, TEXT_DRAFTERS, Draft, ModelDraft
+from .engine.drafts import MTP, Draft, ModelDraft, Together, named, shown_for
 from .engine.engine import Engine
 from .engine.generation import Generation
-from .engine.hidden import shown_to, shown_to_mtp
 from .engine.model import token_ids
 from .engine.options import (
     NumDraftTokens,
@@ -53,13 +52,13 @@ from .engine.samplers import taken_from
 from .engine.texts import checked_cache_tokens, checked_max_parallel
 from .grammars.schemas import schemas_by_grammar, warn_of_schemas
 from .models import catalog
-from .models.head_file import read_head
 from .models.loading import captured_errors, explained
 from .models.opening import check_opening
 from .stats import Stats
 from .token import Token
 
-DraftModel = Union[str, "os.PathLike[str]", BaseLlama, Callable[..., Any]]
+_OneDraft = Union[str, "os.PathLike[str]", BaseLlama, Callable[..., Any]]
+DraftModel = Union[_OneDraft, "Sequence[_OneDraft]"]
 
 
 class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
@@ -74,8 +73,9 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         model_path: the target, a path or a name from ``specllama pull --list``.
         draft_model: the draft: a path or name or another ``llama_cpp.Llama``, which must have the target's vocabulary;
             the path of an EAGLE-3 head for the target; ``"mtp"`` for the MTP layer in the target's own file;
-            ``"lookup"`` to draft what followed when the end of the text occurred before; a llama_cpp
-            ``LlamaDraftModel``; or None for plain decoding.
+            ``"lookup"`` to draft what followed when the end of the text occurred before; ``"auto"`` for the MTP layer
+            if the file has one, else lookup; a list of a head and a model, of which each round has the one that
+            promises most; a llama_cpp ``LlamaDraftModel``; or None for plain decoding.
         draft_kwargs: constructor arguments of a draft given by path. Unless given here it takes the target's context
             size, threads and GPU settings.
         lookup_corpus: a text, or token ids, to look up besides prompt and output, such as one that is edited or
@@ -146,14 +146,11 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         if draft_model is None:
             refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
             refuse(lookup_corpus, "lookup_corpus", "a draft model or draft_model='lookup'")
-        if isinstance(draft_model, (str, os.PathLike)) and draft_model not in (*TEXT_DRAFTERS, MTP):
-            draft_model = catalog.resolve(draft_model)  # before the target's weights are loaded
-            self._hidden = shown_to(read_head(draft_model))
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
-        if isinstance(draft_model, str) and draft_model == MTP:
-            self._hidden = shown_to_mtp(model_path)
+        draft_model = named(draft_model, model_path)  # before weights are loaded
+        self._hidden = shown_for(draft_model, model_path)
         check_opening(model_path, kwargs)
         with explained(model_path), loading(self._kernels) as use:
             super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
@@ -196,8 +193,9 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
     @property
     def models(self) -> dict[str, Any]:
         """What decodes, by its name in reports: this Llama as the target, and the draft, if that is a Llama."""
-        draft = self.draft_model
-        return {"target": self, **({"draft": draft} if isinstance(draft, BaseLlama) else {})}
+        given = self.draft_model
+        drafts = [each for each in (given if isinstance(given, list) else [given]) if isinstance(each, BaseLlama)]
+        return dict(zip(("target", "draft"), (self, *drafts), strict=False))
 
     # The draft
 
@@ -477,8 +475,10 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
     def __getstate__(self) -> dict[str, Any]:
         draft = self.engine.draft
         given = self.draft_model
-        if isinstance(draft, ModelDraft) and draft.is_owned:
-            given = draft.model.settings.path
+        if isinstance(draft, ModelDraft):
+            given = _reopened(draft)
+        elif isinstance(draft, Together):
+            given = [_reopened(each) for each in draft.both]
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         for name in {"logits_all", "use_mmap"} - self._kwargs.keys():  # use_mmap: a draft has a default of its own
             state.pop(name, None)
@@ -516,6 +516,11 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         with engine.closing(), self.tokenizing.freeing():
             close_for_good(self)  # first: nobody begins to read what is about to be freed
             super().close()
+
+
+def _reopened(draft: ModelDraft) -> Any:
+    """What opens the same draft in another process."""
+    return draft.given if not draft.is_owned or draft.given == MTP else draft.model.settings.path
 
 
 def _with_send(generation: Generation) -> Generator[int, Sequence[int] | None, None]:

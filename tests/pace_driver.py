@@ -26,10 +26,10 @@ def decided(pace: _test.Pace, lookup: Sequence[_test.Expectation]) -> tuple[str,
 class Driver:
     """A pace that knows its curves, and rounds whose outcome the test decides."""
 
-    def __init__(self, target: Curve, draft: Curve | None = None, **constants: float) -> None:
+    def __init__(self, target: Curve, draft: Curve | None = None, block: int = 1, **constants: float) -> None:
         self.target = target
         self.draft = draft
-        self.pace = _test.Pace(constants)
+        self.pace = _test.Pace(constants, [("model", 512, block)])
         self.pace.target.restore({n: target(n) for n in range(1, MOST + 2)})
         if draft is not None:
             self.pace.draft.restore({n: draft(n) for n in range(1, 33)})

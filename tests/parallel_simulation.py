@@ -88,4 +88,5 @@ class ParallelSimulation:
         others = [other for other in self._seats if other is not seat]
         num_drawing = 1 + sum(other.is_drawing for other in others)
         brought = sum(other.brought for other in others)
-        seat.pace.share(1 + len(others), brought, self._costs["target"], num_drawing, self._costs.get("draft"))
+        drafts = [self._costs["draft"]] if "draft" in self._costs else []
+        seat.pace.share(1 + len(others), brought, self._costs["target"], num_drawing, drafts)

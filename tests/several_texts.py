@@ -42,7 +42,7 @@ class ManyTexts:
             for path, name in ((target, "target"), (draft, "draft"))
             if path is not None
         ]
-        self.scheduler = _core.Scheduler(*self.decoders)
+        self.scheduler = _core.Scheduler(self.decoders[0], self.decoders[1:])
         self.targets = [_core.Sequence(self.decoders[0], i) for i in range(places)]
         self.drafts = [_core.Sequence(self.decoders[1], i) if draft else None for i in range(places)]
         self.engines = [

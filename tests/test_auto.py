@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from fresh import PROMPT, SAMPLING, text_of
-from structs import values
+from structs import costs_of
 from test_decode_failures import aborting
 from test_watch import Impatient
 
@@ -146,7 +146,7 @@ def test_plain_decoding_teaches_what_it_costs(make_llama: MakeLlama, tiny_files:
     llm = auto(make_llama, tiny_files, "good")
     tokens_of(llm, num_draft_tokens=0, temp=0.0)
     tokens_of(llm, num_draft_tokens=3, temp=0.0)
-    target, draft = values(llm.engine.own.loop.costs)
+    target, draft = costs_of(llm.engine.own.loop)
     assert {1, 4} <= target.keys()
     assert 1 in draft
     tokens_of(llm, temp=0.0, length=6)  # after eight rounds it may be measured again
@@ -162,7 +162,7 @@ def test_a_prompt_that_would_cost_the_draft_too_much(make_llama: MakeLlama, tiny
     expected = tokens_of(make_llama(num_draft_tokens=0), temp=0.0)
     for target_costs, skipped in ((CHEAP, True), (DEAR, False)):
         llm = auto(make_llama, tiny_files, "good")
-        llm.engine.own.loop.restore_costs(target_costs, {1: 0.001, 2: 0.001, 600: 0.002})
+        llm.engine.own.loop.restore_costs([target_costs, {1: 0.001, 2: 0.001, 600: 0.002}])
         assert tokens_of(llm, temp=0.0, length=1) == expected[:1]
         assert llm.stats.num_draft_tokens_decoded == (2 if skipped else llm.stats.num_prompt_tokens - 1)
         assert llm.stats.num_draft_prompts_skipped == int(skipped)
@@ -175,15 +175,15 @@ def test_a_prompt_that_would_cost_the_draft_too_much(make_llama: MakeLlama, tiny
 
 def test_a_draft_that_was_measured_in_a_busy_hour(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = auto(make_llama, tiny_files, "good")
-    llm.engine.own.loop.restore_costs(DEAR, {1: 60.0, 2: 61.0, 600: 1000.0})
+    llm.engine.own.loop.restore_costs([DEAR, {1: 60.0, 2: 61.0, 600: 1000.0}])
     tokens_of(llm, temp=0.0)
     assert llm.stats.num_draft_prompts_skipped == 0
-    assert llm.engine.own.loop.costs.draft[1] < 30.0
+    assert llm.engine.own.loop.costs[1][1] < 30.0
 
 
 def test_a_skipped_prompt_is_counted_without_a_round(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = auto(make_llama, tiny_files, "good")
-    llm.engine.own.loop.restore_costs(CHEAP, {1: 0.001, 2: 0.001, 600: 0.002})
+    llm.engine.own.loop.restore_costs([CHEAP, {1: 0.001, 2: 0.001, 600: 0.002}])
     with pytest.raises(Stopped):
         tokens_of(calling(llm, watch=Impatient(1)))
     assert llm.stats.num_draft_prompts_skipped == 1
@@ -192,15 +192,15 @@ def test_a_skipped_prompt_is_counted_without_a_round(make_llama: MakeLlama, tiny
 def test_costs_are_handed_on(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = auto(make_llama, tiny_files, "good")
     tokens_of(llm, temp=0.0)
-    known = values(llm.engine.own.loop.costs)
+    known = costs_of(llm.engine.own.loop)
     other = auto(make_llama, tiny_files, "good")
-    other.engine.own.loop.restore_costs({}, {})
-    assert values(other.engine.own.loop.costs) == ({}, {})
-    other.engine.own.loop.restore_costs(*known)
-    assert values(other.engine.own.loop.costs) == tuple(pytest.approx(costs) for costs in known)
+    other.engine.own.loop.restore_costs([{}, {}])
+    assert costs_of(other.engine.own.loop) == ({}, {})
+    other.engine.own.loop.restore_costs(known)
+    assert costs_of(other.engine.own.loop) == tuple(pytest.approx(costs) for costs in known)
     plain = make_llama()
-    plain.engine.own.loop.restore_costs(*known)
-    assert values(plain.engine.own.loop.costs) == ({}, {}), "nothing to pace"
+    plain.engine.own.loop.restore_costs(known)
+    assert costs_of(plain.engine.own.loop) == ({}, {}), "nothing to pace"
 
 
 # Interruptions

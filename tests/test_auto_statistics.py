@@ -60,7 +60,7 @@ class PacedEngine(Engine):
 
     def text(self, *, rule: str, most: int, seed: int) -> list[int]:
         """The first LENGTH tokens of rounds that could go on behind them."""
-        self.speculator.restore_costs(*CHEAP)
+        self.speculator.restore_costs(CHEAP)
         self.begin(PROMPT, rule=rule, gamma=most, seed=seed, paced=True, **core_settings(CHAIN))
         tokens: list[int] = []
         while len(tokens) < LENGTH:

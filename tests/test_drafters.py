@@ -36,7 +36,7 @@ def test_drafters_that_cannot_be_are_refused(tiny_files: TinyFiles) -> None:
         _core.Speculator(engine.target, ["model"])
     with pytest.raises(ValueError, match="'function' needs a function"):
         _core.Speculator(engine.target, ["function"])
-    with pytest.raises(ValueError, match="two drafters that draw"):
+    with pytest.raises(ValueError, match="two drafters of one kind"):
         _core.Speculator(engine.target, ["model", "model"], draft=engine.draft)
     engine.close()
 

@@ -40,7 +40,7 @@ def test_a_text_that_draws_alone_has_the_others_wait() -> None:
     for num_drawing, move in ((4, "model"), (1, "stop")):
         pace = _test.Pace()
         pace.begin_generation()
-        pace.share(4, 3, target, num_drawing, draft)
+        pace.share(4, 3, target, num_drawing, [draft])
         pace.begin_round(MOST, 1)
         assert decided(pace, [])[0] == move
 
@@ -96,13 +96,11 @@ def test_missing_tokens_make_the_model_dearer() -> None:
 def test_tokens_of_one_decode_are_paid_once() -> None:
     """A parallel draft of eight tokens costs a little more than one token, and the other seven nothing."""
     target, draft = curve(0.1, {1: 1.0, 32: 1.1}), curve(0.05, {1: 1.0, 8: 1.2, 32: 2.0})
-    one, eight = Driver(target, draft), Driver(target, draft)
-    eight.pace.set_draft_batch(512, 8)
+    one, eight = Driver(target, draft), Driver(target, draft, block=8)
     assert len(one.draw(confidence=0.5)) < 4
     assert len(eight.draw(confidence=0.5)) == 8
     assert len(eight.draw(confidence=0.5, most=5)) == 5
-    dear = Driver(target, curve(0.4, {1: 1.0, 8: 1.2}))
-    dear.pace.set_draft_batch(512, 8)
+    dear = Driver(target, curve(0.4, {1: 1.0, 8: 1.2}), block=8)
     assert len(dear.draw(confidence=0.5)) == 0
 
 

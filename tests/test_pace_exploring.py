@@ -67,7 +67,6 @@ def test_a_prompt_that_the_draft_need_not_decode() -> None:
     paces = {name: Driver(TARGETS[name], chunk).pace for name in ("16-bit", "not monotonic")}
     for pace in paces.values():
         pace.draft.restore({n: chunk(n) for n in (1, 2, 4, 16, 512)})
-        pace.set_draft_batch(512)
     assert paces["16-bit"].prompt_pays(300, MOST, 128)
     assert not paces["not monotonic"].prompt_pays(300, MOST, 128)
     assert not paces["16-bit"].prompt_pays(300, MOST, 8)

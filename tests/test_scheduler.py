@@ -288,12 +288,12 @@ def test_what_batches_cost_is_learned_and_shared(tiny_files: TinyFiles, open_tex
         for prompt in prompts(16)
     ]
     texts.run(jobs)
-    target = texts.scheduler.costs.target
-    assert texts.scheduler.costs.draft
+    target = texts.scheduler.costs[0]
+    assert texts.scheduler.costs[1]
     assert any(n >= PLACES for n in target)
     assert all(seconds > 0 for seconds in target.values())
-    texts.scheduler.restore_costs({1: 1.0, 4: 2.0}, {1: 0.5})
-    assert (texts.scheduler.costs.target, texts.scheduler.costs.draft) == ({1: 1.0, 4: 2.0}, {1: 0.5})
+    texts.scheduler.restore_costs([{1: 1.0, 4: 2.0}, {1: 0.5}])
+    assert (texts.scheduler.costs[0], texts.scheduler.costs[1]) == ({1: 1.0, 4: 2.0}, {1: 0.5})
 
 
 def test_texts_that_draw_are_counted(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:

@@ -33,7 +33,7 @@ NOT_FOR_USERS = {
     "cpp/bindings/test/": "the tests' way into the mathematics, of no use to anybody else",
     "C++: Drafter": "documentation",
     "C++: the drafter '": "Python gives each drafter what it is made of",
-    "C++: two drafters that draw": "Python takes one draft",
+    "C++: two drafters of one kind": "Python takes one of a kind",
     "cpp/kernels/": "a name in the statistics",
     "cpp/ggml_plugin/ggml_probe.cpp: C++: a ": "put into 'this llama.cpp is built otherwise …'",
     "cpp/ggml_plugin/ggml_probe.cpp: C++: its ": "the same",

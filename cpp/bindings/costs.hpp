@@ -3,14 +3,13 @@
 
 #include <cstddef>
 #include <map>
+#include <vector>
 
 namespace specllama {
 
 using Curve = std::map<std::size_t, double>;
 
-struct Costs {
-    Curve target;
-    Curve draft;
-};
+// Of the target, then of each draft that decodes.
+using Costs = std::vector<Curve>;
 
 }  // namespace specllama

@@ -22,15 +22,17 @@ void destroy(Scheduler * scheduler) {
     delete scheduler;  // NOLINT(cppcoreguidelines-owning-memory)
 }
 
-std::shared_ptr<Scheduler> make_scheduler(std::shared_ptr<Decoder> target, std::shared_ptr<Decoder> draft) {
-    return {new Scheduler(std::move(target), std::move(draft)), &destroy};
+std::shared_ptr<Scheduler> make_scheduler(const std::shared_ptr<Decoder> & target,
+                                          const std::vector<std::shared_ptr<Decoder>> & drafts) {
+    return {new Scheduler(target, drafts), &destroy};
 }
 
-Costs costs(Scheduler & self) { return {self.costs(0).known(), self.costs(1).known()}; }
-
-void restore_costs(Scheduler & self, const Curve & target, const Curve & draft) {
-    self.restore_costs(0, target);
-    self.restore_costs(1, draft);
+Costs costs(Scheduler & self) {
+    Costs all;
+    for (const CostModel & each : self.costs()) {
+        all.push_back(each.known());
+    }
+    return all;
 }
 
 }  // namespace
@@ -46,10 +48,10 @@ void bind_scheduler(py::module_ & module) {
         .field("waiting_seconds", &Counters::waiting_seconds, "In which a decode waited for texts that were at work.");
     py::class_<Scheduler, std::shared_ptr<Scheduler>>(module, "Scheduler",
                                                       "Decodes what several loops want in one batch.")
-        .def(py::init(&make_scheduler), py::arg("target"), py::arg("draft") = nullptr)
+        .def(py::init(&make_scheduler), py::arg("target"), py::arg("drafts") = std::vector<std::shared_ptr<Decoder>>())
         .def_property_readonly("counters", &Scheduler::counters)
         .def_property_readonly("costs", &costs)
-        .def("restore_costs", &restore_costs, py::arg("target"), py::arg("draft"))
+        .def("restore_costs", &Scheduler::restore_costs, py::arg("seconds"))
         .def("close", &Scheduler::close, ReleaseGil());
 }
 

@@ -22,16 +22,18 @@ namespace {
 
 // Plain without drafters.
 std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, const std::vector<std::string> & names,
-                                            std::shared_ptr<Sequence> draft, const std::optional<Tokens> & corpus,
-                                            const py::object & function, std::shared_ptr<DraftTokens> draft_tokens,
+                                            std::shared_ptr<Sequence> draft, std::shared_ptr<Sequence> head,
+                                            const std::optional<Tokens> & corpus, const py::object & function,
+                                            std::shared_ptr<DraftTokens> draft_tokens,
                                             std::optional<int32_t> draft_mask, std::size_t draft_window,
                                             std::shared_ptr<Scheduler> scheduler) {
-    if (draft && draft->decoder().is_head() && draft->decoder().n_features() != target->decoder().state_size()) {
-        throw std::invalid_argument("the head reads " + std::to_string(draft->decoder().n_features()) +
+    if (head && head->decoder().n_features() != target->decoder().state_size()) {
+        throw std::invalid_argument("the head reads " + std::to_string(head->decoder().n_features()) +
                                     " numbers for each token, and the target's context was made to show " +
                                     std::to_string(target->decoder().state_size()));
     }
     const DrafterParts parts{std::move(draft),
+                             std::move(head),
                              corpus ? to_vector(*corpus) : std::vector<int32_t>(),
                              drafting_function(function),
                              std::move(draft_tokens),
@@ -90,13 +92,20 @@ std::vector<const char *> sources(const Speculator & self) {
 
 Costs costs(Speculator & self) {
     Pace * pace = self.pace();
-    return pace == nullptr ? Costs() : Costs{pace->target().known(), pace->draft().known()};
+    if (pace == nullptr) {
+        return {};
+    }
+    Costs all{pace->target().known()};
+    for (std::size_t i = 0; i < pace->num_drawers(); ++i) {
+        all.push_back(pace->draft(i).known());
+    }
+    return all;
 }
 
-void restore_costs(Speculator & self, const Curve & target, const Curve & draft) {
-    if (Pace * pace = self.pace()) {
-        pace->target().restore(target);
-        pace->draft().restore(draft);
+void restore_costs(Speculator & self, const Costs & seconds) {
+    Pace * pace = self.pace();
+    for (std::size_t i = 0; pace != nullptr && i < std::min(seconds.size(), pace->num_drawers() + 1); ++i) {
+        (i == 0 ? pace->target() : pace->draft(i - 1)).restore(seconds[i]);
     }
 }
 
@@ -105,9 +114,6 @@ void bind_results(py::module_ & module) {
         .field("tokens", &Round::tokens, "Accepted drafts, then one correction, bonus or plain token.")
         .field("num_drafted", &Round::num_drafted, "How many tokens were drafted.")
         .field("num_accepted", &Round::num_accepted, "How many of them were accepted.");
-    ResultStruct<Costs>(module, "Costs", "What batches of n tokens take, in seconds by n, as far as it is known.")
-        .field("target", &Costs::target, "The target's.")
-        .field("draft", &Costs::draft, "The draft model's.");
 }
 
 }  // namespace
@@ -140,7 +146,7 @@ void bind_speculator(py::module_ & module) {
     bind_draft_tokens(module);
     py::class_<Speculator>(module, "Speculator", "The loop over a target and its drafters.")
         .def(py::init(&make_speculator), py::arg("target"), py::arg("drafters") = std::vector<std::string>(),
-             py::kw_only(), py::arg("draft") = nullptr, py::arg("corpus") = py::none(),
+             py::kw_only(), py::arg("draft") = nullptr, py::arg("head") = nullptr, py::arg("corpus") = py::none(),
              py::arg("function") = py::none(), py::arg("draft_tokens") = nullptr, py::arg("draft_mask") = py::none(),
              py::arg("draft_window") = 0, py::arg("scheduler") = nullptr)
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
@@ -160,8 +166,10 @@ void bind_speculator(py::module_ & module) {
             py::arg("tokens"))
         .def("finish", &Speculator::finish, py::arg("count"), ReleaseGil())
         .def("history", [](const Speculator & self) { return to_array(self.history()); })
-        .def_property_readonly("costs", &costs)
-        .def("restore_costs", &restore_costs, py::arg("target"), py::arg("draft"))
+        .def_property_readonly("costs", &costs,
+                               "What batches of n tokens take, in seconds by n, as far as is known: the target's, "
+                               "then of each draft.")
+        .def("restore_costs", &restore_costs, py::arg("seconds"))
         .def_property_readonly("counters", [](const Speculator & self) { return self.counters(); })
         .def_property_readonly("drafting_stopped", &Speculator::drafting_stopped);
 }

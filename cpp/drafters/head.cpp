@@ -186,10 +186,10 @@ void HeadDrafter::decode(const Sequence::Addition & addition) {
 DrafterPriors head_priors() { return drawn_priors(); }
 
 std::unique_ptr<Drafter> make_head(const DrafterParts & parts) {
-    if (!parts.model || !parts.model->decoder().is_head()) {
+    if (!parts.head || !parts.head->decoder().is_head()) {
         throw std::invalid_argument("the drafter 'head' needs a head");
     }
-    return std::make_unique<HeadDrafter>(parts.model, parts.window);
+    return std::make_unique<HeadDrafter>(parts.head, parts.window);
 }
 
 }  // namespace specllama

@@ -24,12 +24,13 @@ struct DraftedByFunction {
 using DraftingFunction = std::function<DraftedByFunction(const DraftRequest & request)>;
 
 struct DrafterParts {
-    std::shared_ptr<Sequence> model = nullptr;      // of a second model
+    std::shared_ptr<Sequence> model = nullptr;  // of a second model
+    std::shared_ptr<Sequence> head = nullptr;
     std::vector<int32_t> corpus;                    // a text to look at besides prompt and output
     DraftingFunction function = nullptr;            // of the caller's
     std::shared_ptr<DraftTokens> tokens = nullptr;  // that the model chooses among; null: all
     std::optional<int32_t> mask = std::nullopt;     // stands for a token that is not known yet: a parallel draft
-    std::size_t window = 0;                         // tokens of the text that the model holds; 0: all
+    std::size_t window = 0;                         // tokens of the text that model and head hold; 0: all
 };
 
 // Of each drafter's file: make_NAME, and NAME_priors, what is believed of its tokens before any was verified.

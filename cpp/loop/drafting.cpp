@@ -2,6 +2,8 @@
 #include "loop/drafting.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -48,15 +50,20 @@ Drafting::Drafting(std::vector<std::unique_ptr<Drafter>> drafters)
     : drafters_(std::move(drafters)), pace_(all_priors()) {
     for (const auto & drafter : drafters_) {
         can_be_paced_ = can_be_paced_ && drafter->can_be_paced();
-        if (drafter->drawing() == nullptr) {
+        DrawingDrafter * drawer = drafter->drawing();
+        if (drawer == nullptr) {
             continue;
         }
-        if (drawer_ != nullptr) {
-            throw std::invalid_argument("two drafters that draw their tokens cannot draft together: leave one out");
+        const auto is_alike = [drawer](const DrawingDrafter * other) { return other->source() == drawer->source(); };
+        if (std::any_of(drawers_.begin(), drawers_.end(), is_alike)) {
+            throw std::invalid_argument(
+                "two drafters of one kind that draw their tokens cannot draft together: leave one out");
         }
-        drawer_ = drafter->drawing();
-        drawer_->report_to(&pace_.draft());
-        pace_.set_drawer(drawer_->source(), drawer_->n_batch(), drawer_->block());
+        drawers_.push_back(drawer);
+        pace_.add_drawer(drawer->source(), drawer->n_batch(), drawer->block());
+    }
+    for (std::size_t i = 0; i < drawers_.size(); ++i) {
+        drawers_[i]->report_to(&pace_.draft(i));
     }
 }
 
@@ -80,16 +87,38 @@ void Drafting::begin(const Task & task) {
     }
     pace_.begin_generation();
     task_.emplace(task);
-    begun_ = probes_ = false;
+    prompt_pays_.assign(drawers_.size(), true);
+    probes_.assign(drawers_.size(), false);
+    begun_ = false;
+}
+
+std::size_t Drafting::room() const {
+    std::size_t most = drawers_.empty() ? static_cast<std::size_t>(-1) : 0;
+    for (const DrawingDrafter * drawer : drawers_) {
+        most = std::max(most, drawer->room());
+    }
+    return most;
+}
+
+double Drafting::decode_seconds() const {
+    return std::accumulate(drawers_.begin(), drawers_.end(), 0.0,
+                           [](double sum, const DrawingDrafter * drawer) { return sum + drawer->decode_seconds(); });
+}
+
+std::size_t Drafting::num_decoded() const {
+    return std::accumulate(drawers_.begin(), drawers_.end(), std::size_t{0},
+                           [](std::size_t sum, const DrawingDrafter * drawer) { return sum + drawer->num_decoded(); });
 }
 
 void Drafting::observe(const DecodedBatch & batch) {
     for (const auto & drafter : drafters_) {
         drafter->observe(batch);
     }
-    if (!begun_ && drawer_ != nullptr) {
-        prompt_pays_ = prompt_pays();
-        probes_ = !prompt_pays_ && task_->max_tokens >= least_probed && pace_.probes();
+    if (!begun_) {
+        weigh_prompts();
+        for (std::size_t i = 0; i < drawers_.size(); ++i) {
+            probes_[i] = !prompt_pays_[i] && task_->max_tokens >= least_probed && pace_.probes(i);
+        }
     }
     begun_ = true;
 }
@@ -100,30 +129,63 @@ void Drafting::finish(const std::vector<int32_t> & history) {
     }
 }
 
-bool Drafting::prompt_pays() {
-    const std::size_t missing = drawer_->missing();
-    return !task_->paced || missing <= 1 || pace_.prompt_pays(missing, task_->gamma, task_->max_tokens);
+void Drafting::weigh_prompts() {
+    if (!task_->paced) {
+        return;
+    }
+    std::vector<std::size_t> missing;
+    std::transform(drawers_.begin(), drawers_.end(), std::back_inserter(missing),
+                   [](const DrawingDrafter * drawer) { return drawer->missing(); });
+    pace_.weigh_prompts(missing, task_->gamma, task_->max_tokens, prompt_pays_);
+}
+
+std::size_t Drafting::catch_up(std::size_t drawer) {
+    if (probes_[drawer]) {
+        probes_[drawer] = false;
+        drawers_[drawer]->probe();
+        prompt_pays_[drawer] = true;
+        weigh_prompts();
+    }
+    return prompt_pays_[drawer] ? drawers_[drawer]->catch_up() : 0;
 }
 
 std::size_t Drafting::prefill() {
-    if (probes_) {
-        probes_ = false;
-        drawer_->probe();
-        prompt_pays_ = prompt_pays();
+    std::size_t left = 0;
+    for (std::size_t i = 0; i < drawers_.size(); ++i) {
+        left += catch_up(i);
     }
-    return drawer_ != nullptr && prompt_pays_ ? drawer_->catch_up() : 0;
+    return left;
 }
 
-void Drafting::reconsider() { prompt_pays_ = prompt_pays_ && drawer_ != nullptr && prompt_pays(); }
+void Drafting::read_along() {
+    for (std::size_t i = 0; i < drawers_.size(); ++i) {
+        while (drawers_[i]->needs_states() && catch_up(i) > 0) {
+        }
+    }
+}
+
+// One whose memory has no room for so many does not draw in this round.
+void Drafting::choose_drawer(std::size_t gamma) {
+    std::vector<std::size_t> missing;
+    std::transform(drawers_.begin(), drawers_.end(), std::back_inserter(missing),
+                   [gamma](DrawingDrafter * drawer) { return drawer->room() >= gamma ? drawer->missing() : 0; });
+    if (paced_) {
+        pace_.begin_round(gamma, missing);
+        drawer_ = drawers_.empty() ? nullptr : drawers_[pace_.drawer()];
+        return;
+    }
+    const auto found = std::find_if(drawers_.begin(), drawers_.end(),
+                                    [gamma](const DrawingDrafter * drawer) { return drawer->room() >= gamma; });
+    drawer_ = found != drawers_.end() ? *found : nullptr;
+}
 
 void Drafting::propose(const DraftRequest & request, Proposal & out) {
     offered_.clear();
     used_.reset();
     paced_ = request.paced && can_be_paced_;
     DraftRequest limited = request;
-    if (paced_) {
-        pace_.begin_round(request.gamma, drawer_ ? drawer_->missing() : 0);
-    } else if (drawer_ == nullptr && request.paced) {
+    choose_drawer(request.gamma);
+    if (!paced_ && drawer_ == nullptr && request.paced) {
         limited.gamma = std::min(request.gamma, most_unpaced);
     }
     bool more = true;

@@ -24,7 +24,7 @@ struct Outcome {
 class Drafting {
 public:
     // Of several offers that are equally good the first drafter's is taken; without a pace, the first one's that there
-    // is. At most one of them draws: throws std::invalid_argument for a second one.
+    // is. Of those that draw each round has one: throws std::invalid_argument for two of one kind.
     explicit Drafting(std::vector<std::unique_ptr<Drafter>> drafters);
 
     std::vector<Sequence *> sequences() const;
@@ -32,7 +32,7 @@ public:
     bool needs_states() const;
 
     // How many tokens could be proposed after the text.
-    std::size_t room() const { return drawer_ != nullptr ? drawer_->room() : static_cast<std::size_t>(-1); }
+    std::size_t room() const;
 
     // A new generation. Its text follows by observe(), the whole prompt first.
     void begin(const Task & task);
@@ -40,16 +40,18 @@ public:
     // The generation has ended with this text.
     void finish(const std::vector<int32_t> & history);
 
-    // Has the drawer decode one chunk of the prompt, if that is likely to pay, and now and then two tokens of it if it
-    // is not. If it has not decoded the prompt, it does so in the round in which drawing pays. Returns how many tokens
+    // Has the drawers decode one chunk of the prompt each, if that is likely to pay, and now and then two tokens of it
+    // if it is not. One that has not decoded the prompt does so in the round in which it draws. Returns how many tokens
     // are left to be decoded before the first round.
     std::size_t prefill();
-    // More texts may share the batches than when this one began: its prompt may no longer pay.
-    void reconsider();
+    // What reads hidden states reads a prompt together with the target: those of a whole prompt would take much memory.
+    void read_along();
+    // Which prompts pay. When more texts share the batches than when this one began, some may no longer.
+    void weigh_prompts();
 
-    // Appends up to gamma tokens to an empty proposal. Paced: whatever promises most. Else gamma tokens of the drawer,
-    // or, without one, all that is offered. It may stop early, after a token, and does after one that ends a text:
-    // what would follow is of no use.
+    // Appends up to gamma tokens to an empty proposal. Paced: whatever promises most. Else gamma tokens of the first
+    // drawer that can, or, without one, all that is offered. It may stop early, after a token, and does after one that
+    // ends a text: what would follow is of no use.
     void propose(const DraftRequest & request, Proposal & out);
 
     // How a round went, whether it was asked to propose or not.
@@ -59,13 +61,14 @@ public:
     Pace * pace() { return can_be_paced_ ? &pace_ : nullptr; }
 
     // Seconds spent decoding, and tokens decoded, since the beginning.
-    double decode_seconds() const { return drawer_ == nullptr ? 0.0 : drawer_->decode_seconds(); }
-    std::size_t num_decoded() const { return drawer_ == nullptr ? 0 : drawer_->num_decoded(); }
+    double decode_seconds() const;
+    std::size_t num_decoded() const;
 
 private:
     using Offer = std::vector<DraftToken>;
 
-    bool prompt_pays();
+    std::size_t catch_up(std::size_t drawer);
+    void choose_drawer(std::size_t gamma);
     std::vector<Offer> find(const DraftRequest & request, const Proposal & out, std::size_t most);
     Offer forced(const DraftRequest & request, const Proposal & out, std::size_t most);
     Pace::Decision decide(const std::vector<Offer> & offers);
@@ -75,12 +78,13 @@ private:
     void judge_unused(const Offer & offer, const std::vector<int32_t> & emitted);
 
     std::vector<std::unique_ptr<Drafter>> drafters_;
-    DrawingDrafter * drawer_ = nullptr;  // one of them
+    std::vector<DrawingDrafter *> drawers_;  // of them
+    DrawingDrafter * drawer_ = nullptr;      // of this round
     bool can_be_paced_ = true;
     Pace pace_;
     std::optional<Task> task_;
-    bool prompt_pays_ = true;          // for the drawer to decode
-    bool probes_ = false;              // it decodes two tokens of it all the same
+    std::vector<bool> prompt_pays_;    // for each drawer to decode
+    std::vector<bool> probes_;         // it decodes two tokens of it all the same
     bool begun_ = false;               // the generation: its prompt is known
     bool paced_ = false;               // this round
     std::vector<Offer> offered_;       // at the beginning of the round

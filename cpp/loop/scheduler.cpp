@@ -55,8 +55,10 @@ private:
 };
 
 std::vector<std::shared_ptr<Decoder>> decoders_of(const std::shared_ptr<Decoder> & target,
-                                                  const std::shared_ptr<Decoder> & draft) {
-    return draft ? std::vector{target, draft} : std::vector{target};
+                                                  const std::vector<std::shared_ptr<Decoder>> & drafts) {
+    std::vector<std::shared_ptr<Decoder>> all{target};
+    all.insert(all.end(), drafts.begin(), drafts.end());
+    return all;
 }
 
 }  // namespace
@@ -65,11 +67,10 @@ ClosedError Scheduler::closed() {
     return ClosedError("the texts' contexts are closed: this Llama was closed, or opened anew");
 }
 
-Scheduler::Scheduler(std::shared_ptr<Decoder> target, std::shared_ptr<Decoder> draft)
-    : room_(decoders_of(target, draft)) {
-    served_.push_back({std::move(target), {}, 0.0});
-    if (draft) {
-        served_.push_back({std::move(draft), {}, 0.0});
+Scheduler::Scheduler(const std::shared_ptr<Decoder> & target, const std::vector<std::shared_ptr<Decoder>> & drafts)
+    : room_(decoders_of(target, drafts)) {
+    for (const auto & decoder : decoders_of(target, drafts)) {
+        served_.push_back({decoder, {}, 0.0});
     }
     poll_ = [this] {
         if (closed_) {
@@ -440,7 +441,10 @@ void Scheduler::share_costs(const Seat & seat, Pace & pace) {
             num_drawing += other->is_drawing() ? 1 : 0;
         }
     }
-    pace.share(texts, others, served_[0].costs, num_drawing, served_.size() > 1 ? &served_[1].costs : nullptr);
+    std::vector<CostModel> drafts;
+    std::transform(served_.begin() + 1, served_.end(), std::back_inserter(drafts),
+                   [](const Served & served) { return served.costs; });
+    pace.share(texts, others, target().costs, num_drawing, drafts);
 }
 
 Scheduler::Counters Scheduler::counters() {
@@ -461,16 +465,24 @@ std::size_t Scheduler::num_drawing() {
         std::count_if(seats_.begin(), seats_.end(), [](const Seat * seat) { return seat->is_drawing(); }));
 }
 
-CostModel Scheduler::costs(std::size_t which) {
+std::vector<CostModel> Scheduler::costs() {
     const std::lock_guard lock(mutex_);
-    return which < served_.size() ? served_[which].costs : CostModel();
+    std::vector<CostModel> all;
+    std::transform(served_.begin(), served_.end(), std::back_inserter(all),
+                   [](const Served & served) { return served.costs; });
+    return all;
 }
 
-void Scheduler::restore_costs(std::size_t which, const std::map<std::size_t, double> & seconds) {
+void Scheduler::restore_costs(const std::vector<std::map<std::size_t, double>> & seconds) {
     const std::lock_guard lock(mutex_);
-    if (which < served_.size()) {
-        served_[which].costs.restore(seconds);
+    for (std::size_t i = 0; i < std::min(seconds.size(), served_.size()); ++i) {
+        served_[i].costs.restore(seconds[i]);
     }
+}
+
+Scheduler::Served & Scheduler::served_by(const Decoder & decoder) {
+    return *std::find_if(served_.begin(), served_.end(),
+                         [&decoder](const Served & served) { return served.decoder.get() == &decoder; });
 }
 
 // What follows is the work of the thread that decodes for all texts.
@@ -562,20 +574,20 @@ void Scheduler::resume_one() {
     done_.notify_all();
 }
 
-// The draft's decodes before the target's, as many as fit: the one that has waited longest, so that everybody's turn
-// comes, then rounds before prompts.
+// A draft's decodes before the target's, as many as fit: the one that has waited longest, so that everybody's turn
+// comes, then of the same draft rounds before prompts.
 std::vector<Scheduler::Want *> Scheduler::next_group() {
-    const auto is_drafts = [this](const Want * want) {
-        return &served_by(want->addition.sequence->decoder()) != &target();
-    };
-    const bool drafts = std::any_of(wants_.begin(), wants_.end(), is_drafts);
+    const auto decoder_of_want = [](const Want * want) { return &want->addition.sequence->decoder(); };
+    const auto draft = std::find_if(wants_.begin(), wants_.end(),
+                                    [&](const Want * want) { return decoder_of_want(want) != target().decoder.get(); });
+    const Decoder * decoder = draft != wants_.end() ? decoder_of_want(*draft) : target().decoder.get();
     std::vector<Want *> waiting;
     std::copy_if(wants_.begin(), wants_.end(), std::back_inserter(waiting),
-                 [&](const Want * want) { return is_drafts(want) == drafts; });
+                 [&](const Want * want) { return decoder_of_want(want) == decoder; });
     std::stable_partition(waiting.begin() + 1, waiting.end(),
                           [](const Want * want) { return !is_prompt(want->addition); });
     std::vector<Want *> group;
-    std::size_t room = served_[drafts ? 1 : 0].decoder->n_batch();
+    std::size_t room = decoder->n_batch();
     for (Want * want : waiting) {
         // They failed together: each is decoded alone now, which shows which of them cannot be decoded.
         if (want->addition.count <= room && (group.empty() || !(want->is_alone || group[0]->is_alone))) {

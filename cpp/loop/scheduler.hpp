@@ -36,12 +36,12 @@ public:
         std::size_t num_tokens = 0;    // in them
         std::size_t most_texts = 0;    // in one of them
         std::size_t num_pauses = 0;    // of texts that gave their cells to others
-        double decode_seconds = 0.0;   // target and draft
+        double decode_seconds = 0.0;   // of all
         double waiting_seconds = 0.0;  // for texts that were at work, while others waited
     };
 
-    // `draft` may be null. Their sequences are decoded by this object from now on.
-    Scheduler(std::shared_ptr<Decoder> target, std::shared_ptr<Decoder> draft);
+    // `drafts`: of the drafters that draw, in their order. The sequences of all are decoded by this object from now on.
+    Scheduler(const std::shared_ptr<Decoder> & target, const std::vector<std::shared_ptr<Decoder>> & drafts);
     ~Scheduler();
     Scheduler(const Scheduler &) = delete;
     Scheduler & operator=(const Scheduler &) = delete;
@@ -54,13 +54,14 @@ public:
     static std::unique_ptr<Decoding> text(std::shared_ptr<Scheduler> scheduler, int32_t id);
 
     Counters counters();
-    // Texts that take part in the draft's batches, now.
+    // Texts that take part in drafts' batches, now.
     std::size_t num_drawing();
     // Texts in the rounds, now.
     std::size_t num_generating();
-    // T(n) in seconds of the target (0) and the draft (1).
-    CostModel costs(std::size_t which);
-    void restore_costs(std::size_t which, const std::map<std::size_t, double> & seconds);
+    // T(n) in seconds of the target, then of each draft.
+    std::vector<CostModel> costs();
+    // Of as many of them as are given.
+    void restore_costs(const std::vector<std::map<std::size_t, double>> & seconds);
 
 private:
     static constexpr double longest_wait_ = 0.1;     // seconds between two looks at what changes without a notice
@@ -112,7 +113,7 @@ private:
     bool try_restore(Seat & seat, Sequence & own, const std::vector<int32_t> & held);
     void observe(Served & served, const std::vector<Want *> & group, double seconds);
     Served & target() { return served_[0]; }
-    Served & served_by(const Decoder & decoder) { return &decoder == target().decoder.get() ? target() : served_[1]; }
+    Served & served_by(const Decoder & decoder);
     std::size_t num_in_rounds() const;
     void enter(Seat & seat);
     void start(Seat & seat);
@@ -124,7 +125,7 @@ private:
     std::mutex mutex_;
     std::condition_variable work_;  // for this object's thread
     std::condition_variable done_;  // for the texts'
-    std::vector<Served> served_;    // the target, then the draft
+    std::vector<Served> served_;    // the target, then the drafts
     Room room_;
     std::vector<Seat *> seats_;    // that are not out
     std::uint64_t num_seats_ = 0;  // since the beginning

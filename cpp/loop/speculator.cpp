@@ -82,13 +82,13 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     round_ = Round();
     counters_ = Counters();
     counters_.num_prompt_tokens = history_.size();
-    const bool drafts = drafting_ && settings_.num_draft_tokens > 0;
-    counters_.num_prompt_tokens_reused = target_.begin(history_, std::move(chain), drafts && drafting_->needs_states());
+    counters_.num_prompt_tokens_reused =
+        target_.begin(history_, std::move(chain), drafts() && drafting_->needs_states());
     under_way_ = true;
     target_decoded_before_ = own().num_decoded();
     borrowed_before_ = own().num_borrowed();
     draft_decoded_before_ = drafting_ ? drafting_->num_decoded() : 0;
-    if (drafts) {
+    if (drafts()) {
         share_costs();
         drafting_->begin({settings_.num_draft_tokens, settings_.max_tokens, settings_.paced, *decoding_});
         show(0, 0);
@@ -112,7 +112,7 @@ bool Speculator::prefill() {
         // Later the draft catches up where it drafts, with what it then needs in one batch.
         try {
             share_costs();
-            drafting_->reconsider();
+            drafting_->weigh_prompts();
             more = drafting_->prefill() > 0;
         } catch (const std::exception & error) {
             stop_drafting(error.what());
@@ -122,14 +122,12 @@ bool Speculator::prefill() {
     return more;
 }
 
-// What reads hidden states reads a prompt together with the target: those of a whole prompt would take much memory.
 void Speculator::read_along() {
-    if (!drafting_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty() || !drafting_->needs_states()) {
+    if (!drafts()) {
         return;
     }
     try {
-        while (drafting_->prefill() > 0) {
-        }
+        drafting_->read_along();
     } catch (const std::exception & error) {
         stop_drafting(error.what());
     }
@@ -280,8 +278,7 @@ void Speculator::settle() {
 
 // The design's rule for a fixed gamma: what was asked for, as far as max_tokens and both contexts have room.
 std::size_t Speculator::choose_gamma(std::size_t max_tokens) const {
-    if (!drafting_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty() ||
-        history_.size() >= own().decoder().n_ctx()) {
+    if (!drafts() || history_.size() >= own().decoder().n_ctx()) {
         return 0;
     }
     return std::min({settings_.num_draft_tokens, max_tokens - 1, own().decoder().n_ctx() - history_.size(),
@@ -376,7 +373,7 @@ std::size_t Speculator::num_tokens(std::size_t count) const {
 
 // What the target has decoded and kept: history[first .. first + count), with these hidden states.
 void Speculator::show(std::size_t first, std::size_t count, const float * states) {
-    if (!drafting_ || settings_.num_draft_tokens == 0 || !drafting_stopped_.empty()) {
+    if (!drafts()) {
         return;
     }
     try {

@@ -112,6 +112,7 @@ private:
     void heed(double seconds);
     void count_decoded();
     void require_generation() const;
+    bool drafts() const { return drafting_ && settings_.num_draft_tokens > 0 && drafting_stopped_.empty(); }
     // Whether somebody looks at logits when another text may have decoded.
     bool copies_rows() const { return settings_.keeps_logits || settings_.logits_processor || settings_.constraint; }
     // What verification has cost, what became of a rejection included.

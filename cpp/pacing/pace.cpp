@@ -19,49 +19,96 @@ void Pace::begin_generation() {
     credit_ = constants_.first_credit +
               std::clamp(credit_, -constants_.largest_credit, 0.0);  // what was lost beyond it is still owed
     of_all_ = Yield();
-    of_drawn_.fade(constants_.kept_of_text);
+    for (Drawer & drawer : drawers_) {
+        drawer.yield.fade(constants_.kept_of_text);
+    }
     rates_.new_text();
     window_ = whole(constants_.first_window);
     counters_ = PaceCounters();
 }
 
-bool Pace::prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens) {
-    const bool pays =
-        target_.empty() || draft_.empty() ||
-        std::min(static_cast<double>(max_tokens), constants_.usual_answer) *
-                (target_.seconds(1) - 1.0 / drawn_yield(drawn().any().optimistic(constants_.hope), 1, most).rate()) >
-            catching_up_seconds(missing) - one_draft_seconds();
-    counters_.num_draft_prompts_skipped = pays ? 0 : 1;
-    return pays;
+void Pace::weigh_prompts(const std::vector<std::size_t> & missing, std::size_t most, std::size_t max_tokens,
+                         std::vector<bool> & pay) {
+    std::vector<std::size_t> order(drawers_.size());
+    std::vector<double> usual(drawers_.size());
+    for (drawer_ = 0; drawer_ < drawers_.size(); ++drawer_) {
+        order[drawer_] = drawer_;
+        usual[drawer_] = drawn_yield(drawn().any().mean(), 1, most).rate();
+    }
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return usual[a] > usual[b]; });
+    double without = target_.seconds(1);  // for a token
+    counters_.num_draft_prompts_skipped = 0;
+    for (const std::size_t number : order) {
+        drawer_ = number;
+        const bool pays =
+            target_.empty() || own().costs.empty() || missing[number] <= 1 ||
+            std::min(static_cast<double>(max_tokens), constants_.usual_answer) *
+                    (without - 1.0 / drawn_yield(drawn().any().optimistic(constants_.hope), 1, most).rate()) >
+                catching_up_seconds(missing[number]) - one_draft_seconds();
+        pay[number] = pay[number] && pays;
+        if (pay[number] && !own().costs.empty()) {
+            without = std::min(without, 1.0 / usual[number]);
+        }
+        counters_.num_draft_prompts_skipped += pay[number] ? 0 : 1;
+    }
+    drawer_ = 0;
 }
 
-bool Pace::probes() {
-    const bool now = since_drawn_ == 0;
-    since_drawn_ = (since_drawn_ + 1) % whole(constants_.probing_interval);
+bool Pace::probes(std::size_t drawer) {
+    Drawer & it = drawers_[drawer];
+    const bool now = it.spared == 0;
+    it.spared = (it.spared + 1) % whole(constants_.probing_interval);
     if (now) {
-        draft_.distrust_level();
+        it.costs.distrust_level();
     }
     return now;
 }
 
-void Pace::begin_round(std::size_t most, std::size_t missing) {
+void Pace::begin_round(std::size_t most, const std::vector<std::size_t> & missing) {
     // What plain decoding costs is measured first, and again now and then: everything is compared with it.
     // With several texts batches of all sizes come by themselves.
     const bool measuring =
         texts_ > 1 ? target_.empty()
                    : target_.count(1) < whole(constants_.first_plain_rounds) || since_plain_ >= plain_interval();
-    idle_ = measuring ? Idle::measuring : missing == 0 ? Idle::no_match : Idle::not_worth_it;
     most_ = measuring ? 0 : most;
-    missing_ = missing_at_first_ = missing;
     exploring_ = false;
     num_drawn_ = 0;
     survival_ = 1.0;
     tokens_.clear();
+    choose_drawer(missing);
+    idle_ = measuring ? Idle::measuring : missing_ == 0 ? Idle::no_match : Idle::not_worth_it;
     if (most_ > 0 && missing_ > 0 && !drawing_pays()) {
         missing_ = 0;
-        rates_.of(*drawer_).forget(kept_of(constants_.forgetting_rounds));
-        of_drawn_.fade(kept_of(constants_.forgetting_rounds));
+        spare(drawer_);
     }
+}
+
+// The one that may well be the best. What the others would have done is not known: they are believed less, and so get
+// their turn again.
+void Pace::choose_drawer(const std::vector<std::size_t> & missing) {
+    std::size_t best = 0;
+    double best_rate = -1.0;
+    for (drawer_ = 0; drawer_ < drawers_.size(); ++drawer_) {
+        missing_ = missing[drawer_];
+        const bool is_compared = missing_ > 0 && most_ > 0 && drawers_.size() > 1;
+        const double rate = is_compared ? usual_drawn_yield(drawn().any().optimistic()).rate() : 0.0;
+        if (rate > best_rate) {
+            best = drawer_;
+            best_rate = rate;
+        }
+    }
+    drawer_ = best;
+    missing_ = missing_at_first_ = drawers_.empty() ? 0 : missing[best];
+    for (std::size_t other = 0; other < drawers_.size() && most_ > 0; ++other) {
+        if (other != best && missing[other] > 0) {
+            spare(other);
+        }
+    }
+}
+
+void Pace::spare(std::size_t drawer) {
+    rates_.of(drawers_[drawer].source).forget(kept_of(constants_.forgetting_rounds));
+    drawers_[drawer].yield.fade(kept_of(constants_.forgetting_rounds));
 }
 
 // Whether the drawer is worth considering in this round. If it pays only should its acceptance be better than it was so
@@ -105,10 +152,10 @@ Yield Pace::drawn_yield(double acceptance, std::size_t missing, std::size_t most
 
 // What a round that begins with a drawn token yields, by the last ones. Unlike drawn_yield() it knows what it is worth
 // to stop after an unsure token.
-Yield Pace::usual_drawn_yield() const {
-    Yield usual = drawn_yield(drawn().any().mean(), 1, most_);
+Yield Pace::usual_drawn_yield(double acceptance) const {
+    Yield usual = drawn_yield(acceptance, 1, most_);
     usual.fade(constants_.drawn_prior_rounds);
-    usual.add(of_drawn_);
+    usual.add(own().yield);
     usual.fade(1.0 / usual.rounds);
     usual.seconds += first_draft_seconds(missing_) - one_draft_seconds();
     return usual;
@@ -121,16 +168,18 @@ double Pace::first_draft_seconds(std::size_t missing) const {
 
 // What k drawn tokens cost beyond the first decode.
 double Pace::further_draft_seconds(std::size_t k) const {
-    const std::size_t num_decodes = (k - 1) / block_;
+    const std::size_t num_decodes = (k - 1) / own().block;
     return static_cast<double>(num_decodes) * one_draft_seconds();
 }
 
 // What the draft needs to decode so many tokens, and to draw the next ones.
 double Pace::catching_up_seconds(std::size_t missing) const {
-    const std::size_t all = missing + block_ - 1;
-    const std::size_t rest = all % draft_batch_;
-    const std::size_t whole_batches = all / draft_batch_;
-    return static_cast<double>(whole_batches) * draft_.seconds(draft_batch_) + (rest > 0 ? draft_.seconds(rest) : 0.0);
+    const Drawer & it = own();
+    const std::size_t all = missing + it.block - 1;
+    const std::size_t rest = all % it.n_batch;
+    const std::size_t whole_batches = all / it.n_batch;
+    return static_cast<double>(whole_batches) * it.costs.seconds(it.n_batch) +
+           (rest > 0 ? it.costs.seconds(rest) : 0.0);
 }
 
 // Tokens per second of the last rounds.
@@ -159,7 +208,7 @@ std::size_t Pace::plain_interval() const {
 }
 
 std::size_t Pace::before() const {
-    return !tokens_.empty() && is_drawn(tokens_.back()) ? tokens_.back().bucket : drawer_ ? drawn().start() : 0;
+    return !tokens_.empty() && is_drawn(tokens_.back()) ? tokens_.back().bucket : first_bucket();
 }
 
 Pace::Decision Pace::decide(const Offers & offers) {
@@ -215,7 +264,7 @@ Pace::Decision Pace::best_take(const Offers & offers, double rho, double best_ne
 std::vector<Pace::Part> Pace::parts_of(const std::vector<Expectation> & offer, double rho) const {
     const std::size_t done = tokens_.size();
     const double stop = target_.seconds(done + 1);
-    const std::size_t start = drawer_ ? drawn().start() : 0;
+    const std::size_t start = first_bucket();
     std::vector<Part> parts;
     double survival = survival_;
     double gain = 0.0;
@@ -245,7 +294,7 @@ double Pace::drawn_run(double survival, double time_so_far, std::size_t drafted,
         const double usual = exploring_ ? drawn().any().optimistic() : drawn().any().mean();
         survival *= k == 1 && !exploring_ ? drawn().next(before) : usual;
         gain += survival;
-        if ((num_drawn_ + k - 1) % block_ == 0) {
+        if ((num_drawn_ + k - 1) % own().block == 0) {
             draft_time += k == 1 ? first_draft_seconds(missing) : one_draft_seconds();
         }
         const double net = gain - rho * (draft_time + target_.seconds(drafted + k + 1) + time_so_far);
@@ -285,14 +334,14 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     const double spent = (texts_ > 1 ? usual_seconds : verify_seconds) + draft_seconds;
     of_all_.add({1.0, expected, spent});
     if (!tokens_.empty() && is_drawn(tokens_.front())) {
-        since_drawn_ = 1;
+        own().spared = 1;
         const double late =
-            catching_up_seconds(missing_at_first_) - draft_.seconds(block_ + (missing_at_first_ > 1 ? 1 : 0));
-        of_drawn_.fade(kept_of(constants_.remembered_drawn_rounds));
+            catching_up_seconds(missing_at_first_) - own().costs.seconds(own().block + (missing_at_first_ > 1 ? 1 : 0));
+        own().yield.fade(kept_of(constants_.remembered_drawn_rounds));
         // What was expected is less noisy, what came cannot be wrong.
         const double came = 1.0 + static_cast<double>(num_accepted);
         const double tokens = expected + constants_.realised_share * (came - expected);
-        of_drawn_.add({1.0, tokens, usual_seconds + std::max(0.0, draft_seconds - std::max(0.0, late))});
+        own().yield.add({1.0, tokens, usual_seconds + std::max(0.0, draft_seconds - std::max(0.0, late))});
     }
 
     target_.observe(tokens_.size() + 1, verify_seconds);

@@ -26,7 +26,7 @@
     X(double, exploring_seconds, "Lost in rounds that drafted although it might not pay.") \
     X(double, predicted_tokens, "Expected of all rounds, when they were verified.")        \
     X(double, predicted_seconds, "The same in seconds.")                                   \
-    X(std::size_t, num_draft_prompts_skipped, "1 if the draft model left the prompt undecoded.")
+    X(std::size_t, num_draft_prompts_skipped, "How many drafts left the prompt undecoded.")
 
 namespace specllama {
 
@@ -81,37 +81,40 @@ public:
 
     void begin_generation();
 
-    // One drafter draws its tokens, which costs decodes of at most n_batch tokens; each decode gives `block` tokens.
-    void set_drawer(Source source, std::size_t n_batch, std::size_t block = 1) {
-        drawer_ = source;
-        draft_batch_ = n_batch;
-        block_ = block;
+    // A drafter that draws its tokens, which costs decodes of at most n_batch tokens; each decode gives `block` tokens.
+    // Of several each round has the one that promises most. They are numbered from 0, as they are added.
+    void add_drawer(Source source, std::size_t n_batch, std::size_t block = 1) {
+        drawers_.push_back({source, n_batch, block, {}, {}, 0});
     }
+    // The number of the one that this round has.
+    std::size_t drawer() const { return drawer_; }
 
     // So many texts share each batch, to which the others bring so many tokens, and that is what batches cost. What one
     // text drafts holds up all of them, so it pays for all that its tokens add, and the rate is that of all. Of the
-    // draft's batches as many have a part as draw: a text that draws alone has the others wait. draft may be null. Both
-    // counts have this text in them.
+    // draft's batches as many have a part as draw: a text that draws alone has the others wait. Both counts have this
+    // text in them. `drafts`: of each drawer.
     void share(std::size_t texts, std::size_t others, const CostModel & target, std::size_t num_drawing,
-               const CostModel * draft) {
+               const std::vector<CostModel> & drafts) {
         texts_ = texts;
         target_ = target.beside(others, texts);
-        if (draft != nullptr) {
-            draft_ = draft->shared_by(num_drawing);
+        for (std::size_t i = 0; i < drawers_.size(); ++i) {
+            drawers_[i].costs = drafts.at(i).shared_by(num_drawing);
         }
     }
 
-    // Whether the draft should decode `missing` tokens before the first round of a text of at most max_tokens, with
-    // drafts of at most `most` tokens: whether it is likely to save that time.
-    bool prompt_pays(std::size_t missing, std::size_t most, std::size_t max_tokens);
+    // Says of each drawer whether it should decode its `missing` tokens before the first round of a text of at most
+    // max_tokens, with drafts of at most `most` tokens: whether it is likely to save that time, beside a better one
+    // that does so. What is false in `pay` stays so.
+    void weigh_prompts(const std::vector<std::size_t> & missing, std::size_t most, std::size_t max_tokens,
+                       std::vector<bool> & pay);
 
-    // The draft's prompt does not pay. Returns whether the draft is to be measured all the same, and forgets how fast
-    // it was then: a draft that is not used is not measured.
-    bool probes();
+    // A drawer's prompt does not pay. Returns whether the drawer is to be measured all the same, and forgets how fast
+    // it was then: one that is not used is not measured.
+    bool probes(std::size_t drawer);
 
-    // most: at most so many drafted tokens. missing: tokens that the drawer has to decode before its next one (1 if it
-    // is in step); 0 without a drawer.
-    void begin_round(std::size_t most, std::size_t missing);
+    // most: at most so many drafted tokens. missing: tokens that each drawer has to decode before its next one (1 if it
+    // is in step); 0 if it cannot draw in this round.
+    void begin_round(std::size_t most, const std::vector<std::size_t> & missing);
 
     // How many tokens of an offer are looked at: a longer one is more work, and no more is taken.
     std::size_t reach() const { return std::max<std::size_t>(window_, 16); }
@@ -135,13 +138,29 @@ public:
     void judge_unused(const std::vector<Expectation> & offer, std::size_t num_right, std::size_t num_judged);
 
     CostModel & target() { return target_; }
-    CostModel & draft() { return draft_; }
+    CostModel & draft(std::size_t drawer) { return drawers_.at(drawer).costs; }
+    std::size_t num_drawers() const { return drawers_.size(); }
     // Of this generation.
     const PaceCounters & counters() const { return counters_; }
 
 private:
-    const DrafterRates & drawn() const { return rates_.of(*drawer_); }
-    bool is_drawn(const Expectation & token) const { return drawer_ && token.source == *drawer_; }
+    struct Drawer {
+        Source source;
+        std::size_t n_batch;
+        std::size_t block;
+        CostModel costs;
+        Yield yield;         // of the rounds that began with one of its tokens, as if it had been in step; fading
+        std::size_t spared;  // prompts, since it was used or measured
+    };
+
+    // The one of this round.
+    const Drawer & own() const { return drawers_[drawer_]; }
+    Drawer & own() { return drawers_[drawer_]; }
+    const DrafterRates & drawn() const { return rates_.of(own().source); }
+    bool is_drawn(const Expectation & token) const { return !drawers_.empty() && token.source == own().source; }
+    std::size_t first_bucket() const { return drawers_.empty() ? 0 : drawn().start(); }
+    void choose_drawer(const std::vector<std::size_t> & missing);
+    void spare(std::size_t drawer);
     double rate() const;
     double earned() const;
     std::size_t plain_interval() const;
@@ -157,10 +176,11 @@ private:
                      double rho) const;
     double first_draft_seconds(std::size_t missing) const;
     double catching_up_seconds(std::size_t missing) const;
-    double one_draft_seconds() const { return draft_.seconds(block_); }
+    double one_draft_seconds() const { return own().costs.seconds(own().block); }
     double further_draft_seconds(std::size_t k) const;
     Yield drawn_yield(double acceptance, std::size_t missing, std::size_t most) const;
-    Yield usual_drawn_yield() const;
+    Yield usual_drawn_yield() const { return usual_drawn_yield(drawn().any().mean()); }
+    Yield usual_drawn_yield(double acceptance) const;
     bool drawing_pays();
     double exploring_cost(std::size_t k) const;
     double expected_tokens() const;
@@ -168,14 +188,12 @@ private:
 
     PaceConstants constants_;
     CostModel target_;
-    CostModel draft_;
-    std::size_t draft_batch_ = 512;
-    std::size_t block_ = 1;
+    std::vector<Drawer> drawers_;
     AcceptanceRates rates_;
-    std::optional<Source> drawer_;
     std::size_t texts_ = 1;
 
     // This round.
+    std::size_t drawer_ = 0;
     std::size_t most_ = 0;
     std::size_t missing_ = 0;
     std::size_t missing_at_first_ = 0;
@@ -187,11 +205,9 @@ private:
 
     // All rounds, fading.
     Yield of_all_;
-    Yield of_drawn_;       // of those that began with a drawn token, as if the drawer had been in step
     double credit_ = 0.0;  // what exploring may cost, in plain decodes
     PaceCounters counters_;
     std::size_t since_plain_ = 0;  // rounds
-    std::size_t since_drawn_ = 0;  // prompts that the draft was spared, since it was used or measured
     std::size_t window_;           // the most tokens that one decision takes from an offer
 };
 

@@ -100,8 +100,10 @@ def add_models(parser: argparse.ArgumentParser, draft_required: bool = False) ->
         "--draft-model",
         "-md",
         required=draft_required,
+        action="append",
         metavar="DRAFT",
-        help="what drafts for it: a smaller model, a head, mtp (a layer in its own file), or lookup (the text itself)",
+        help="what drafts for it: a smaller model, a head, mtp (a layer in its own file), lookup (the text itself), or "
+        "auto (mtp if it can be, else lookup); twice: a head and a model",
     )
     return group
 
@@ -258,7 +260,7 @@ def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
     corpus = arguments.lookup_corpus
     return _given(
-        draft_model=arguments.draft_model,
+        draft_model=_only(arguments.draft_model),
         lookup_corpus=None if corpus is None else read_text(corpus, "a lookup corpus"),
         num_draft_tokens=arguments.num_draft_tokens,
         max_draft_tokens=arguments.max_draft_tokens,
@@ -322,6 +324,10 @@ def load_llama(arguments: argparse.Namespace) -> Llama:
             file=sys.stderr,
         )
     return llm
+
+
+def _only(drafts: list[str] | None) -> str | list[str] | None:
+    return drafts[0] if drafts is not None and len(drafts) == 1 else drafts
 
 
 def _given(**options: Any) -> dict[str, Any]:

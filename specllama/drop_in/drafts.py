@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence, Sized
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,13 @@ from specllama.engine.drafts import (
     FunctionDraft,
     ModelDraft,
     TextDraft,
+    named,
     open_head,
     open_mtp,
+    together,
 )
 from specllama.engine.model import Model, token_ids
 from specllama.engine.same_vocabulary import require_same_vocabulary_file
-from specllama.models import catalog
 from specllama.models.head_file import HeadFile, MtpFile, read_head
 from specllama.models.header_checks import require_sound
 from specllama.models.loading import explained
@@ -73,26 +74,44 @@ def opened(
         ValueError: another vocabulary (before the weights are loaded), a file that is no model, an argument that
             another kind of draft takes, or a corpus of tokens that the vocabulary does not have.
     """
+    draft = named(draft, target.model_path)
     model = lent(target)
     if callable(draft) and not isinstance(draft, (BaseLlama, type)):  # a Llama is callable, too, and is not meant
         refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
         refuse(lookup_corpus, "lookup_corpus", f"a draft model or draft_model={LOOKUP!r}")
         return FunctionDraft(model, draft)
     corpus = _corpus_tokens(target, lookup_corpus)
+    how = {"vocabulary": draft_vocabulary, "mask": draft_mask_token, "window": draft_window}
+    if isinstance(draft, list):
+        open_one = partial(_decoding, target, settings=settings, own=draft_kwargs, corpus=corpus, how=how)
+        return together([partial(open_one, each) for each in draft], corpus)
     if isinstance(draft, str) and draft in TEXT_DRAFTERS:
         refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
         return TextDraft(model, draft, corpus)
     if isinstance(draft, str) and draft == MTP:
         refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
-        return open_mtp(model, corpus, draft_window)
-    how = {"vocabulary": draft_vocabulary, "mask": draft_mask_token, "window": draft_window}
+    return _decoding(target, draft, settings=settings, own=draft_kwargs, corpus=corpus, how=how)
+
+
+def _decoding(
+    target: BaseLlama,
+    draft: Any,
+    *,
+    settings: Mapping[str, Any],
+    own: dict[str, Any] | None,
+    corpus: npt.NDArray[np.int32],
+    how: Mapping[str, Any],
+) -> ModelDraft:
+    """A draft that decodes, as `named` has it."""
     if isinstance(draft, BaseLlama):
-        return _given(target, draft, draft_kwargs, corpus, how)
-    if isinstance(draft, (str, os.PathLike)):
-        return _loaded(target, catalog.resolve(draft), settings, draft_kwargs, corpus, how)
+        return _given(target, draft, own, corpus, how)
+    if isinstance(draft, str) and draft == MTP:
+        return open_mtp(lent(target), corpus, how["window"])
+    if isinstance(draft, str) and draft not in TEXT_DRAFTERS:
+        return _loaded(target, draft, settings, own, corpus, how)
     raise TypeError(
-        f"draft_model={draft!r} must be a path, a model name, a llama_cpp.Llama, 'lookup', "
-        "a llama_cpp LlamaDraftModel or None"
+        f"draft_model={draft!r:.200} must be a path, a model name, a llama_cpp.Llama, 'mtp', 'lookup', 'auto', "
+        "a llama_cpp LlamaDraftModel, a list of a head and a model, or None"
     )
 
 

@@ -16,7 +16,7 @@ from .model import Lora, Model
 
 
 class Contexts:
-    """A context of the target, and one of a draft model, besides those that the models have.
+    """A context of the target, and one of each of its drafts' models, besides those that the models have.
 
     The weights are shared. Each context has ``count`` sequences of the target's ``n_ctx`` tokens in one cache, so that
     prompts which begin alike share their cells. A cache with room for fewer tokens has texts wait for each other.
@@ -36,38 +36,35 @@ class Contexts:
         self._stack = contextlib.ExitStack()
         try:
             self._target = self._decoder(model, "target", count, cache_tokens)
-            self._draft = self._draft_decoder(draft, count, cache_tokens)
-            self.scheduler = _core.Scheduler(self._target, self._draft)
+            self._drafts = self._draft_decoders(draft, count, cache_tokens)
+            self.scheduler = _core.Scheduler(self._target, [*self._drafts.values()])
             self._stack.callback(self.scheduler.close)
         except BaseException:
             self._stack.close()
             raise
 
-    def sequences(self, number: int) -> tuple[_core.Sequence, _core.Sequence | None]:
-        """The target's and the draft's sequence of one place, which may be made once."""
-        return (
-            _core.Sequence(self._target, number),
-            None if self._draft is None else _core.Sequence(self._draft, number),
-        )
+    def sequences(self, number: int) -> tuple[_core.Sequence, dict[str, _core.Sequence]]:
+        """The target's sequence of one place and those of the drafts, which may be made once."""
+        drafts = {name: _core.Sequence(decoder, number) for name, decoder in self._drafts.items()}
+        return _core.Sequence(self._target, number), drafts
 
     def end(self) -> None:
         """Give ClosedError to whatever is under way, and to who asks later."""
         self.scheduler.close()
 
     def close(self) -> None:
-        """Free both. Whatever is under way gets ClosedError, but must not read logits meanwhile."""
+        """Free all. Whatever is under way gets ClosedError, but must not read logits meanwhile."""
         self._stack.close()
 
-    def _draft_decoder(self, draft: Draft | None, count: int, cache_tokens: int | None) -> _core.Decoder | None:
-        if draft is None or not draft.models or draft.unusable is not None:
-            return None
-        (model,) = draft.models.values()
+    def _draft_decoders(self, draft: Draft | None, count: int, cache_tokens: int | None) -> dict[str, _core.Decoder]:
+        if draft is None or draft.unusable is not None:
+            return {}
         try:
             self._stack.enter_context(draft.kept())
-            return self._decoder(model, "draft", count, cache_tokens)
         except _core.ClosedError:  # meanwhile, by its owner
             draft.notice_closing()
-            return None
+            return {}
+        return {name: self._decoder(model, "draft", count, cache_tokens) for name, model in draft.models.items()}
 
     def _decoder(self, model: Model, name: str, count: int, cache_tokens: int | None) -> _core.Decoder:
         n_ctx = model.n_ctx

@@ -130,7 +130,8 @@ def cost_key(model: Model, role: str) -> dict[str, Any]:
 
     Args:
         model: a target or a draft.
-        role: ``"target"`` or ``"draft"``. One model costs less as a draft, which needs logits for one token only.
+        role: ``"target"``, ``"head"`` or ``"draft"``. One model costs less as a draft, which needs logits for one token
+            only.
     """
     settings = model.settings
     context = settings.context_params
@@ -195,17 +196,16 @@ class CostMemory:
     def restore(self) -> None:
         """Have the loop believe what is known, in place of what it has learned."""
         self._kept = {role: read(key) for role, key in self._keys.items()}
-        self._loop.restore_costs(self._kept["target"], self._kept.get("draft", {}))
+        self._loop.restore_costs([*self._kept.values()])
 
     def keep(self) -> None:
         """Write what has changed, if anything has and the last time is not just past."""
         now = time.monotonic()
         if now < self._rest_until or sys.is_finalizing():  # a stream may be closed when open() is gone already
             return
-        costs = self._loop.costs
-        known = {"target": costs.target, "draft": costs.draft}
+        known = dict(zip(self._keys, self._loop.costs, strict=False))  # a draft that cannot be used has none
         for role, key in self._keys.items():
-            if changed(self._kept[role], known[role]):
+            if changed(self._kept[role], known.get(role, {})):
                 self._rest_until = now + _PAUSE
                 self._write(role, key, known[role])
 

@@ -1,4 +1,4 @@
-"""What drafts for a target: a model, the text itself, a function."""
+"""What drafts for a target: a model, a head, both, the text itself, a function."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import abc
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.models.head_file import HeadFile, MtpFile
+from specllama.models import catalog
+from specllama.models.head_file import HeadFile, MtpFile, read_head, require_mtp
 from specllama.models.loading import one_at_a_time, quiet
 from specllama.warn import warn
 
 from .draft_vocabulary import DraftVocabulary, DraftVocabularySize
-from .hidden import of_head, of_mtp, shown_to, shown_to_mtp
+from .hidden import Hidden, of_head, of_mtp, shown_to, shown_to_mtp
 from .model import Model
 from .opening import open_model
 from .same_vocabulary import require_same_vocabulary, require_same_vocabulary_file
@@ -29,8 +30,50 @@ LOOKUP = "lookup"
 GRAMMAR = "grammar"
 MTP = "mtp"
 """The name of the MTP layers in the target's own file."""
+AUTO = "auto"
+"""Those, where the file has them, else lookup."""
 TEXT_DRAFTERS = tuple(drafter.name for drafter in _core.drafters() if drafter.needs == "text")
 """Those that need nothing but a name."""
+
+
+def named(draft: Any, target: str) -> Any:
+    """A user's draft, before anything is loaded: with names of files as their paths, and ``"auto"`` as what it means.
+
+    Args:
+        draft: what the user gave; several in a list.
+        target: the path of the target.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+    """
+    if isinstance(draft, (list, tuple)):
+        return [named(each, target) for each in draft]
+    if not isinstance(draft, (str, os.PathLike)) or draft in (*TEXT_DRAFTERS, MTP):
+        return draft
+    if draft != AUTO:
+        return catalog.resolve(os.fspath(draft))
+    try:
+        require_mtp(target)
+    except ValueError:
+        return LOOKUP
+    return MTP
+
+
+def shown_for(draft: Any, target: str) -> Hidden | None:
+    """What the target must show for a draft, as `named` has it.
+
+    Raises:
+        ValueError: a head that cannot be used.
+    """
+    for each in draft if isinstance(draft, list) else [draft]:
+        if isinstance(each, str) and each == MTP:
+            return shown_to_mtp(target)
+        if isinstance(each, str) and each not in TEXT_DRAFTERS and (head := read_head(each)) is not None:
+            return shown_to(head)
+    return None
+
+
+Sequences = Mapping[str, _core.Sequence]
 
 
 class Draft(abc.ABC):
@@ -45,10 +88,8 @@ class Draft(abc.ABC):
         self.given = given
         self.unusable = unusable
 
-    sequence: _core.Sequence | None = None
-    """Of a draft that decodes: its own."""
     models: Mapping[str, Model] = MappingProxyType({})
-    """What it decodes with, by the names that messages, costs and reports have for them."""
+    """What it decodes with: ``"head"``, then ``"draft"``, a model."""
 
     @property
     def label(self) -> str:
@@ -65,13 +106,13 @@ class Draft(abc.ABC):
 
     @abc.abstractmethod
     def loop(
-        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
     ) -> _core.Speculator:
         """The native loop over the target and this draft.
 
         Args:
             target: its sequence.
-            own: another sequence for a draft that decodes.
+            own: other sequences for those that the draft decodes with, by the names of its models.
             scheduler: what decodes for several texts, where this is one of them.
         """
 
@@ -123,15 +164,17 @@ class ModelDraft(Draft):
         self.sequence: _core.Sequence = model.sequence  # refuses a model that cannot generate
         super().__init__(given, target.why_no_rollback or model.why_no_rollback)
         self.model = model
-        self.models = {"draft": model}
+        self.is_head = model.settings.is_head
+        self._name = "head" if self.is_head else "draft"
+        self.models = {self._name: model}
+        self.drafter = "head" if self.is_head else "model"
         self.is_owned = close is not None
         self._close = close
         self._corpus = corpus
-        self._is_head = model.settings.is_head
-        self._vocabulary = DraftVocabulary(target, self.sequence.decoder, None if self._is_head else vocabulary)
+        self._vocabulary = DraftVocabulary(target, self.sequence.decoder, None if self.is_head else vocabulary)
         self._window = window
         self._mask = _checked_mask(mask, self.sequence.decoder)
-        if not self._is_head:
+        if not self.is_head:
             _warn_if_larger(target, model)
 
     @property
@@ -144,19 +187,25 @@ class ModelDraft(Draft):
         return self.model.kept()
 
     def loop(
-        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
     ) -> _core.Speculator:
         """See the base class."""
         return _core.Speculator(
-            target,
-            [GRAMMAR, LOOKUP, "head" if self._is_head else "model"],
-            draft=own or self.sequence,
-            corpus=self._corpus,
-            draft_tokens=self._vocabulary.tokens,
-            draft_mask=self._mask,
-            draft_window=self._window or 0,
-            scheduler=scheduler,
+            target, [GRAMMAR, LOOKUP, self.drafter], corpus=self._corpus, scheduler=scheduler, **self.parts(own)
         )
+
+    def parts(self, own: Sequences | None) -> dict[str, Any]:
+        """What `loop` makes the drafter of."""
+        sequence = self.sequence if own is None else own[self._name]
+        window = self._window or 0
+        if self.is_head:
+            return {"head": sequence, "draft_window": window}
+        return {
+            "draft": sequence,
+            "draft_tokens": self._vocabulary.tokens,
+            "draft_mask": self._mask,
+            "draft_window": window,
+        }
 
     def notice_closing(self) -> None:
         """Look whether the draft's owner has closed it: its native context must not be touched then."""
@@ -263,6 +312,88 @@ def open_mtp(target: Model, corpus: npt.NDArray[np.int32], window: int | None) -
         raise
 
 
+class Together(Draft):
+    """A head and a model, which both draft for the target: each round has the one that promises most.
+
+    Args:
+        drafts: the two.
+        corpus: tokens [n] to look up besides.
+
+    Raises:
+        ValueError: they are others.
+    """
+
+    def __init__(self, drafts: Sequence[Draft], corpus: npt.NDArray[np.int32]) -> None:
+        both = sorted((draft for draft in drafts if isinstance(draft, ModelDraft)), key=lambda draft: not draft.is_head)
+        if [draft.is_head for draft in both] != [True, False] or len(drafts) > len(both):
+            raise ValueError(
+                f"draft_model={[draft.given for draft in drafts]!r:.200} must be a head (or 'mtp') and a smaller "
+                "model, where it is a list"
+            )
+        super().__init__([draft.given for draft in both], None)
+        self.both = both
+        self.models = {name: model for draft in both for name, model in draft.models.items()}
+        self._corpus = corpus
+        self.notice_closing()
+
+    @property
+    def label(self) -> str:
+        """The names of both."""
+        return " and ".join(draft.label for draft in self.both)
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """See the base class."""
+        with self.both[0].kept(), self.both[1].kept():
+            yield
+
+    def loop(
+        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
+    ) -> _core.Speculator:
+        """See the base class."""
+        parts = {name: part for draft in self.both for name, part in draft.parts(own).items()}
+        drafters = [GRAMMAR, LOOKUP, *(draft.drafter for draft in self.both)]
+        return _core.Speculator(target, drafters, corpus=self._corpus, scheduler=scheduler, **parts)
+
+    def notice_closing(self) -> None:
+        """See the base class."""
+        for draft in self.both:
+            draft.notice_closing()
+            self.unusable = self.unusable or draft.unusable
+
+    def claim(self) -> None:
+        """See the base class."""
+        for draft in self.both:
+            draft.claim()
+        self.notice_closing()
+
+    def forget(self) -> None:
+        """See the base class."""
+        for draft in self.both:
+            draft.forget()
+
+    def close(self) -> None:
+        """See the base class."""
+        for draft in self.both:
+            draft.close()
+
+
+def together(openers: Sequence[Callable[[], Draft]], corpus: npt.NDArray[np.int32]) -> Together:
+    """Opens both, or none.
+
+    Raises:
+        ValueError: see `Together`.
+    """
+    with contextlib.ExitStack() as stack:
+        drafts = []
+        for opener in openers:
+            drafts.append(opener())
+            stack.callback(drafts[-1].close)
+        both = Together(drafts, corpus)
+        stack.pop_all()
+    return both
+
+
 class TextDraft(Draft):
     """Drafts from prompt, output and a corpus, as ``"lookup"`` (Saxena 2023) does. It costs no decoding."""
 
@@ -272,7 +403,7 @@ class TextDraft(Draft):
         self._corpus = corpus
 
     def loop(
-        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
     ) -> _core.Speculator:
         """See the base class."""
         return _core.Speculator(target, [GRAMMAR, self._name], corpus=self._corpus, scheduler=scheduler)
@@ -296,7 +427,7 @@ class FunctionDraft(Draft):
         return type(self._function).__name__
 
     def loop(
-        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
     ) -> _core.Speculator:
         """See the base class."""
         return _core.Speculator(target, ["function"], function=self._propose, scheduler=scheduler)
@@ -314,20 +445,20 @@ class FunctionDraft(Draft):
 
 
 class DraftOfMany(Draft):
-    """Another draft, over the sequence of one of several texts. Who has opened it frees it."""
+    """Another draft, over the sequences of one of several texts. Who has opened it frees it."""
 
-    def __init__(self, draft: Draft, sequence: _core.Sequence | None) -> None:
+    def __init__(self, draft: Draft, sequences: Sequences) -> None:
         super().__init__(draft.given, draft.unusable)
         self._draft = draft
-        self._sequence = sequence
+        self._sequences = sequences
 
     def loop(
-        self, target: _core.Sequence, own: _core.Sequence | None = None, scheduler: _core.Scheduler | None = None
+        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
     ) -> _core.Speculator:
         """See the base class."""
         if self.unusable is not None:
             return _core.Speculator(target, scheduler=scheduler)
-        return self._draft.loop(target, own or self._sequence, scheduler)
+        return self._draft.loop(target, own or self._sequences or None, scheduler)
 
 
 def _has_q(drafted: Any) -> bool:

@@ -7,6 +7,7 @@ import ctypes
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 import llama_cpp
@@ -14,13 +15,24 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.models import catalog
-from specllama.models.head_file import HeadFile, MtpFile, read_head
+from specllama.models.head_file import read_head
 from specllama.stats import Stats
 
 from .account import Account
-from .drafts import MTP, TEXT_DRAFTERS, Draft, FunctionDraft, ModelDraft, TextDraft, open_head, open_mtp
+from .drafts import (
+    MTP,
+    TEXT_DRAFTERS,
+    Draft,
+    FunctionDraft,
+    ModelDraft,
+    TextDraft,
+    named,
+    open_head,
+    open_mtp,
+    shown_for,
+    together,
+)
 from .generation import Generation
-from .hidden import shown_to, shown_to_mtp
 from .listener import SILENT, Listener
 from .model import Model, token_ids
 from .opening import open_model
@@ -73,7 +85,7 @@ class Engine:
     def open(
         cls,
         target: str | os.PathLike[str],
-        draft: str | os.PathLike[str] | Callable[[npt.NDArray[np.intc]], Any] | None = None,
+        draft: str | os.PathLike[str] | Callable[[npt.NDArray[np.intc]], Any] | Sequence[Any] | None = None,
         *,
         n_ctx: int = 4096,
         n_batch: int = 512,
@@ -91,8 +103,9 @@ class Engine:
         Args:
             target: a GGUF file.
             draft: a GGUF file of a smaller model with the target's vocabulary, or of an EAGLE-3 head for the target;
-                ``"mtp"`` for the MTP layers in the target's file; ``"lookup"``; a function from token ids to those that
-                may follow; or None for plain decoding.
+                ``"mtp"`` for the MTP layers in the target's file; ``"lookup"``; ``"auto"`` for the former if there are
+                any, else the latter; a list of a head and a model; a function from token ids to those that may follow;
+                or None for plain decoding.
             n_ctx: tokens of one text.
             n_batch: the most that are decoded at once.
             n_threads: of both models; None: half of the machine's.
@@ -115,8 +128,9 @@ class Engine:
             "n_gpu_layers": n_gpu_layers,
         }
         room = 0 if draft is None else options.most_draft_tokens
-        head = _head(draft)
-        hidden = shown_to_mtp(catalog.resolve(os.fspath(target))) if draft == MTP else shown_to(head)
+        path = catalog.resolve(os.fspath(target))
+        draft = named(draft, path)
+        hidden = shown_for(draft, path)
         model, close = open_model(target, name="target", kernels=kernels, num_snapshots=room, hidden=hidden, **settings)
         engine = cls(model, options=options, cache_tokens=cache_tokens)
         engine._close_model = close
@@ -124,7 +138,7 @@ class Engine:
             model.sequence  # refuses a model that cannot generate  # noqa: B018
             if draft is not None:
                 corpus = token_ids(lookup_corpus, "lookup_corpus", model.n_vocab)
-                engine.own.exchange_draft(_draft(model, draft, head, corpus, {**settings, "kernels": kernels}))
+                engine.own.exchange_draft(_draft(model, draft, corpus, {**settings, "kernels": kernels}))
         except BaseException:
             engine.close()
             raise
@@ -340,30 +354,20 @@ class Engine:
         self.close()
 
 
-def _head(draft: Any) -> HeadFile | MtpFile | None:
-    if draft is None or callable(draft) or draft in (*TEXT_DRAFTERS, MTP):
-        return None
-    return read_head(catalog.resolve(draft))
-
-
-def _draft(
-    target: Model,
-    draft: Any,
-    head: HeadFile | MtpFile | None,
-    corpus: npt.NDArray[np.int32],
-    settings: dict[str, Any],
-) -> Draft:
+def _draft(target: Model, draft: Any, corpus: npt.NDArray[np.int32], settings: dict[str, Any]) -> Draft:
+    if isinstance(draft, list):
+        return together([partial(_draft, target, each, corpus, settings) for each in draft], corpus)
     if callable(draft):
         return FunctionDraft(target, draft)
     if draft in TEXT_DRAFTERS:
         return TextDraft(target, draft, corpus)
     if draft == MTP:
         return open_mtp(target, corpus, None)
+    head = read_head(draft)
     if head is not None:
         return open_head(target, head, corpus, given=draft, window=None, **settings)
-    path = catalog.resolve(os.fspath(draft))
-    require_same_vocabulary_file(target.vocab, path)
-    model, close = open_model(path, name="draft", **settings)
+    require_same_vocabulary_file(target.vocab, draft)
+    model, close = open_model(draft, name="draft", **settings)
     try:
         return ModelDraft(target, model, corpus, given=draft, close=close)
     except BaseException:

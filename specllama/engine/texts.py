@@ -236,8 +236,8 @@ class Texts:
         own = self.own
         contexts = Contexts(own.model, draft, count, self._cache_tokens)
         for number in range(count):
-            target, sequence = contexts.sequences(number)
-            drafting = None if draft is None else DraftOfMany(draft, sequence)
+            target, sequences = contexts.sequences(number)
+            drafting = None if draft is None else DraftOfMany(draft, sequences)
             position = Position(own.model.n_ctx)
             slot = Slot(own.account, own.model, position, drafting, sequence=target, scheduler=contexts.scheduler)
             self._free.append(slot)

@@ -9,6 +9,8 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "bindings/result_struct.hpp"
 #include "bindings/test/parts.hpp"
@@ -45,14 +47,17 @@ void set(PaceConstants & constants, const std::string & given, double number) {
     throw std::invalid_argument("'" + given + "' is no constant of the pace: Pace.constants() lists them");
 }
 
-// One whose drawer is the model. Constants that are not given are as they are.
-std::unique_ptr<Pace> make_pace(const std::map<std::string, double> & given) {
+// Constants that are not given are as they are.
+std::unique_ptr<Pace> make_pace(const std::map<std::string, double> & given,
+                                const std::vector<std::tuple<std::string, std::size_t, std::size_t>> & drawers) {
     PaceConstants constants;
     for (const auto & [name, number] : given) {
         set(constants, name, number);
     }
     auto pace = std::make_unique<Pace>(all_priors(), constants);
-    pace->set_drawer(Source::model, 512);
+    for (const auto & [name, n_batch, block] : drawers) {
+        pace->add_drawer(name == "head" ? Source::head : Source::model, n_batch, block);
+    }
     return pace;
 }
 
@@ -74,25 +79,41 @@ void bind_pace_for_tests(py::module_ & module) {
     py::class_<Expectation>(module, "Expectation", "What is expected of a token that could be drafted.")
         .def_static(
             "of_model",
-            [](double probability, std::size_t before) {
-                return drawn_expectation(Source::model, probability, before);
+            [](double probability, std::size_t before, bool by_head) {
+                return drawn_expectation(by_head ? Source::head : Source::model, probability, before);
             },
-            py::arg("probability"), py::arg("before"))
+            py::arg("probability"), py::arg("before"), py::arg("by_head") = false)
         .def_static("of_lookup", &lookup_expectation, py::arg("length"), py::arg("disputed"))
         .def_static("of_grammar", &grammar_expectation, py::arg("alone"));
     py::class_<Pace>(module, "Pace", "What decides how much is drafted.")
-        .def(py::init(&make_pace), py::arg("constants") = std::map<std::string, double>())
+        .def(py::init(&make_pace), py::arg("constants") = std::map<std::string, double>(),
+             py::arg("drawers") = std::vector<std::tuple<std::string, std::size_t, std::size_t>>{{"model", 512, 1}})
         .def_static("constants", &pace_constants)
         .def("begin_generation", &Pace::begin_generation)
-        .def(
-            "set_draft_batch",
-            [](Pace & self, std::size_t n_batch, std::size_t block) { self.set_drawer(Source::model, n_batch, block); },
-            py::arg("n_batch"), py::arg("block") = 1)
         .def("share", &Pace::share, py::arg("texts"), py::arg("others"), py::arg("target"), py::arg("num_drawing"),
-             py::arg("draft"))
-        .def("probes", &Pace::probes)
-        .def("prompt_pays", &Pace::prompt_pays, py::arg("missing"), py::arg("most"), py::arg("max_tokens"))
+             py::arg("drafts"))
+        .def("probes", &Pace::probes, py::arg("drawer") = 0)
+        .def(
+            "prompt_pays",
+            [](Pace & self, std::size_t missing, std::size_t most, std::size_t max_tokens) {
+                std::vector<bool> pay{true};
+                self.weigh_prompts({missing}, most, max_tokens, pay);
+                return bool(pay[0]);
+            },
+            py::arg("missing"), py::arg("most"), py::arg("max_tokens"))
+        .def(
+            "prompts_pay",
+            [](Pace & self, const std::vector<std::size_t> & missing, std::size_t most, std::size_t max_tokens) {
+                std::vector<bool> pay(missing.size(), true);
+                self.weigh_prompts(missing, most, max_tokens, pay);
+                return pay;
+            },
+            py::arg("missing"), py::arg("most"), py::arg("max_tokens"))
         .def("decoded", &Pace::decoded, py::arg("count"), py::arg("seconds"))
+        .def(
+            "begin_round",
+            [](Pace & self, std::size_t most, std::size_t missing) { self.begin_round(most, {missing}); },
+            py::arg("most"), py::arg("missing"))
         .def("begin_round", &Pace::begin_round, py::arg("most"), py::arg("missing"))
         .def("decide", &Pace::decide, py::arg("offers"))
         .def("before", &Pace::before)
@@ -101,7 +122,11 @@ void bind_pace_for_tests(py::module_ & module) {
              py::arg("draft_seconds"))
         .def("judge_unused", &Pace::judge_unused, py::arg("offer"), py::arg("num_right"), py::arg("num_judged"))
         .def_property_readonly("target", &Pace::target, py::return_value_policy::reference_internal)
-        .def_property_readonly("draft", &Pace::draft, py::return_value_policy::reference_internal)
+        .def_property_readonly(
+            "draft", [](Pace & self) -> CostModel & { return self.draft(0); },
+            py::return_value_policy::reference_internal)
+        .def("draft_of", &Pace::draft, py::arg("drawer"), py::return_value_policy::reference_internal)
+        .def_property_readonly("drawer", &Pace::drawer)
         .def_property_readonly("exploring_seconds",
                                [](const Pace & self) { return self.counters().exploring_seconds; });
 }

@@ -1,0 +1,205 @@
+"""A head and a model that both draft: each round has the one that promises most."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+import pytest
+from exact import EXACT_CACHE
+from fresh import RULES, assert_texts_of_plain_decoding, text_of
+from simulation import MOST, TARGETS, curve
+from test_scheduler import prompts
+
+import specllama
+from specllama import _core_test as _test
+from specllama.backend import cache
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import MakeLlama, TinyFiles
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(llama_cpp.llama_context_default_params(), "ctx_other"), reason="this llama-cpp-python has no heads"
+)
+
+LONG = "the cat sat on the dog and " * 8
+FREE, COSTLY = {1: 1e-6, 2: 1e-6, 600: 1e-5}, {1: 2.0, 2: 2.1, 600: 900.0}
+TARGET = {1: 1.0, 2: 1.01, 20: 1.1, 600: 10.0}
+
+
+@pytest.fixture
+def both(tiny_files: TinyFiles) -> list[Path]:
+    return [tiny_files.good, tiny_files.deep_head]  # in whatever order
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_texts_are_those_of_plain_decoding(
+    make_llama: MakeLlama, tiny_files: TinyFiles, both: list[Path], rule: str
+) -> None:
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(tiny_files.deep, both, verify=rule, **EXACT_CACHE)
+    for costs in ([TARGET, FREE, COSTLY], [TARGET, COSTLY, FREE], [TARGET, FREE, FREE]):
+        llm.engine.own.loop.restore_costs(costs)
+        assert_texts_of_plain_decoding(llm, plain, rule, [LONG, "a dog", LONG + " no fox"], [1, 5, "auto"])
+    assert {"head", "model"} <= llm.total_stats.per_drafter.keys()
+
+
+def test_a_fixed_number_is_drafted_by_the_head(make_llama: MakeLlama, tiny_files: TinyFiles, both: list[Path]) -> None:
+    llm = make_llama(tiny_files.deep, both, num_draft_tokens=3, **EXACT_CACHE)
+    text_of(llm, LONG)
+    assert {"head"} == llm.stats.per_drafter.keys() - {"lookup", "grammar"}
+
+
+def test_one_whose_memory_is_full_leaves_it_to_the_other(
+    make_llama: MakeLlama, tiny_files: TinyFiles, both: list[Path]
+) -> None:
+    """The head begins behind what was in the target's memory already; a smaller model's context ends earlier."""
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(tiny_files.deep, both, draft_kwargs={"n_ctx": 256}, n_ctx=512, num_draft_tokens=4, **EXACT_CACHE)
+    for _ in range(2):
+        found = text_of(llm, LONG * 5, temperature=0.0, max_tokens=60)
+        assert found == text_of(plain, LONG * 5, temperature=0.0, max_tokens=60)
+        assert llm.stats.fallback_reason is None
+        assert llm.stats.num_draft_tokens > 0
+
+
+def test_several_texts(make_llama: MakeLlama, tiny_files: TinyFiles, both: list[Path]) -> None:
+    given = prompts(14, shared=40)
+    sampled: dict[str, Any] = {"max_tokens": 50, "temperature": 0.9, "seed": 3}
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    expected = [found.text for found in plain.create_completions(given, **sampled)]
+    for gamma, cache_tokens in ((4, None), ("auto", None), ("auto", 512)):
+        llm = make_llama(
+            tiny_files.deep, both, num_draft_tokens=gamma, max_parallel=6, cache_tokens=cache_tokens, **EXACT_CACHE
+        )
+        assert [found.text for found in llm.create_completions(given, **sampled)] == expected
+        assert llm.total_stats.fallback_reason is None
+        assert llm.total_stats.num_draft_tokens > 0
+
+
+def test_what_they_cost_is_kept(make_llama: MakeLlama, tiny_files: TinyFiles, both: list[Path]) -> None:
+    llm = make_llama(tiny_files.deep, both, num_draft_tokens="auto", **EXACT_CACHE)
+    for costs in ([TARGET, FREE, COSTLY], [TARGET, COSTLY, FREE]):
+        llm.engine.own.loop.restore_costs(costs)
+        text_of(llm, LONG, temperature=0.0)
+    for name in ("target", "head", "draft"):
+        assert any(f'"role": "{name}"' in path.read_text() for path in (cache.cache_dir() / "costs").iterdir())
+
+
+def test_an_engine_of_ones_own(tiny_files: TinyFiles, both: list[Path]) -> None:
+    with specllama.Engine.open(tiny_files.deep, both, n_ctx=256, n_threads=1, num_draft_tokens=4) as engine:
+        tokens = engine.tokenize("the cat sat on")
+        plain = [*engine.generate(tokens, max_tokens=30, temperature=0.0, num_draft_tokens=0)]
+        assert [*engine.generate(tokens, max_tokens=30, temperature=0.0)] == plain
+        assert engine.models.keys() == {"target", "head", "draft"}
+
+
+def test_a_copy_has_both(make_llama: MakeLlama, tiny_files: TinyFiles, both: list[Path]) -> None:
+    llm = make_llama(tiny_files.mtp, ["mtp", tiny_files.good], num_draft_tokens=3, **EXACT_CACHE)
+    copy = pickle.loads(pickle.dumps(llm))
+    assert copy.draft_model == ["mtp", str(tiny_files.good)] or copy.draft_model[0] == "mtp"
+    assert text_of(copy) == text_of(llm)
+    assert copy.stats.per_drafter.keys() & {"head"}
+    copy.close()
+
+
+def test_an_owner_may_close_the_model(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    model = llama_cpp.Llama(str(tiny_files.good), n_ctx=512, n_threads=1, verbose=False)
+    llm = make_llama(tiny_files.deep, [tiny_files.deep_head, model], num_draft_tokens=3, **EXACT_CACHE)
+    assert text_of(llm) == text_of(plain)
+    model.close()
+    with pytest.warns(UserWarning, match="the draft Llama is closed: decoding plainly"):
+        assert text_of(llm) == text_of(plain)
+    assert [found.text for found in llm.create_completions([LONG], max_tokens=9, temperature=0.0)] == [
+        text_of(plain, LONG, max_tokens=9, temperature=0.0)
+    ]
+
+
+@pytest.mark.parametrize(
+    "names", [("deep_head", "deep_head"), ("good", "bad"), ("good",), ("deep_head", "good", "bad")]
+)
+def test_others_are_refused(make_llama: MakeLlama, tiny_files: TinyFiles, names: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"must be a head \(or 'mtp'\) and a smaller model, where it is a list"):
+        make_llama(tiny_files.deep, [getattr(tiny_files, name) for name in names])
+
+
+@pytest.mark.parametrize("other", ["lookup", len, 5])
+def test_what_decodes_nothing_is_refused(make_llama: MakeLlama, tiny_files: TinyFiles, other: Any) -> None:
+    with pytest.raises(TypeError, match="must be a path, a model name"):
+        make_llama(tiny_files.deep, [tiny_files.deep_head, other])
+
+
+def test_auto_is_the_layer_in_the_file_or_lookup(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    assert make_llama(tiny_files.mtp, "auto").draft_model == "mtp"
+    assert make_llama(tiny_files.deep, "auto").draft_model == "lookup"
+    with specllama.Engine.open(tiny_files.mtp, "auto", n_ctx=256, n_threads=1) as engine:
+        assert "head" in engine.models
+
+
+# --- the pace, without models ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pace() -> _test.Pace:
+    found = _test.Pace(drawers=[("head", 512, 1), ("model", 512, 1)])
+    found.target.restore({n: TARGETS["flat"](n) for n in range(1, MOST + 2)})
+    for drawer, seconds in ((0, 0.004), (1, 0.013)):
+        cheap = curve(seconds, {1: 1.0, 2: 1.8, 512: 150.0})
+        found.draft_of(drawer).restore({n: cheap(n) for n in (1, 2, 512)})
+    found.begin_generation()
+    for _ in range(2):  # plain decoding is measured first
+        found.begin_round(MOST, [1, 1])
+        found.end_round(0, TARGETS["flat"](1), 0.0)
+    return found
+
+
+def _round(pace: _test.Pace, right: tuple[float, float], rng: np.random.Generator, missing: list[int]) -> int | None:
+    """A round in which each drawer's tokens are right so often. Returns who drew in it."""
+    pace.begin_round(MOST, missing)
+    drawer, drawn = pace.drawer, 0
+    while pace.decide([]).move == "draw":
+        pace.drafted(_test.Expectation.of_model(right[drawer], pace.before(), by_head=drawer == 0))
+        drawn += 1
+    accepted = 0
+    while accepted < drawn and rng.random() < right[drawer]:
+        accepted += 1
+    draft_seconds = drawn * pace.draft_of(drawer).seconds(1)
+    pace.end_round(accepted, pace.target.seconds(drawn + 1), draft_seconds)
+    return drawer if drawn else None
+
+
+@pytest.mark.parametrize(("right", "best"), [((0.8, 0.85), 0), ((0.3, 0.95), 1)])
+def test_the_one_with_more_tokens_a_second_draws(pace: _test.Pace, right: tuple[float, float], best: int) -> None:
+    rng = np.random.default_rng(1)
+    who = [_round(pace, right, rng, [1, 1]) for _ in range(200)]
+    assert who[60:].count(best) > 100
+
+
+def test_one_that_becomes_better_gets_its_turn(pace: _test.Pace) -> None:
+    """What is not used is believed less and less, and so is tried again."""
+    rng = np.random.default_rng(2)
+    for _ in range(100):
+        _round(pace, (0.1, 0.9), rng, [1, 1])
+    who = [_round(pace, (0.95, 0.9), rng, [1, 1]) for _ in range(400)]
+    assert who[-50:].count(0) > 40
+
+
+def test_one_that_cannot_draw_leaves_it_to_the_other(pace: _test.Pace) -> None:
+    rng = np.random.default_rng(3)
+    assert {_round(pace, (0.9, 0.9), rng, [0, 1]) for _ in range(30)} <= {1, None}
+    assert {_round(pace, (0.9, 0.9), rng, [1, 0]) for _ in range(30)} <= {0, None}
+    assert {_round(pace, (0.9, 0.9), rng, [0, 0]) for _ in range(5)} == {None}
+
+
+def test_a_second_prompt_must_pay_beside_the_first(pace: _test.Pace) -> None:
+    """The head's is cheap. Of the model, which is no better, it would be lost; alone it would pay."""
+    assert pace.prompts_pay([200, 200], MOST, 256) == [True, False]
+    rng = np.random.default_rng(4)
+    for _ in range(150):
+        _round(pace, (0.05, 0.95), rng, [1, 1])
+    assert pace.prompts_pay([200, 200], MOST, 256)[1]
