@@ -167,10 +167,11 @@ def test_a_memory_that_cannot_be_shared(
     files: Files, tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files.write(*MANY[:3])
-    line = [str(tiny_files.recurrent) if part == str(tiny_files.target) else part for part in files.line]
+    others = {str(tiny_files.target): str(tiny_files.recurrent), str(tiny_files.good): str(tiny_files.recurrent_draft)}
+    line = [others.get(part, part) for part in files.line]
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        assert cli.main([*line, "-md", str(tiny_files.recurrent_draft), "-n", "3", "--temp", "0"]) == 0
+        assert cli.main([*line, "-n", "3", "--temp", "0"]) == 0
     assert "warning: one text after the other instead of 3 at once" in capsys.readouterr().err
     assert sorted(files.by_index()) == [1, 2, 3]
 

@@ -2,17 +2,54 @@
 // places as the target has, filled with minus infinity before (FILL, SET_ROWS). ggml does either one number at a time.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
 #include "ggml_plugin/ggml_layout.hpp"
+#include "ggml_plugin/tensors.hpp"
 
 namespace specllama {
 
-// Whether it fills columns of floats, one number a row.
-bool is_fill_of_logits(const ggml::Tensor * op);
-// Whether it spreads columns of floats over others.
-bool is_spread_of_logits(const ggml::Tensor * op);
+// [1, n, columns], all numbers side by side.
+inline bool is_columns(const ggml::Tensor * tensor) {
+    return is_rows(tensor, ggml::kFloat) && tensor->ne[0] == 1 && tensor->nb[1] == sizeof(float) &&
+           tensor->nb[2] == static_cast<std::size_t>(tensor->ne[1]) * sizeof(float) && tensor->ne[3] == 1;
+}
 
-void fill_logits(const ggml::Tensor * op);
+inline float * logits_of(const ggml::Tensor * tensor, int64_t index) {
+    return reinterpret_cast<float *>(at(tensor, 0, index, 0));
+}
+
+// Whether it fills columns of floats, one number a row.
+inline bool is_fill_of_logits(const ggml::Tensor * op) { return is_columns(op) && op->ne[1] > 1; }
+
+// Whether it spreads columns of floats over others.
+inline bool is_spread_of_logits(const ggml::Tensor * op) {
+    const ggml::Tensor * places = op->src[1];
+    return is_columns(op) && op->src[0] != nullptr && is_columns(op->src[0]) && op->src[0]->ne[2] == op->ne[2] &&
+           places != nullptr && places->type == ggml::kInt64 && places->nb[0] == sizeof(int64_t) &&
+           places->ne[0] == op->src[0]->ne[1] && places->ne[1] == 1 && places->ne[2] == 1;
+}
+
+inline void fill_logits(const ggml::Tensor * op) {
+    float value = 0.0F;
+    std::memcpy(&value, op->op_params, sizeof value);
+    std::fill_n(logits_of(op, 0), op->ne[1] * op->ne[2], value);
+}
+
 // What goes to a place that is not there is left out.
-void spread_logits(const ggml::Tensor * op);
+inline void spread_logits(const ggml::Tensor * op) {
+    const auto * places = static_cast<const int64_t *>(op->src[1]->data);
+    for (int64_t c = 0; c < op->ne[2]; ++c) {
+        const float * from = logits_of(op->src[0], c);
+        float * to = logits_of(op, c);
+        for (int64_t i = 0; i < op->src[0]->ne[1]; ++i) {
+            if (places[i] >= 0 && places[i] < op->ne[1]) {
+                to[places[i]] = from[i];
+            }
+        }
+    }
+}
 
 }  // namespace specllama
