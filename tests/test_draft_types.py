@@ -11,6 +11,7 @@ import pytest
 import specllama
 from specllama import cli
 from specllama.evidence import draft_types
+from specllama.models import quantize
 from specllama.models.gguf_header import read_header
 from specllama.prompts import Prompt
 
@@ -84,6 +85,30 @@ def test_the_command_keeps_the_best(
     if kept != model:
         assert cli.main(line) == 1
         assert f"{kept} exists" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("few")
+def test_the_file_itself_is_never_replaced(
+    tiny_files: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of the catalog lies where its own type would be written."""
+    model = Path(shutil.copy(tiny_files.good, tmp_path / "draft.gguf"))
+    tried: list[str] = []
+
+    def compared(
+        llm: specllama.Llama, drafts: dict[str, Path], *_: object, **__: object
+    ) -> list[draft_types.DraftType]:
+        tried.extend(drafts)
+        return [draft_types.DraftType(name, 1, 1.0, 1.0, 0.0, 0.5) for name in reversed(drafts)]
+
+    monkeypatch.setattr(draft_types, "compare_types", compared)
+    monkeypatch.setattr(
+        quantize, "default_output", lambda model, name: Path(model) if name == "Q4_0" else tmp_path / f"{name}.gguf"
+    )
+    before = model.read_bytes()
+    assert cli.main(["quantize", str(model), "--as-draft", str(tiny_files.target), "-t", "1"]) == 0
+    assert tried == ["as it is", "Q8_0"]
+    assert model.read_bytes() == before
 
 
 @pytest.mark.long

@@ -71,16 +71,18 @@ def make_best_draft(arguments: argparse.Namespace) -> str:
 
     model = Path(resolve(arguments.model))
     outputs: dict[str, Path] = {name: arguments.output or default_output(arguments.model, name) for name in CANDIDATES}
+    if arguments.output is None:
+        outputs = {name: path for name, path in outputs.items() if path.resolve() != model.resolve()}  # it is that one
     is_named_by_cache = arguments.output is None and not os.path.exists(arguments.model)
     for path in outputs.values():
         if path.exists() and not (arguments.force or is_named_by_cache):
             raise _exists(path)
-    folder = outputs[CANDIDATES[0]].parent
+    folder = next(iter(outputs.values())).parent
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".as-draft.", dir=folder) as scratch, steps() as progress:
         shown = shown_in_tenths(progress)
         drafts = {_AS_IT_IS: model}
-        for name in CANDIDATES:
+        for name in outputs:
             path = Path(scratch) / f"{name}.gguf"
             drafts[name] = quantize(model, name, output=path, threads=arguments.threads, on_progress=shown)
         progress.note(f"answering with {len(drafts)} drafts by turns")
