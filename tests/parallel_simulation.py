@@ -36,7 +36,8 @@ class ParallelSimulation:
     def __init__(self, machine: Machine, max_parallel: int, seed: int = 0) -> None:
         self._rng = np.random.default_rng([seed, 78])
         self._noise = machine.noise
-        self._paces = [_test.Pace() for _ in range(max_parallel)]
+        drawers = [("model", 512, 1)] if machine.draft else []
+        self._paces = [_test.Pace(drawers=drawers) for _ in range(max_parallel)]
         self._seats: list[Seat] = []
         self._curves = {"target": machine.target, **({"draft": machine.draft} if machine.draft else {})}
         self._costs = {which: _test.CostModel() for which in self._curves}
