@@ -441,9 +441,9 @@ void Scheduler::share_costs(const Seat & seat, Pace & pace) {
             num_drawing += other->is_drawing() ? 1 : 0;
         }
     }
-    std::vector<CostModel> drafts;
+    std::vector<const CostModel *> drafts;
     std::transform(served_.begin() + 1, served_.end(), std::back_inserter(drafts),
-                   [](const Served & served) { return served.costs; });
+                   [](const Served & served) { return &served.costs; });
     pace.share(texts, others, target().costs, num_drawing, drafts);
 }
 

@@ -94,11 +94,11 @@ public:
     // draft's batches as many have a part as draw: a text that draws alone has the others wait. Both counts have this
     // text in them. `drafts`: of each drawer.
     void share(std::size_t texts, std::size_t others, const CostModel & target, std::size_t num_drawing,
-               const std::vector<CostModel> & drafts) {
+               const std::vector<const CostModel *> & drafts) {
         texts_ = texts;
         target_ = target.beside(others, texts);
         for (std::size_t i = 0; i < drawers_.size(); ++i) {
-            drawers_[i].costs = drafts.at(i).shared_by(num_drawing);
+            drawers_[i].costs = drafts.at(i)->shared_by(num_drawing);
         }
     }
 
