@@ -63,7 +63,7 @@ def test_names_that_are_no_text_are_keys_too() -> None:
 
 DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "another key": lambda found: {**found, "key": {**KEY, "n_threads": 4}},
-    "another format": lambda found: {**found, "format": 2},
+    "another format": lambda found: {**found, "format": 1},
     "no format": lambda found: {name: value for name, value in found.items() if name != "format"},
     "a list": lambda found: [found],
     "a number": lambda found: 7,

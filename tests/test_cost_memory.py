@@ -205,7 +205,7 @@ def test_plain_decoding_and_functions_keep_nothing(make_llama: MakeLlama) -> Non
 
 
 WRONG = {
-    "cheap": {1: 0.001, **dict.fromkeys(range(2, 18), 0.00025)},
+    "cheap": {1: 0.001, **dict.fromkeys(range(2, 18), 0.0006)},
     "dear": {1: 0.001, **{n: 0.0019 * n for n in range(2, 18)}},
     "slow": {n: 30.0 * n for n in range(1, 18)},
     "fast": dict.fromkeys(range(1, 18), 1e-08),

@@ -44,6 +44,7 @@ def test_texts_are_those_of_plain_decoding(
     llm = make_llama(tiny_files.deep, both, verify=rule, **EXACT_CACHE)
     for costs in ([TARGET, FREE, COSTLY], [TARGET, COSTLY, FREE], [TARGET, FREE, FREE]):
         llm.engine.own.loop.restore_costs(costs)
+        text_of(llm, LONG[1:], num_draft_tokens="auto", temperature=0.9, max_tokens=20)
         assert_texts_of_plain_decoding(llm, plain, rule, [LONG, "a dog", LONG + " no fox"], [1, 5, "auto"])
     assert {"head", "model"} <= llm.total_stats.per_drafter.keys()
 

@@ -188,3 +188,31 @@ def test_a_draft_that_has_become_good_is_found_again() -> None:
         driver.end(len(driver.sources))
         rounds += 1
     assert rounds < 400
+
+
+def measured_rounds(seconds: list[float], plain: float = 0.05, rounds: int = 6) -> list[int]:
+    """How many tokens each round draws, of a draft whose prompt was held up, and whose decodes take so long then."""
+    pace = _test.Pace({}, [("model", 512, 1)])
+    pace.begin_generation()
+    pace.draft.observe(60, 100 * plain)
+    drawn = []
+    for _ in range(rounds):
+        pace.begin_round(MOST, 1)
+        count, took = 0, 0.0
+        while pace.decide([]).move == "draw":
+            took += seconds[0]
+            pace.draft.observe(1, seconds.pop(0) if seconds[1:] else seconds[0])
+            pace.drafted(Expectation.of_model(0.9, pace.before()))
+            count += 1
+        pace.end_round(count, plain, took)
+        drawn.append(count)
+    return drawn
+
+
+def test_what_a_draft_costs_is_found_out_whatever_its_prompt_took() -> None:
+    """Once where it is cheap; twice where it seems dear, since that one can have been held up."""
+    plain, plain, first, *more = measured_rounds([0.005])
+    assert (plain, first) == (0, 1) and min(more) > 1
+    plain, plain, first, second, *more = measured_rounds([1.0, 0.005])
+    assert (plain, first, second) == (0, 1, 1) and min(more) > 1
+    assert measured_rounds([1.0], rounds=40) == [0, 0, 1, 1, *[0] * 36]

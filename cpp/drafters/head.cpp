@@ -173,7 +173,7 @@ void HeadDrafter::decode_drafted(int32_t token) {
 void HeadDrafter::decode(const Sequence::Addition & addition) {
     const double before = own_->decode_seconds();
     decoding_->decode(addition);
-    if (costs_ != nullptr) {
+    if (costs_ != nullptr && own_->decoder().was_warm()) {
         costs_->observe(addition.count, own_->decode_seconds() - before);
     }
     row_ = addition.count - 1;

@@ -165,7 +165,7 @@ void ModelDrafter::save() {
 void ModelDrafter::decode(const std::vector<int32_t> & text, std::size_t count, std::size_t first_output) {
     const double before = own_->decode_seconds();
     decoding_->decode({own_.get(), text.data() + own_->tokens().size(), count, first_output, listed()});
-    if (costs_ != nullptr) {
+    if (costs_ != nullptr && own_->decoder().was_warm()) {
         costs_->observe(count, own_->decode_seconds() - before + saving_seconds_);
     }
     saving_seconds_ = 0.0;

@@ -327,6 +327,7 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
     if (code == 0) {
         api_->llama_synchronize(context_);  // a GPU backend returns before it is done
         num_decoded_ += tokens_.size();
+        num_batches_ += 1;
         if (wanted.count > 0) {
             skipping_ = wanted.heeded ? Skipping::yes : Skipping::no;
         }

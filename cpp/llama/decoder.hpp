@@ -110,6 +110,8 @@ public:
 
     // Tokens decoded since the beginning.
     std::size_t num_decoded() const { return num_decoded_; }
+    // Whether the last batch says what such batches take: the first one takes longer, on a GPU many times as long.
+    bool was_warm() const { return num_batches_ > 1; }
 
     // Whether the logits of a token were the same to the last bit in any batch, so far: false before the first decode.
     // It takes one text in a memory whose cells stand in the order of their tokens.
@@ -204,6 +206,7 @@ private:
     std::uint64_t num_cells_filled_ = 0;
     std::uint64_t num_plans_ = 0;
     std::size_t num_decoded_ = 0;
+    std::size_t num_batches_ = 0;
     bool is_shared_ = false;
     std::recursive_mutex memory_mutex_;
     std::atomic<bool> saw_ours_{false};  // see OperationsSeen; others read it while a batch is decoded

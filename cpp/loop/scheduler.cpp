@@ -684,10 +684,11 @@ void Scheduler::observe(Served & served, const std::vector<Want *> & group, doub
     const std::size_t count = num_tokens(group);
     const bool has_prompt =
         std::any_of(group.begin(), group.end(), [](const Want * want) { return is_prompt(want->addition); });
-    if (!has_prompt || &served != &target()) {  // whether a draft's prompt pays is a matter of its costs
+    const bool is_warm = served.decoder->was_warm();
+    if (is_warm && (!has_prompt || &served != &target())) {  // whether a draft's prompt pays is a matter of its costs
         served.costs.observe(count, seconds);
     }
-    if (has_prompt && count >= least_chunk_) {
+    if (is_warm && has_prompt && count >= least_chunk_) {
         const double each = seconds / static_cast<double>(count);
         served.token_seconds += (served.token_seconds == 0.0 ? 1.0 : forgetting) * (each - served.token_seconds);
     }

@@ -29,25 +29,60 @@ void CostModel::observe(std::size_t n, double seconds) {
         return;
     }
     asked_.fill(0.0);
-    const double log_seconds = std::log(seconds);
-    if (num_levels_ < settled_ && n >= sizes_.begin()->first && n <= sizes_.rbegin()->first) {  // else it is a guess
-        // Of the first ones the least: whatever else happens on the machine makes a batch slower, never faster.
-        const double level = log_seconds - log_shape(n);
-        log_level_ = num_levels_ == 0 ? level : std::min(log_level_, level);
-        num_levels_ += 1;
-    }
     num_observed_ += 1;
     if (num_observed_ % forgetting_interval == 0) {
         forget_worst_guess();
     }
-    Size & size = sizes_.emplace(n, Size{log_seconds - log_level_, 0}).first->second;
-    const double error = std::clamp(log_seconds - log_level_ - size.log_shape, -largest_step, largest_step);
+    const Observation observation{n, std::log(seconds)};
+    if (!takes_level(observation)) {
+        learn(observation);
+    }
+}
+
+void CostModel::distrust_level() {
+    num_since_ = sizes_.empty() ? settled_ : 0;
+    distrusted_ = log_level_;
+}
+
+// Whether the level is to be found first. What these batches say of their own sizes is known once it is.
+bool CostModel::takes_level(const Observation & observation) {
+    const bool is_between = !sizes_.empty() && observation.n >= sizes_.begin()->first &&
+                            observation.n <= sizes_.rbegin()->first;  // else it is a guess
+    if (num_since_ >= settled_ || !is_between) {
+        return false;
+    }
+    since_[num_since_] = observation;
+    num_since_ += 1;
+    std::array<double, settled_> levels{};
+    std::transform(since_.begin(), since_.begin() + num_since_, levels.begin(),
+                   [&](const Observation & one) { return one.log_seconds - log_shape(one.n); });
+    if (num_since_ < settled_) {
+        log_level_ = std::min(distrusted_, *std::min_element(levels.begin(), levels.begin() + num_since_));
+    } else {
+        log_level_ = believed(levels, settled_);
+        for (const Observation & one : since_) {
+            learn(one);
+        }
+    }
+    return true;
+}
+
+double CostModel::believed(std::array<double, settled_> values, std::size_t count) {
+    std::sort(values.begin(), values.begin() + count);
+    return values[count / settled_];
+}
+
+void CostModel::learn(const Observation & observation) {
+    Size & size = sizes_[observation.n];
+    const double log_shape = observation.log_seconds - log_level_;
     const auto since = static_cast<double>(std::min(num_observed_ - size.seen, longest_since));
     size.seen = num_observed_;
     size.count += 1;
     if (size.count <= settled_) {
-        size.log_shape += error / static_cast<double>(size.count + (size.restored ? 1 : 0));
+        size.first[size.count - 1] = log_shape;
+        size.log_shape = believed(size.first, size.count);
     } else {
+        const double error = std::clamp(log_shape - size.log_shape, -largest_step, largest_step);
         // A size that was not seen for a while may have changed more than the others, which were.
         const double of_shape = 1.0 - std::pow(1.0 - shape_rate, since);
         size.log_shape += of_shape * error;
@@ -78,7 +113,7 @@ void CostModel::restore(const std::map<std::size_t, double> & seconds) {
     asked_.fill(0.0);
     for (const auto & [n, value] : seconds) {
         if (n > 0 && usable(value)) {
-            sizes_[n] = {std::log(value), 0, true};
+            sizes_[n] = {std::log(value), 1, 0, {std::log(value)}};
         }
     }
     log_level_ = 0.0;
@@ -153,8 +188,15 @@ std::map<std::size_t, double> CostModel::known() const {
 }
 
 std::size_t CostModel::count(std::size_t n) const {
-    const auto found = sizes_.find(size_with(n));
-    return found == sizes_.end() ? 0 : found->second.count + (found->second.restored ? 1 : 0);
+    const std::size_t largest = size_with(n);
+    std::size_t result = 0;
+    for (auto it = sizes_.begin(); it != sizes_.end() && it->first <= largest; ++it) {
+        result += it->second.count;
+    }
+    for (std::size_t i = 0; num_since_ < settled_ && i < num_since_; ++i) {
+        result += since_[i].n <= largest ? 1 : 0;
+    }
+    return result;
 }
 
 }  // namespace specllama

@@ -17,8 +17,10 @@ public:
     // until measured, and its level is taken from the first batches: the machine may be slower or faster today.
     void restore(const std::map<std::size_t, double> & seconds);
 
-    // What is known may be from a busier hour: its shape is believed, its level is taken from the next batches.
-    void distrust_level() { num_levels_ = sizes_.empty() ? settled_ : 0; }
+    // What is known may be from a busier hour: its shape is believed, its level is taken from the next batches. Until
+    // there are three, a batch that took longer changes nothing: whoever looks at what it costs, before it decodes more
+    // of them, would never find out that this one was held up.
+    void distrust_level();
 
     // What it costs one of `texts` that decode n tokens each in one batch: T(texts * n) / texts. The copy learns
     // nothing: only this object sees whole batches.
@@ -37,21 +39,29 @@ public:
     // What is known: {n: seconds}.
     std::map<std::size_t, double> known() const;
 
-    // How often batches of n tokens were seen; what was restored counts once.
+    // How often batches of at most n tokens were seen; a size that was restored counts once.
     std::size_t count(std::size_t n) const;
     bool empty() const { return sizes_.empty(); }
 
 private:
-    // Observations. A size seen less often follows their mean; a restored level is the least of the first ones.
+    // Of so many the middle one is believed, of two the smaller one: whatever else happens on the machine makes a batch
+    // slower, never faster, and the first ones are the slowest.
     static constexpr std::size_t settled_ = 3;
 
+    struct Observation {
+        std::size_t n = 0;
+        double log_seconds = 0.0;
+    };
     struct Size {
         double log_shape = 0.0;  // log T(n) at level 0
-        std::size_t count = 0;
-        bool restored = false;  // which counts as having been seen once more
-        std::size_t seen = 0;   // when it was seen last, in observations
+        std::size_t count = 0;   // what was restored counts as having been seen once
+        std::size_t seen = 0;    // when it was seen last, in observations
+        std::array<double, settled_> first{};
     };
 
+    static double believed(std::array<double, settled_> values, std::size_t count);
+    bool takes_level(const Observation & observation);
+    void learn(const Observation & observation);
     double log_shape(std::size_t n) const;
     double whole(std::size_t n) const;
     double added(std::size_t n) const;
@@ -65,7 +75,10 @@ private:
     std::size_t others_ = 0;  // see beside()
     bool learns_ = true;
     std::size_t num_observed_ = 0;
-    std::size_t num_levels_ = settled_;  // batches seen since it was distrusted
+    // Seen since the level was distrusted; settled_ of them where it is not.
+    std::array<Observation, settled_> since_;
+    std::size_t num_since_ = settled_;
+    double distrusted_ = 0.0;  // the level
     // What was asked for since the last observation, by n; 0 if it was not. Whoever decides asks again and again.
     mutable std::array<double, 80> asked_{};
 };

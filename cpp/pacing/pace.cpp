@@ -71,13 +71,13 @@ void Pace::begin_round(std::size_t most, const std::vector<std::size_t> & missin
         texts_ > 1 ? target_.empty()
                    : target_.count(1) < whole(constants_.first_plain_rounds) || since_plain_ >= plain_interval();
     most_ = measuring ? 0 : most;
-    exploring_ = false;
     num_drawn_ = 0;
     survival_ = 1.0;
     tokens_.clear();
     choose_drawer(missing);
     idle_ = measuring ? Idle::measuring : missing_ == 0 ? Idle::no_match : Idle::not_worth_it;
-    if (most_ > 0 && missing_ > 0 && !drawing_pays()) {
+    measures_ = exploring_ = most_ > 0 && missing_ > 0 && !is_measured();
+    if (most_ > 0 && missing_ > 0 && !measures_ && !drawing_pays()) {
         missing_ = 0;
         spare(drawer_);
     }
@@ -91,7 +91,9 @@ void Pace::choose_drawer(const std::vector<std::size_t> & missing) {
     for (drawer_ = 0; drawer_ < drawers_.size(); ++drawer_) {
         missing_ = missing[drawer_];
         const bool is_compared = missing_ > 0 && most_ > 0 && drawers_.size() > 1;
-        const double rate = is_compared ? usual_drawn_yield(drawn().any().optimistic()).rate() : 0.0;
+        const double rate = !is_compared    ? 0.0
+                            : is_measured() ? usual_drawn_yield(drawn().any().optimistic()).rate()
+                                            : std::numeric_limits<double>::infinity();
         if (rate > best_rate) {
             best = drawer_;
             best_rate = rate;
@@ -109,6 +111,14 @@ void Pace::choose_drawer(const std::vector<std::size_t> & missing) {
 void Pace::spare(std::size_t drawer) {
     rates_.of(drawers_[drawer].source).forget(kept_of(constants_.forgetting_rounds));
     drawers_[drawer].yield.fade(kept_of(constants_.forgetting_rounds));
+}
+
+// Whether it is known what a token of the drawer costs: it was decoded behind the few that plain rounds had added. What
+// it takes to decode its prompt says little of that. One that was dear once may have been the first, or held up: there
+// is a second one.
+bool Pace::is_measured() const {
+    const std::size_t count = own().costs.count(own().block + whole(constants_.first_plain_rounds));
+    return count > 1 || (count == 1 && one_draft_seconds() < constants_.dear_draft * target_.seconds(1));
 }
 
 // Whether the drawer is worth considering in this round. If it pays only should its acceptance be better than it was so
@@ -218,6 +228,9 @@ Pace::Decision Pace::decide(const Offers & offers) {
     }
     if (std::any_of(offers.begin(), offers.end(), [](const auto & offer) { return !offer.empty(); })) {
         idle_ = Idle::not_worth_it;
+    }
+    if (measures_) {
+        return done == 0 ? Decision{Move::draw, 1, 0} : Decision{};
     }
     const double rho = rate();
     const double stop = target_.seconds(done + 1);
@@ -335,6 +348,8 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     of_all_.add({1.0, expected, spent});
     if (!tokens_.empty() && is_drawn(tokens_.front())) {
         own().spared = 1;
+    }
+    if (!tokens_.empty() && is_drawn(tokens_.front()) && !measures_) {  // else it is not what such rounds take
         const double late =
             catching_up_seconds(missing_at_first_) - own().costs.seconds(own().block + (missing_at_first_ > 1 ? 1 : 0));
         own().yield.fade(kept_of(constants_.remembered_drawn_rounds));

@@ -181,6 +181,7 @@ private:
     Yield drawn_yield(double acceptance, std::size_t missing, std::size_t most) const;
     Yield usual_drawn_yield() const { return usual_drawn_yield(drawn().any().mean()); }
     Yield usual_drawn_yield(double acceptance) const;
+    bool is_measured() const;
     bool drawing_pays();
     double exploring_cost(std::size_t k) const;
     double expected_tokens() const;
@@ -198,6 +199,7 @@ private:
     std::size_t missing_ = 0;
     std::size_t missing_at_first_ = 0;
     bool exploring_ = false;       // the drawer may draft although it may not pay
+    bool measures_ = false;        // it draws one token, to see what that costs
     std::size_t num_drawn_ = 0;    // tokens
     Idle idle_ = Idle::measuring;  // if nothing is drafted
     double survival_ = 1.0;        // the probability that all drafted so far are accepted

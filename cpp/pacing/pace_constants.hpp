@@ -22,6 +22,7 @@
     X(exploring_share, 0.01, "Share of all time, for trying a draft that may not pay.")                                \
     X(first_credit, 1.0, "Plain decodes that a text may spend on that at once.")                                       \
     X(largest_credit, 3.0, "Plain decodes that it may save up, or owe.")                                               \
+    X(dear_draft, 0.7, "Plain decodes. A draft that seems to cost more is measured twice before that is believed.")    \
     X(forgetting_rounds, 100.0,                                                                                        \
       "Rounds without the drawer after which little is left of what was known of it: then it is tried again.")         \
     X(hope, 0.5, "Standard errors above the mean acceptance: without its prompt a draft is never found to be good.")   \

@@ -28,10 +28,11 @@ from .model import Lora, Model
 
 _LOGGER = logging.getLogger("specllama")
 _FOLDER = "costs"  # of the cache directory
-_FORMAT = 1
+_FORMAT = 2
 _SHORTEST, _LONGEST = 1e-9, 3600.0  # seconds of a batch
 _MAX_AGE = 30 * 86_400.0  # seconds; measured anew then: a curve that was wrong must not be believed for ever
 _STEEPEST = 2.0  # a batch of n tokens costs at most so many times n batches of one
+_CHEAPEST = 0.5  # and at least so many times the smallest
 _MOST_SIZES = 64
 _ALL_UP_TO = 32  # these sizes are all kept, larger ones four for each doubling
 
@@ -57,8 +58,8 @@ def size_class(n: int) -> int:
 def thinned(costs: Mapping[int, float]) -> dict[int, float]:
     """What a file holds of a curve: the largest size of each class, without those that cannot be true."""
     possible = {n: costs[n] for n in sorted(costs) if _SHORTEST <= costs[n] <= _LONGEST}
-    dear = _too_dear(possible)
-    of_class = {size_class(n): n for n in possible if n not in dear}
+    wrong = _impossible(possible)
+    of_class = {size_class(n): n for n in possible if n not in wrong}
     return {n: costs[n] for number, n in of_class.items() if number <= _MOST_SIZES}
 
 
@@ -102,15 +103,15 @@ def _checked(found: Any, key: Mapping[str, Any]) -> dict[int, float]:
     for n, value in costs.items():
         if not _is_number(value) or not _SHORTEST <= value <= _LONGEST:
             raise ValueError(f"T({n}) is {value!r}")
-    if dear := _too_dear(costs):
-        raise ValueError(f"batches of {dear} tokens cost more than their tokens one by one")
+    if wrong := _impossible(costs):
+        raise ValueError(f"batches of {wrong} tokens cost less than the smallest, or more than their tokens one by one")
     return costs
 
 
-def _too_dear(costs: Mapping[int, float]) -> list[int]:
-    """Sizes that were measured while something else held up the machine."""
+def _impossible(costs: Mapping[int, float]) -> list[int]:
+    """Sizes that were measured while something else held up the machine, or while it held up the others."""
     least = min(costs, default=0)
-    return [n for n, seconds in costs.items() if seconds * least > _STEEPEST * n * costs[least]]
+    return [n for n, s in costs.items() if not _CHEAPEST <= s / costs[least] <= _STEEPEST * n / least]
 
 
 def _checked_size(text: str) -> int:
