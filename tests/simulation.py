@@ -150,12 +150,14 @@ class Machine:
         draft: the same for the draft; None if there is only the lookup.
         noise: standard deviation of the logarithm of what a decode really takes.
         slowdown: by position in the text, a factor of everything.
+        cold: what the first batch of each size costs more, in seconds, as on a GPU.
     """
 
     target: Curve
     draft: Curve | None = DRAFT
     noise: float = 0.04
     slowdown: Callable[[int], float] = lambda position: 1.0
+    cold: float = 0.0
 
     def known(self, constants: Mapping[str, float] = MappingProxyType({})) -> _test.Pace:
         """A pace that knows both curves, but for how fast the machine is today.
@@ -200,6 +202,7 @@ class Simulation:
         self._position = 0
         self._cached = -1  # the first position that the draft has not decoded: that of the prompt's last token
         self._draft_seconds = 0.0  # of this round
+        self._warm: set[tuple[str, int]] = set()  # which sizes were decoded
         self.rounds: list[Round] = []
 
     def fixed(self, gamma: int, drafter: str) -> list[Round]:
@@ -311,7 +314,9 @@ class Simulation:
         cost = self._machine.target if which == "target" else self._machine.draft
         assert cost is not None
         factor = self._machine.slowdown(self._position)
-        return cost(n) * factor * float(np.exp(self._rng.normal(0.0, self._machine.noise)))
+        cold = 0.0 if (which, n) in self._warm else self._machine.cold
+        self._warm.add((which, n))
+        return cold + cost(n) * factor * float(np.exp(self._rng.normal(0.0, self._machine.noise)))
 
     def _verified(self, sources: list[str], right: list[bool], verify_seconds: float) -> Round:
         accepted = next((i for i, good in enumerate(right) if not good), len(right))

@@ -6,12 +6,13 @@ and else the model. Each bound leaves a margin to the worst of all cases.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from simulation import FIXED_DRAFTERS, TARGETS, Machine, Simulation, Text, make_text, throughput
+from simulation import FIXED_DRAFTERS, TARGETS, Machine, Simulation, Text, curve, make_text, throughput
 
 from specllama import _core_test as _test
 
@@ -101,6 +102,22 @@ def test_a_machine_that_drifts(target: str, process: str, slowdown: str) -> None
 def test_a_curve_that_is_not_known_yet(target: str, process: str) -> None:
     """What finding out costs in the first text."""
     assert against_best_fixed(Machine(TARGETS[target]), process, known=False) > 0.85
+
+
+@pytest.mark.parametrize("cold", [0.02, 0.3])
+@pytest.mark.parametrize("process", ["constant", "always"])
+def test_a_machine_whose_first_batches_are_slow(process: str, cold: float) -> None:
+    """As a GPU's of each size. The draft is used all the same, in the first text, and as much as pays in the next."""
+    machine = Machine(curve(0.0026, {1: 1.0, 64: 1.5}), draft=curve(0.0004, {1: 1.0, 64: 2.0}))
+    shares, ratios = [], []
+    for seed in SEEDS:
+        pace = _test.Pace()
+        first, second = (make_text(process, LENGTH, number) for number in (seed, 1000 + seed))
+        rounds = Simulation(first, dataclasses.replace(machine, cold=cold), LENGTH, seed).paced(pace)
+        shares.append(np.mean([bool(each.sources) for each in rounds]))
+        ratios.append(paced(second, machine, pace) / best_fixed([second], machine))
+    assert np.mean(shares) > 0.6
+    assert np.mean(ratios) > 0.85
 
 
 @pytest.mark.parametrize("known", [True, False])

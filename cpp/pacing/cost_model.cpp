@@ -17,6 +17,7 @@ constexpr double shape_rate = 0.12;   // how fast one size departs from the othe
 constexpr std::size_t longest_since = 3;
 constexpr std::size_t forgetting_interval = 256;  // decodes
 constexpr double doubtful = 0.2;                  // in log seconds above what its neighbours say
+constexpr double surprising = 1.5;                // times what was expected of a size
 constexpr double largest_step = 0.6;  // in log seconds: one outlier (a swapped page) must not turn the curve over
 
 // A clock can stand still, and a file can hold anything.
@@ -73,20 +74,37 @@ double CostModel::believed(std::array<double, settled_> values, std::size_t coun
 }
 
 void CostModel::learn(const Observation & observation) {
+    const double seen = observation.log_seconds - log_level_;
+    const double most = sizes_.empty() ? seen : log_shape(observation.n) + std::log(surprising);
     Size & size = sizes_[observation.n];
-    const double log_shape = observation.log_seconds - log_level_;
     const auto since = static_cast<double>(std::min(num_observed_ - size.seen, longest_since));
     size.seen = num_observed_;
     size.count += 1;
-    if (size.count <= settled_) {
-        size.first[size.count - 1] = log_shape;
-        size.log_shape = believed(size.first, size.count);
-    } else {
-        const double error = std::clamp(log_shape - size.log_shape, -largest_step, largest_step);
+    if (size.count > settled_) {
+        const double error = std::clamp(seen - size.log_shape, -largest_step, largest_step);
         // A size that was not seen for a while may have changed more than the others, which were.
         const double of_shape = 1.0 - std::pow(1.0 - shape_rate, since);
         size.log_shape += of_shape * error;
         log_level_ += level_rate * (1.0 - of_shape) * error;
+        return;
+    }
+    size.first[size.count - 1] = seen;
+    // On a GPU the first batch of each size is slow: one that is surprising has to be seen again.
+    size.log_shape = size.count == 1 ? std::min(seen, most) : believed(size.first, size.count);
+    if (size.count > 1) {
+        doubt_others(observation.n);
+    }
+}
+
+// A size that was seen again is known. One that was seen once costs no more than a larger one that is known, and no more
+// than so many smaller ones.
+void CostModel::doubt_others(std::size_t known) {
+    const double one = sizes_[known].log_shape;
+    for (auto & [n, size] : sizes_) {
+        if (size.count == 1 && !size.restored) {
+            const double batches = std::max(1.0, static_cast<double>(n) / static_cast<double>(known));
+            size.log_shape = std::min(size.log_shape, one + std::log(surprising * batches));
+        }
     }
 }
 
@@ -113,7 +131,7 @@ void CostModel::restore(const std::map<std::size_t, double> & seconds) {
     asked_.fill(0.0);
     for (const auto & [n, value] : seconds) {
         if (n > 0 && usable(value)) {
-            sizes_[n] = {std::log(value), 1, 0, {std::log(value)}};
+            sizes_[n] = {std::log(value), 1, true, 0, {std::log(value)}};
         }
     }
     log_level_ = 0.0;
@@ -188,15 +206,16 @@ std::map<std::size_t, double> CostModel::known() const {
 }
 
 std::size_t CostModel::count(std::size_t n) const {
-    const std::size_t largest = size_with(n);
-    std::size_t result = 0;
-    for (auto it = sizes_.begin(); it != sizes_.end() && it->first <= largest; ++it) {
-        result += it->second.count;
-    }
-    for (std::size_t i = 0; num_since_ < settled_ && i < num_since_; ++i) {
-        result += since_[i].n <= largest ? 1 : 0;
-    }
-    return result;
+    const auto found = sizes_.find(size_with(n));
+    const std::size_t waiting = num_since_ < settled_ ? num_since_ : 0;
+    return (found == sizes_.end() ? 0 : found->second.count) +
+           static_cast<std::size_t>(std::count_if(since_.begin(), since_.begin() + waiting,
+                                                  [&](const auto & one) { return one.n == size_with(n); }));
+}
+
+bool CostModel::is_sure(std::size_t n) const {
+    return std::any_of(sizes_.begin(), sizes_.upper_bound(size_with(n)),
+                       [](const auto & each) { return each.second.restored || each.second.count > 1; });
 }
 
 }  // namespace specllama

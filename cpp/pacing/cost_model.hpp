@@ -39,8 +39,11 @@ public:
     // What is known: {n: seconds}.
     std::map<std::size_t, double> known() const;
 
-    // How often batches of at most n tokens were seen; a size that was restored counts once.
+    // How often batches of n tokens were seen; what was restored counts once.
     std::size_t count(std::size_t n) const;
+    // Whether one size of up to n tokens was seen at all, and whether one was restored or seen twice.
+    bool has_seen(std::size_t n) const { return !sizes_.empty() && sizes_.begin()->first <= size_with(n); }
+    bool is_sure(std::size_t n) const;
     bool empty() const { return sizes_.empty(); }
 
 private:
@@ -55,13 +58,15 @@ private:
     struct Size {
         double log_shape = 0.0;  // log T(n) at level 0
         std::size_t count = 0;   // what was restored counts as having been seen once
-        std::size_t seen = 0;    // when it was seen last, in observations
+        bool restored = false;
+        std::size_t seen = 0;  // when it was seen last, in observations
         std::array<double, settled_> first{};
     };
 
     static double believed(std::array<double, settled_> values, std::size_t count);
     bool takes_level(const Observation & observation);
     void learn(const Observation & observation);
+    void doubt_others(std::size_t known);
     double log_shape(std::size_t n) const;
     double whole(std::size_t n) const;
     double added(std::size_t n) const;

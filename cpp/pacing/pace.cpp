@@ -114,11 +114,12 @@ void Pace::spare(std::size_t drawer) {
 }
 
 // Whether it is known what a token of the drawer costs: it was decoded behind the few that plain rounds had added. What
-// it takes to decode its prompt says little of that. One that was dear once may have been the first, or held up: there
-// is a second one.
+// it takes to decode its prompt says little of that. One that was dear may have been held up, or the first of its size:
+// it is measured again.
 bool Pace::is_measured() const {
-    const std::size_t count = own().costs.count(own().block + whole(constants_.first_plain_rounds));
-    return count > 1 || (count == 1 && one_draft_seconds() < constants_.dear_draft * target_.seconds(1));
+    const std::size_t few = own().block + whole(constants_.first_plain_rounds);
+    const bool is_cheap = one_draft_seconds() < constants_.dear_draft * target_.seconds(1);
+    return own().costs.has_seen(few) && (is_cheap || own().costs.is_sure(few));
 }
 
 // Whether the drawer is worth considering in this round. If it pays only should its acceptance be better than it was so
@@ -349,14 +350,17 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     if (!tokens_.empty() && is_drawn(tokens_.front())) {
         own().spared = 1;
     }
-    if (!tokens_.empty() && is_drawn(tokens_.front()) && !measures_) {  // else it is not what such rounds take
-        const double late =
-            catching_up_seconds(missing_at_first_) - own().costs.seconds(own().block + (missing_at_first_ > 1 ? 1 : 0));
+    if (!tokens_.empty() && is_drawn(tokens_.front()) && !measures_) {
+        const double catching_up = catching_up_seconds(missing_at_first_);
+        const double late = catching_up - own().costs.seconds(own().block + (missing_at_first_ > 1 ? 1 : 0));
+        // A batch that was held up, as a GPU's first of each size, does not make all such rounds look poor.
+        const double took =
+            std::min(draft_seconds, constants_.most_held_up * (catching_up + further_draft_seconds(num_drawn_)));
         own().yield.fade(kept_of(constants_.remembered_drawn_rounds));
         // What was expected is less noisy, what came cannot be wrong.
         const double came = 1.0 + static_cast<double>(num_accepted);
         const double tokens = expected + constants_.realised_share * (came - expected);
-        own().yield.add({1.0, tokens, usual_seconds + std::max(0.0, draft_seconds - std::max(0.0, late))});
+        own().yield.add({1.0, tokens, usual_seconds + std::max(0.0, took - std::max(0.0, late))});
     }
 
     target_.observe(tokens_.size() + 1, verify_seconds);
@@ -371,7 +375,8 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     counters_.plain_seconds = target_.seconds(1);
     const double in_plain = spent / counters_.plain_seconds;
     const double lost = exploring_ && num_drawn_ > 0 ? in_plain - static_cast<double>(num_accepted + 1) : 0.0;
-    credit_ = std::min(credit_ + constants_.exploring_share * in_plain - lost, constants_.largest_credit);
+    const double charged = measures_ ? std::min(lost, std::max(0.0, credit_)) : lost;  // measuring it makes no debts
+    credit_ = std::min(credit_ + constants_.exploring_share * in_plain - charged, constants_.largest_credit);
     counters_.exploring_seconds += std::max(0.0, lost) * counters_.plain_seconds;
 }
 

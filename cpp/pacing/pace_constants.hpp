@@ -16,13 +16,14 @@
       "Rounds that began with a drawn token. They are rarer than others, so more of them are remembered.")             \
     X(realised_share, 0.8,                                                                                             \
       "Share of what came in such rounds, beside what was expected: the one is noisy, the other can be wrong.")        \
+    X(most_held_up, 2.0, "Times what its drafting was expected to take, that such a round is said to have taken.")     \
     X(catching_up_share, 0.15,                                                                                         \
       "Share of the draft's catching up that is charged to one round: the next ones profit, too.")                     \
     /* A draft that may not pay. */                                                                                    \
     X(exploring_share, 0.01, "Share of all time, for trying a draft that may not pay.")                                \
     X(first_credit, 1.0, "Plain decodes that a text may spend on that at once.")                                       \
     X(largest_credit, 3.0, "Plain decodes that it may save up, or owe.")                                               \
-    X(dear_draft, 0.7, "Plain decodes. A draft that seems to cost more is measured twice before that is believed.")    \
+    X(dear_draft, 0.7, "Plain decodes. A draft that seems to cost more is measured again before that is believed.")    \
     X(forgetting_rounds, 100.0,                                                                                        \
       "Rounds without the drawer after which little is left of what was known of it: then it is tried again.")         \
     X(hope, 0.5, "Standard errors above the mean acceptance: without its prompt a draft is never found to be good.")   \
