@@ -45,13 +45,21 @@ def test_one_observation_is_believed() -> None:
     assert model.known() == {4: pytest.approx(0.2)}
 
 
-@pytest.mark.parametrize("values", [*itertools.permutations((0.2, 0.25, 9.0))])
-def test_of_the_first_three_the_middle_one_is_believed(values: tuple[float, ...]) -> None:
-    """Of two the smaller one: one of them may have been held up."""
+@pytest.mark.parametrize("values", [*itertools.permutations((0.2, 0.4, 9.0))])
+def test_of_three_that_are_not_alike_the_middle_one_is_believed(values: tuple[float, ...]) -> None:
+    """Of two the smaller one: the other may have been held up."""
     model = _test.CostModel()
     for count, value in enumerate(values, start=1):
         model.observe(4, value)
         assert model.seconds(4) == pytest.approx(sorted(values[:count])[count // 3])
+
+
+def test_the_first_three_are_averaged() -> None:
+    """In log seconds, in which noise is even."""
+    model = _test.CostModel()
+    for value in (0.2, 0.28, 0.25):
+        model.observe(4, value)
+    assert model.seconds(4) == pytest.approx((0.2 * 0.28 * 0.25) ** (1 / 3))
 
 
 def test_observations_are_followed() -> None:
@@ -218,14 +226,14 @@ def test_a_slow_start_does_not_bend_a_restored_curve() -> None:
 
 
 def test_a_restored_size_is_worth_an_observation() -> None:
-    """One decode that took half as long again may have been bad luck, of two nothing is."""
+    """One decode that took twice as long may have been bad luck, two were not."""
     model = _test.CostModel()
     model.restore(STEPPED)
     repeat(model, 1, 1.0, 5)
-    model.observe(4, 1.5 * STEPPED[4])
+    model.observe(4, 2 * STEPPED[4])
     assert model.seconds(4) == pytest.approx(STEPPED[4])
-    model.observe(4, 1.5 * STEPPED[4])
-    assert model.seconds(4) == pytest.approx(1.5 * STEPPED[4])
+    model.observe(4, 2 * STEPPED[4])
+    assert model.seconds(4) == pytest.approx(2 * STEPPED[4])
 
 
 @pytest.mark.parametrize("wrong", [1e-3, 1e3])

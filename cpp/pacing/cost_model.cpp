@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <numeric>
 
 namespace specllama {
 
@@ -69,7 +70,11 @@ bool CostModel::takes_level(const Observation & observation) {
 }
 
 double CostModel::believed(std::array<double, settled_> values, std::size_t count) {
-    std::sort(values.begin(), values.begin() + count);
+    const auto end = values.begin() + static_cast<std::ptrdiff_t>(count);
+    std::sort(values.begin(), end);
+    if (*std::prev(end) - values.front() < std::log(surprising)) {
+        return std::accumulate(values.begin(), end, 0.0) / static_cast<double>(count);
+    }
     return values[count / settled_];
 }
 
@@ -96,8 +101,8 @@ void CostModel::learn(const Observation & observation) {
     }
 }
 
-// A size that was seen again is known. One that was seen once costs no more than a larger one that is known, and no more
-// than so many smaller ones.
+// A size that was seen again is known. One that was seen once costs no more than a larger one that is known, and no
+// more than so many smaller ones.
 void CostModel::doubt_others(std::size_t known) {
     const double one = sizes_[known].log_shape;
     for (auto & [n, size] : sizes_) {

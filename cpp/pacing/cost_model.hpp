@@ -47,8 +47,8 @@ public:
     bool empty() const { return sizes_.empty(); }
 
 private:
-    // Of so many the middle one is believed, of two the smaller one: whatever else happens on the machine makes a batch
-    // slower, never faster, and the first ones are the slowest.
+    // Of up to so many the mean is believed; the middle one, or the smaller one of two, where they are not alike:
+    // whatever else happens on the machine makes a batch slower, never faster, and the first ones are the slowest.
     static constexpr std::size_t settled_ = 3;
 
     struct Observation {
