@@ -96,6 +96,15 @@ def test_one_thread_is_enough(tiny_files: TinyFiles) -> None:
     assert said(tiny_files, ONE_TEXT, "text(llm) == expected") == ("True", "0")
 
 
+@pytest.mark.parametrize("child", ["text(llm)", "texts(llm)", "llm.eval([5])", "opened()"])
+def test_the_gpu_of_the_parent(tiny_files: TinyFiles, child: str) -> None:
+    """CUDA refuses a child, and llama.cpp ends the process. Without a GPU here a build for one is pretended."""
+    pretended = "import llama_cpp; llama_cpp.llama_supports_gpu_offload = lambda: True"
+    text, code = said(tiny_files, f"{ONE_TEXT}; {pretended}", child)
+    assert text.startswith("RuntimeError this process is a fork, and a GPU works for its parent only: start the child")
+    assert code == "0"
+
+
 def test_a_text_that_another_thread_generates(tiny_files: TinyFiles) -> None:
     before = """
 begun, go_on = threading.Event(), threading.Event()

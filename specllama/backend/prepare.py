@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 
 import llama_cpp
@@ -31,13 +32,40 @@ class Backend:
 
 _LOCK = threading.Lock()
 _decided: Backend | None = None
+_is_child = False  # of a process in which that was decided
+
+
+def _leave_parent() -> None:
+    global _is_child
+    _is_child = _decided is not None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_parent)
+
+
+def require_own_gpu() -> None:
+    """Called before anything is loaded or decoded: a GPU's driver does not survive a fork, and llama.cpp would abort.
+
+    Raises:
+        RuntimeError: this is a fork of a process that had begun to use llama.cpp, which is built for a GPU.
+    """
+    if _is_child and llama_cpp.llama_supports_gpu_offload():
+        raise RuntimeError(
+            "this process is a fork, and a GPU works for its parent only: start the child by "
+            "multiprocessing.get_context('spawn'), or fork before the first model is loaded"
+        )
 
 
 def prepare_backend() -> Backend:
     """Decide, where that has not been done; warn of what a user can mend.
 
     Whoever loads a model calls this before. After the first time it costs nothing.
+
+    Raises:
+        RuntimeError: a GPU would be used in a fork.
     """
+    require_own_gpu()
     global _decided
     with _LOCK:
         if _decided is not None:

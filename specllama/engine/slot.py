@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NoReturn, Protocol
 
 from specllama import _core
+from specllama.backend.prepare import require_own_gpu
 from specllama.stats import Stats, Tally
 
 from .account import Account
@@ -132,11 +133,12 @@ class Slot:
             )
 
     def require_threads(self) -> None:
-        """Called before anything is decoded outside of a generation.
+        """Called before anything is decoded.
 
         Raises:
-            RuntimeError: it would wait for threads that a fork does not have.
+            RuntimeError: it would wait for threads that a fork does not have, or use the GPU of its parent.
         """
+        require_own_gpu()
         if self.is_alone:  # else a thread of the scheduler's decodes
             require_threads(self.model)
 

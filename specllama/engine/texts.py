@@ -14,6 +14,7 @@ from typing import Any
 import llama_cpp
 
 from specllama import _core
+from specllama.backend.prepare import require_own_gpu
 
 from .contexts import Contexts
 from .costs import CostMemory
@@ -92,10 +93,11 @@ class Texts:
             ClosedError: the Llama is closed.
             BusyError: texts are under way, and there is room for fewer; or this is called within one of them.
             MemoryError: there is no room for so many.
-            RuntimeError: this is a fork, and texts were under way in its parent.
+            RuntimeError: this is a fork, and texts were under way in its parent, or it would use a GPU.
         """
         self.require_outside()
         self.own.model.require_open()
+        require_own_gpu()
         if not self._can_share():
             return 1
         with self._lock:
