@@ -91,6 +91,7 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a size twice": lambda found: {**found, "seconds": {"1": 0.1, "01": 0.2}},
     "too many sizes": lambda found: {**found, "seconds": {str(n): 0.1 for n in range(1, 70)}},
     "batches dearer than their tokens": lambda found: {**found, "seconds": {"1": 0.1, "2": 0.5}},
+    "batches far cheaper than one token": lambda found: {**found, "seconds": {"1": 0.1, "7": 0.01}},
 }
 
 
