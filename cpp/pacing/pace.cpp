@@ -347,10 +347,11 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     // Among several texts each pays for what its tokens add, which is not the equal share of a batch that was measured.
     const double spent = (texts_ > 1 ? usual_seconds : verify_seconds) + draft_seconds;
     of_all_.add({1.0, expected, spent});
-    if (!tokens_.empty() && is_drawn(tokens_.front())) {
+    const bool began_drawn = !tokens_.empty() && is_drawn(tokens_.front());
+    if (began_drawn) {
         own().spared = 1;
     }
-    if (!tokens_.empty() && is_drawn(tokens_.front()) && !measures_) {
+    if (began_drawn && !measures_) {
         const double catching_up = catching_up_seconds(missing_at_first_);
         const double late = catching_up - own().costs.seconds(own().block + (missing_at_first_ > 1 ? 1 : 0));
         // A batch that was held up, as a GPU's first of each size, does not make all such rounds look poor.
