@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,25 @@ class BusyError(RuntimeError):
 
 class ClosedError(RuntimeError):
     """The Llama, or the draft that it was given, has been closed."""
+
+class Block:
+    """Which threads are in a block; one as often as it has entered.
+
+    Args:
+        refuse: called when one enters while another is in: it raises. None: any number may be in.
+    """
+
+    def __init__(self, refuse: Callable[[], NoReturn] | None = ...) -> None: ...
+    def refuse_by(self, refuse: Callable[[], NoReturn]) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *exception: object) -> None: ...
+    @property
+    def depth(self) -> int:
+        """How often the calling thread is in."""
+    @property
+    def has_others(self) -> bool: ...
+    def leave_parent(self) -> None:
+        """In a forked child: nobody else is in."""
 
 class SequenceBreakers: ...
 

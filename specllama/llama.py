@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Union
 
@@ -12,6 +13,7 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
+from . import _core
 from .backend.kernel_use import checked_kernels, loading
 from .drop_in.arguments import (
     bound,
@@ -28,7 +30,6 @@ from .drop_in.context_params import ContextParams
 from .drop_in.drafts import opened, refuse
 from .drop_in.lending import lent
 from .drop_in.many import ParallelCompletions
-from .drop_in.readers import Readers
 from .drop_in.requests import request_of
 from .drop_in.saved_state import fitted, marked, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
@@ -37,6 +38,7 @@ from .drop_in.view import EngineLlama, calling, exclusively, run
 from .engine.draft_vocabulary import DraftVocabularySize, checked_draft_vocabulary
 from .engine.drafts import MTP, Draft, ModelDraft, Together, named, shown_for
 from .engine.engine import Engine
+from .engine.forks import told_of_forks
 from .engine.generation import Generation
 from .engine.model import token_ids
 from .engine.options import (
@@ -49,6 +51,7 @@ from .engine.options import (
 )
 from .engine.position import Position
 from .engine.samplers import taken_from
+from .engine.slot import raise_busy
 from .engine.texts import checked_cache_tokens, checked_max_parallel
 from .grammars.schemas import schemas_by_grammar, warn_of_schemas
 from .models import catalog
@@ -59,6 +62,8 @@ from .token import Token
 
 _OneDraft = Union[str, "os.PathLike[str]", BaseLlama, Callable[..., Any]]
 DraftModel = Union[_OneDraft, "Sequence[_OneDraft]"]
+
+_SOON = 0.0005  # seconds, about what one text takes that is tokenized
 
 
 class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
@@ -135,7 +140,8 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         self.cache_tokens = checked_cache_tokens(cache_tokens)
         check_constructor(kwargs)
         check_draft_kwargs(draft_kwargs)
-        self.tokenizing = Readers()
+        self.tokenizing = _core.Block()
+        told_of_forks(self.tokenizing)
         self.position = Position()
         self._draft_kwargs = draft_kwargs
         self._lookup_corpus = lookup_corpus
@@ -512,9 +518,12 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         if engine is None:  # the constructor has failed
             super().close()
             return
-        self.tokenizing.require_outside()
-        with engine.closing(), self.tokenizing.freeing():
+        if self.tokenizing.depth:  # this is a signal handler, say
+            raise_busy()
+        with engine.closing():
             close_for_good(self)  # first: nobody begins to read what is about to be freed
+            while self.tokenizing.has_others:
+                time.sleep(_SOON)
             super().close()
 
 

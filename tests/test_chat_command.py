@@ -236,7 +236,10 @@ class Terminal:
         while end not in self._read:
             assert time.monotonic() < limit, self._read
             if select.select([self._ours], [], [], 1)[0]:
-                self._read += os.read(self._ours, 65536).decode(errors="replace")
+                try:
+                    self._read += os.read(self._ours, 65536).decode(errors="replace")
+                except OSError as closed:
+                    raise AssertionError(f"it ended ({self.process.wait(60)}) behind {self._read!r}") from closed
             else:
                 self.write(key)
         found, _, self._read = self._read.partition(end)

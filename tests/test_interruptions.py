@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import itertools
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -144,6 +146,39 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no timers that send signals")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python drops it in a __del__
+def test_signals_at_any_moment(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """What a signal raises may come anywhere. It leaves nobody behind who is thought to be in the middle."""
+    llm = make_llama(draft=tiny_files.good, num_draft_tokens=2)
+    moments = np.random.default_rng(1)
+    num_raised = 0
+
+    def handle(number: int, frame: object) -> None:
+        raise Boom
+
+    before = signal.signal(signal.SIGALRM, handle)
+    gc.collect()  # what is raised in a __del__ of what other tests have left is dropped
+    gc.disable()
+    try:
+        for _ in range(400):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, moments.uniform(0.0005, 0.02))
+                for _ in range(20):
+                    text_of(llm, max_tokens=8)
+            except Boom:
+                num_raised += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+            assert [llm.tokenizing.depth, llm.engine.own.exclusive().depth] == [0, 0]
+    finally:
+        gc.enable()
+        signal.signal(signal.SIGALRM, before)
+    assert num_raised > 300
+    assert text_of(llm) == text_of(make_llama())
+    llm.close()
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -19,7 +19,7 @@ STUBS = {
     _core: Path(_core.__file__).with_name("_core.pyi"),
     _test: Path(__file__).parents[1] / "cpp" / "bindings" / "test" / "_core_test.pyi",
 }
-SPECIAL = {"__init__", "__len__"}
+SPECIAL = {"__init__", "__len__", "__enter__", "__exit__"}
 
 Signature = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 """Names of positional arguments, of keyword-only ones, and of those that may be left out."""

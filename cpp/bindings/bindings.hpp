@@ -7,6 +7,7 @@ namespace specllama {
 
 // No llama.cpp.
 void bind_errors(pybind11::module_ & module);         // exception types
+void bind_blocks(pybind11::module_ & module);         // which threads are in a block of Python's
 void bind_samplers(pybind11::module_ & module);       // the sampler chain's parameters
 void bind_distributions(pybind11::module_ & module);  // what the chain makes of logits
 void bind_tables(pybind11::module_ & module);         // which rules and drafters there are

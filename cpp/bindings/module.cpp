@@ -4,6 +4,7 @@
 PYBIND11_MODULE(_core, module) {
     module.doc() = "The native loop of specllama. Use specllama.Llama instead.";
     specllama::bind_errors(module);
+    specllama::bind_blocks(module);
     specllama::bind_samplers(module);
     specllama::bind_distributions(module);
     specllama::bind_tables(module);

@@ -6,12 +6,12 @@ from typing import Any
 
 from llama_cpp.llama_tokenizer import LlamaTokenizer
 
+from specllama import _core
 from specllama.engine.model import token_ids
 from specllama.engine.writable import require_writable
 
 from .base_class import BaseLlama
 from .lending import lent
-from .readers import Readers
 
 
 class Tokenizing(BaseLlama):
@@ -21,7 +21,7 @@ class Tokenizing(BaseLlama):
         tokenizing: who is in one of them. Set before the base class opens anything.
     """
 
-    tokenizing: Readers
+    tokenizing: _core.Block
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """See ``llama_cpp.Llama``. Any thread may call it, at any time.

@@ -323,7 +323,7 @@ class Engine:
         with self.own.closing():
             self.texts.require_outside()
             self.model.end_sequence()
-            self.own.is_closing = True
+            self.own.refuse_as_closed()
             self.texts.close()
             if self.own.draft is not None:  # a head's context may have a part of the target's
                 self.own.draft.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
 from collections.abc import Iterator
 from typing import NoReturn, Protocol
@@ -52,9 +51,6 @@ class Slot:
         position: where the text is.
         draft: what drafts.
         sequence: one of several of a context that `scheduler` decodes for. None: that of the model's own context.
-
-    Attributes:
-        is_closing: whether what texts use is being freed.
     """
 
     def __init__(
@@ -70,15 +66,12 @@ class Slot:
         self.account = account
         self.model = model
         self.position = position
-        self.is_closing = False
         self._draft = draft
         self._sequence = sequence
         self._scheduler = scheduler
         self._loop: _core.Speculator | None = None
         self._costs: CostMemory | None = None
-        self._lock = threading.RLock()
-        self._depth = 0  # of blocks in which its thread is
-        self._is_lost = False  # whether that thread stayed behind in the parent of this process
+        self._turn = _core.Block(raise_busy)
         # Not the text itself: one that nobody reads any more ends.
         self._under_way: weakref.ref[UnderWay] | None = None
         self._number = 0  # of the text that has the sequences
@@ -87,9 +80,8 @@ class Slot:
 
     def leave_parent(self) -> None:
         """In a forked child: what another thread was decoding stays as it is, in the middle."""
-        self._is_lost = not self._lock.acquire(blocking=False)
-        if not self._is_lost:
-            self._lock.release()
+        if self._turn.has_others:
+            self._turn.refuse_by(raise_forked)
 
     # What decodes
 
@@ -176,27 +168,15 @@ class Slot:
 
     # Whose turn it is
 
-    @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Refuses a second thread, which would corrupt the memory.
+    def exclusive(self) -> _core.Block:
+        """A block that refuses a second thread, which would corrupt the memory.
 
         Raises:
             BusyError: another thread is generating.
             ClosedError: another thread is closing the model.
             RuntimeError: this is a fork, and a thread of its parent was generating.
         """
-        if not self._lock.acquire(blocking=False):
-            if self._is_lost:
-                raise_forked()
-            if self.is_closing:
-                raise_closed()
-            raise_busy()
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
-            self._lock.release()
+        return self._turn
 
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:
@@ -205,10 +185,14 @@ class Slot:
         Raises:
             BusyError: a thread is generating, perhaps this one.
         """
-        with self.exclusive():
-            if self._depth > 1:
+        with self._turn:
+            if self._turn.depth > 1:
                 raise_busy()
             yield
+
+    def refuse_as_closed(self) -> None:
+        """From here on another thread is told that what texts use is being freed."""
+        self._turn.refuse_by(raise_closed)
 
     def begin(self, generation: UnderWay) -> int:
         """Give the sequences to a text, and end the one that has them. Returns the text's number."""

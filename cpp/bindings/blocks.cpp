@@ -1,0 +1,66 @@
+// Blocks of Python's that must not be entered while another thread is in, or not freed beneath those who are.
+#include <algorithm>
+#include <cstddef>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bindings/bindings.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+namespace {
+
+// Which threads are in a block; one as often as it has entered. The GIL guards it.
+//
+// Entering and leaving are a step each for Python: what a signal raises comes before or behind. In functions of
+// Python's it would come in the middle as well, and a thread that has left would stay in for good.
+class Block {
+public:
+    explicit Block(py::object refuse) : refuse_(std::move(refuse)) {}
+
+    void refuse_by(py::object refuse) { refuse_ = std::move(refuse); }
+
+    void enter() {
+        if (!refuse_.is_none() && has_others()) {
+            refuse_();
+        }
+        threads_.push_back(std::this_thread::get_id());
+    }
+
+    void leave() {
+        const auto own = std::find(threads_.begin(), threads_.end(), std::this_thread::get_id());
+        if (own != threads_.end()) {  // else another thread ends a generator that this one has left
+            threads_.erase(own);
+        }
+    }
+
+    std::size_t depth() const {
+        return static_cast<std::size_t>(std::count(threads_.begin(), threads_.end(), std::this_thread::get_id()));
+    }
+
+    bool has_others() const { return depth() < threads_.size(); }
+
+    void leave_parent() { threads_.assign(depth(), std::this_thread::get_id()); }
+
+private:
+    py::object refuse_;
+    std::vector<std::thread::id> threads_;
+};
+
+}  // namespace
+
+void bind_blocks(py::module_ & module) {
+    py::class_<Block>(module, "Block", "Which threads are in a block of Python's.")
+        .def(py::init<py::object>(), py::arg("refuse") = py::none())
+        .def("refuse_by", &Block::refuse_by, py::arg("refuse"))
+        .def("__enter__", &Block::enter)
+        .def("__exit__", [](Block & self, const py::args &) { self.leave(); })
+        .def_property_readonly("depth", &Block::depth)
+        .def_property_readonly("has_others", &Block::has_others)
+        .def("leave_parent", &Block::leave_parent);
+}
+
+}  // namespace specllama
