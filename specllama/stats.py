@@ -36,6 +36,8 @@ class Stats:
     """Of these, tokens found in the target's KV cache. The last token is always decoded: its logits are needed."""
     num_tokens: int = 0
     """Tokens generated, those consumed by the caller."""
+    num_first_tokens: int = 0
+    """Tokens that came with the last batch of a prompt, as a text's first one does: no round decoded them."""
     num_drafts: int = 0
     """Rounds that drafted."""
     num_draft_tokens: int = 0
@@ -65,7 +67,7 @@ class Stats:
     total_seconds: float = 0.0
     """From the start of the generation to its last token, whoever used the time."""
     tokens_per_second: float = 0.0
-    """``num_tokens / (total_seconds - prompt_seconds)``."""
+    """``num_round_tokens / (total_seconds - prompt_seconds)``."""
     verify: str = ""
     """The acceptance rule: rejection, block or coupled."""
     rollback: str = "none"
@@ -110,6 +112,16 @@ class Stats:
     ``coupled`` decoding is the same, bit for bit, with any draft or none."""
     backend_notes: tuple[str, ...] = ()
     """What was changed about llama.cpp's CPU backend for this process, such as AMX being turned off."""
+
+    @property
+    def num_round_tokens(self) -> int:
+        """``num_tokens`` without ``num_first_tokens``."""
+        return max(0, self.num_tokens - self.num_first_tokens)
+
+    def with_speed(self) -> Stats:
+        """The same, with ``tokens_per_second`` of the other fields."""
+        speed = _ratio(self.num_round_tokens, self.total_seconds - self.prompt_seconds)
+        return dataclasses.replace(self, tokens_per_second=speed)
 
     @property
     def acceptance_rate_per_pos(self) -> tuple[float, ...]:
@@ -242,7 +254,7 @@ class Tally:
         """The statistics of these sums."""
         sums = defaultdict(int, self.sums)
         shown = {name: value for name, value in {**self.sums, **self.lists}.items() if name in _SHOWN}
-        return Stats(
+        stats = Stats(
             **shown,  # type: ignore[arg-type]
             num_tokens=self.num_tokens,
             per_drafter=dict(self.per_drafter),
@@ -256,7 +268,6 @@ class Tally:
             argmax_acceptance=_ratio(sums["sum_argmax_match"], sums["num_reached_tokens"]),
             draft_vocabulary=_ratio(sums["sum_draft_vocabulary"], sums["num_drawn_tokens"]),
             total_seconds=self.total_seconds,
-            tokens_per_second=_ratio(self.num_tokens, self.total_seconds - sums["prompt_seconds"]),
             verify=self.verify,
             rollback=self.rollback,
             fallback_reason=self.fallback_reason,
@@ -264,6 +275,7 @@ class Tally:
             batch_invariant=self.batch_invariant,
             backend_notes=self.backend_notes,
         )
+        return stats.with_speed()
 
 
 _SHOWN = {field.name for field in dataclasses.fields(Stats)}

@@ -99,7 +99,8 @@ def test_statistics_add_up(make_llama: MakeLlama, tiny_files: TinyFiles, draft: 
         rounds = sum(stats.num_rounds_per_gamma)
         assert stats.num_tokens == text["usage"]["completion_tokens"]
         if text["choices"][0]["finish_reason"] == "length":
-            assert stats.num_accepted_tokens + rounds == stats.num_tokens == LENGTH
+            assert stats.num_accepted_tokens + rounds == stats.num_round_tokens
+            assert stats.num_tokens == LENGTH
         assert stats.num_rounds_per_gamma[0] == rounds - stats.num_drafts
         assert sum(gamma * count for gamma, count in enumerate(stats.num_rounds_per_gamma)) == stats.num_draft_tokens
         assert stats.num_draft_tokens_per_pos == tuple(
@@ -163,14 +164,28 @@ def test_a_prompt_that_would_cost_the_draft_too_much(make_llama: MakeLlama, tiny
     for target_costs, skipped in ((CHEAP, True), (DEAR, False)):
         llm = auto(make_llama, tiny_files, "good")
         llm.engine.own.loop.restore_costs([target_costs, {1: 0.001, 2: 0.001, 600: 0.002}])
-        assert tokens_of(llm, temp=0.0, length=1) == expected[:1]
-        assert llm.stats.num_draft_tokens_decoded == (2 if skipped else llm.stats.num_prompt_tokens - 1)
+        assert tokens_of(llm, temp=0.0, length=2) == expected[:2]
+        decoded = llm.stats.num_draft_tokens_decoded
+        assert decoded == 2 if skipped else decoded >= llm.stats.num_prompt_tokens - 1
         assert llm.stats.num_draft_prompts_skipped == int(skipped)
         assert ("the draft's prompt was skipped" in str(llm.stats)) == skipped
         assert tokens_of(llm, temp=0.0) == expected
         tokens_of(llm, num_draft_tokens=4, temp=0.0)
         assert llm.stats.num_draft_tokens_decoded > 2, "a fixed number of tokens is what it says"
     assert llm.total_stats.num_draft_prompts_skipped == 0
+
+
+def test_the_first_token_waits_for_no_draft(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    expected = tokens_of(make_llama(num_draft_tokens=0), temp=0.0)
+    for num_draft_tokens in (1, 4, "auto"):
+        llm = make_llama(draft=tiny_files.good, num_draft_tokens=num_draft_tokens)
+        assert tokens_of(llm, temp=0.0, length=1) == expected[:1]
+        first = llm.stats
+        assert (first.num_draft_tokens_decoded, first.num_drafts, first.num_first_tokens) == (0, 0, 1)
+        assert first.num_target_tokens_decoded == first.num_prompt_tokens
+        assert first.verify_seconds == 0 < first.prompt_seconds
+        assert tokens_of(llm, temp=0.0) == expected
+        assert llm.stats.num_first_tokens == 0, "of the prompt only the last token was left"
 
 
 def test_a_draft_that_was_measured_in_a_busy_hour(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:

@@ -80,7 +80,7 @@ def test_both_ways_write_one_text(tiny_files: TinyFiles, make_llama: MakeLlama, 
     ]
     for each in (comparison.plain, comparison.speculative):
         assert each.stats.num_prompt_tokens_reused == 0
-        assert each.tokens_per_second == pytest.approx(40 / each.seconds)
+        assert each.tokens_per_second == pytest.approx(39 / each.seconds)
     assert comparison.speedup == pytest.approx(comparison.plain.seconds / comparison.speculative.seconds)
 
 

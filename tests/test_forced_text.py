@@ -18,7 +18,7 @@ from test_engine_statistics import LENGTH, LEVEL, OFF, VOCAB, Scorer, chi_square
 from specllama import _core
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama
+    from conftest import MakeLlama, TinyFiles
 
 # --- A vocabulary in which two tokens spell what is forced -----------------------------------------------------------
 
@@ -128,14 +128,15 @@ REPEATED = b"the cat sat on the dog and the cat sat on the"
     ],
 )
 def test_a_lookup_drafts_what_the_grammar_allows_and_forces(
-    make_llama: MakeLlama, gbnf: str, expected: dict[str, int]
+    tiny_files: TinyFiles, gbnf: str, expected: dict[str, int]
 ) -> None:
-    llm = make_llama(draft="lookup", num_draft_tokens=4)
-    guide = llama_cpp.LlamaGrammar.from_string(gbnf, verbose=False)
-    tokens = llm.generate(llm.tokenize(REPEATED), temp=0.0, grammar=guide)
-    next(tokens)
-    tokens.close()
-    assert {name: drafter.num_draft_tokens for name, drafter in llm.stats.per_drafter.items()} == expected
+    engine = open_engine((tiny_files.target, tiny_files.target), "lookup")
+    tokens = engine.target_llama.tokenize(REPEATED)
+    engine.begin(tokens, gamma=4, temperature=0.0, constraint=engine.grammar(gbnf))
+    engine.step()
+    counts = {name: found.num_draft_tokens for name, found in engine.speculator.counters.per_source.items()}
+    assert {name: count for name, count in counts.items() if count} == expected
+    engine.close()
 
 
 @pytest.mark.parametrize("verify", ["rejection", "block", "coupled"])

@@ -63,7 +63,9 @@ def test_nothing_is_looked_up_behind_an_end(make_llama: MakeLlama, gamma: int | 
     for _ in range(8):
         llm.engine.own.loop.restore_costs([{1: 1.0, 17: 1.1}, {}])  # a lookup pays
         llm.create_completion("a dog", max_tokens=3, num_draft_tokens=0)  # auto measures plain decoding first
-        next(llm.generate([1, *turn, *turn, 270, 280], temp=0.0))
+        tokens = llm.generate([1, *turn, *turn], temp=0.0)
+        next(tokens)
+        tokens.send([270, 280])
     drafted = llm.total_stats.num_draft_tokens_per_pos
     assert len(drafted) == 3
     assert drafted[0] > 0

@@ -71,8 +71,8 @@ def test_rounds_of_a_real_generation(make_llama: MakeLlama, tiny_files: TinyFile
         llm.reset()
         llm.create_completion("the cat sat on", max_tokens=max_tokens, temperature=0.8, seed=5)
         found = llm.stats
-        # Every round decodes its drafts and one token more; the prompt's last token is in the first one.
-        decoded = found.num_target_tokens_decoded - (found.num_prompt_tokens - 1)
+        # Every round decodes its drafts and one token more; the prompt's last token is with the prompt.
+        decoded = found.num_target_tokens_decoded - found.num_prompt_tokens
         assert num_rounds(found) + found.num_draft_tokens == decoded
 
 

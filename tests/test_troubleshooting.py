@@ -32,6 +32,7 @@ NOT_FOR_USERS = {
     "_notes: the costs of batches": "part of 'interrupted: … are missing'",
     "cpp/bindings/test/": "the tests' way into the mathematics, of no use to anybody else",
     "C++: Drafter": "documentation",
+    "C++: Block": "documentation",
     "C++: the drafter '": "Python gives each drafter what it is made of",
     "C++: two drafters of one kind": "Python takes one of a kind",
     "cpp/kernels/": "a name in the statistics",

@@ -77,11 +77,17 @@ std::size_t ModelDrafter::room() const {
     return own_->decoder().n_ctx() + 1 - std::min(own_->decoder().n_ctx() + 1, text_.size());
 }
 
+// But for its last token, even where others came behind it: a recurrent memory is copied there, so that the same prompt
+// can follow.
 std::size_t ModelDrafter::catch_up() {
-    const PromptPart part = next_prompt_part(*decoding_, *own_, text_);
+    const std::size_t prompt_end = prompt_size_ - std::min(prompt_size_, begin_);
+    const bool has_prompt = prompt_end > 0 && prompt_end <= text_.size();
+    const std::size_t end = has_prompt ? prompt_end : text_.size();
+    const PromptPart part =
+        next_prompt_part(*decoding_, *own_, {text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(end)});
     if (part.count > 0) {
         decode(text_, part.count, part.count);
-        if (part.count == part.left && begin_ + text_.size() == prompt_size_) {
+        if (part.count == part.left && has_prompt) {
             own_->save_prompt();
         }
     }

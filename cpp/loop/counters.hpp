@@ -19,6 +19,7 @@
     X(std::size_t, num_draft_tokens, "Tokens drafted.")                                               \
     X(std::size_t, num_accepted_tokens, "Drafted tokens that the target accepted.")                   \
     X(std::size_t, num_emitted_tokens, "Tokens of all rounds.")                                       \
+    X(std::size_t, num_first_tokens, "Tokens that came with the prompt's last batch, before them.")   \
     X(std::size_t, num_reached_tokens,                                                                \
       "Drafted positions that were reached: every draft before them in the round had been accepted.") \
     X(std::size_t, num_drawn_tokens, "Tokens drafted by a draft model.")                              \

@@ -103,12 +103,8 @@ bool Speculator::prefill() {
         return false;
     }
     const Stopwatch stopwatch(counters_.prompt_seconds);
-    bool more = false;
-    if (const std::optional<std::size_t> count = target_.prefill(history_)) {
-        show(own().tokens().size() - *count, *count, target_.states());
-        read_along();
-        more = true;
-    } else if (round_number_ == 0 && choose_gamma(2) > 0) {
+    bool more = prefill_target(true);
+    if (!more && round_number_ == 1 && choose_gamma(2) > 0) {
         // Later the draft catches up where it drafts, with what it then needs in one batch.
         try {
             share_costs();
@@ -120,6 +116,15 @@ bool Speculator::prefill() {
     }
     count_decoded();
     return more;
+}
+
+bool Speculator::prefill_target(bool leaves_end) {
+    const std::optional<std::size_t> count = target_.prefill(history_, leaves_end);
+    if (count) {
+        show(own().tokens().size() - *count, *count, target_.states());
+        read_along();
+    }
+    return count.has_value();
 }
 
 void Speculator::read_along() {
@@ -142,7 +147,7 @@ const Round & Speculator::step(std::size_t max_tokens) {
     try {
         if (!round_.is_open) {
             draft(max_tokens);
-            counters_.verify_seconds += target_.decode(history_, proposal_.tokens, copies_rows());
+            decode();
         }
         verify();
     } catch (...) {
@@ -183,13 +188,26 @@ void Speculator::draft(std::size_t max_tokens) {
     ++round_number_;
     draft_before_ = counters_.draft_seconds;
     verify_before_ = verify_seconds();
+    if (target_.num_left_of_prompt() > 0 && drafts() && max_tokens > 1) {
+        const Stopwatch stopwatch(counters_.prompt_seconds);
+        while (prefill_target(false)) {
+        }
+    }
     carries_ = target_.carries();
+    num_of_prompt_ = target_.num_left_of_prompt();
     propose(choose_gamma(max_tokens));
     const auto & drafted = proposal_.tokens;
     sequence_ = history_;
     sequence_.insert(sequence_.end(), drafted.begin(), drafted.end());
     round_.num_drafted = drafted.size();
     round_.is_open = true;
+}
+
+void Speculator::decode() {
+    const bool is_prompt = target_.num_left_of_prompt() > 0;
+    const double seconds = target_.decode(history_, proposal_.tokens, copies_rows());
+    (is_prompt ? counters_.prompt_seconds : counters_.verify_seconds) += seconds;
+    counters_.num_first_tokens += is_prompt ? 1 : 0;
 }
 
 void Speculator::forget_round() {
@@ -216,7 +234,7 @@ void Speculator::decode_pending() {
     const auto visiting = visit();
     settle();
     forget_round();
-    counters_.verify_seconds += target_.decode(history_, proposal_.tokens, copies_rows());
+    decode();
     count_decoded();
 }
 
@@ -334,16 +352,19 @@ void Speculator::verify() {
 
 // The round's text is safe by now: a draft that cannot follow is left behind.
 void Speculator::commit() {
-    counters_.add(proposal_, target_.p(), round_.tokens.size(), round_.num_accepted);
+    if (num_of_prompt_ == 0) {
+        counters_.add(proposal_, target_.p(), round_.tokens.size(), round_.num_accepted);
+    }
     {
         const Stopwatch stopwatch(counters_.rollback_seconds);
         const bool rolled_back = target_.roll_back(history_);
         if (!proposal_.tokens.empty() && !rolled_back) {
             stop_drafting("the target's memory could not be rolled back");
         }
-        show(history_.size() - 1 - round_.tokens.size(), round_.num_accepted + 1, target_.states());
+        show(history_.size() - 1 - round_.tokens.size() - num_of_prompt_, num_of_prompt_ + round_.num_accepted + 1,
+             target_.states());
     }
-    // A plain round that pays for the last rejection says nothing of what plain decoding costs.
+    // A plain round that pays for something else says nothing of what plain decoding costs.
     const bool is_typical = !carries_ || !proposal_.tokens.empty();
     if (drafting_ && drafting_stopped_.empty() && is_typical) {
         drafting_->learn({round_.tokens, proposed_, round_.num_drafted, round_.num_accepted,

@@ -54,8 +54,9 @@ public:
     // empty or over-long prompt, a token out of range, or bad settings.
     void begin(std::vector<int32_t> prompt, Settings settings);
 
-    // Decodes one chunk of the prompt, but for its last token, with the target or then the draft. Returns whether to
-    // call it again.
+    // Decodes one chunk of the prompt with the target, or after the first round with the draft, but for its last token.
+    // Returns whether to call it again. What of the target's fits into one batch is left to the first round: a step()
+    // of one token decodes it together with the last one.
     bool prefill();
 
     // One round, of at most max_tokens >= 1 tokens. With a logits processor, which is asked only for tokens that are
@@ -93,6 +94,7 @@ public:
 private:
     // A round.
     void draft(std::size_t max_tokens);
+    void decode();
     void verify();
     void commit();
 
@@ -105,6 +107,7 @@ private:
     const std::vector<int32_t> & text();
     std::size_t num_tokens(std::size_t count) const;
     void show(std::size_t first, std::size_t count, const float * states = nullptr);
+    bool prefill_target(bool leaves_end);
     void read_along();
     void share_costs();
     void copy_pace();
@@ -139,7 +142,8 @@ private:
     Proposal proposal_;
     std::vector<int32_t> sequence_;    // history, d_1..d_gamma
     bool proposed_ = false;            // in this round the drafter was asked
-    bool carries_ = false;             // it pays for the last rejection
+    bool carries_ = false;             // it pays for the last rejection, or for a part of the prompt
+    std::size_t num_of_prompt_ = 0;    // tokens of that part
     double constraint_seconds_ = 0.0;  // that it has taken while the round was drafted, as far as that is long
     double draft_before_ = 0.0;
     double verify_before_ = 0.0;

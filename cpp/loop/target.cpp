@@ -11,19 +11,35 @@ namespace specllama {
 // costs less than a decode of its own, unless it is more than this.
 std::size_t Target::most_carried() const { return std::min<std::size_t>(8, decoder().n_batch() / 2); }
 
+void Target::carry(std::size_t count, bool of_prompt) {
+    num_carried_ = count;
+    leaves_prompt_ = of_prompt;
+}
+
 std::size_t Target::room() const { return decoder().n_batch() - 1 - std::min(num_carried_, most_carried()); }
 
 std::size_t Target::begin(const std::vector<int32_t> & history, SamplerChain chain, bool keeps_states) {
     chain_.emplace(std::move(chain));
     keeps_states_ = keeps_states;
     num_rows_ = 0;
-    num_carried_ = 0;
+    carry(0);
     return sequence_->keep_common(history);
 }
 
-std::optional<std::size_t> Target::prefill(const std::vector<int32_t> & history) {
+std::optional<std::size_t> Target::prefill(const std::vector<int32_t> & history, bool leaves_end) {
+    if (leaves_prompt_ && !leaves_end) {
+        carry(0);
+    }
     sequence_->keep_common(history);  // a rewind, or snapshots, may have left more in it
-    if (tokens_to_prefill(*sequence_, history) <= num_carried_) {
+    const std::size_t left = tokens_to_prefill(*sequence_, history);
+    if (left <= num_carried_) {
+        return std::nullopt;
+    }
+    // A recurrent memory is copied without pending, so that the same prompt can follow. Where others decode, too, a
+    // part of a prompt waits for them otherwise than a round.
+    const bool can_wait = !decoder().is_recurrent() && !decoding_.is_shared();
+    if (leaves_end && can_wait && left < decoding_.chunk(decoder())) {
+        carry(left, true);
         return std::nullopt;
     }
     const PromptPart done = prefill_chunk(decoding_, *sequence_, history, keeps_states_);
@@ -46,7 +62,7 @@ double Target::decode(const std::vector<int32_t> & history, const std::vector<in
     if (tokens_to_prefill(*sequence_, history) > num_carried_) {  // it could not be decoded anew
         settle(history);
     }
-    if (num_carried_ > most_carried()) {
+    if (num_carried_ > (draft.empty() ? decoder().n_batch() - 1 : most_carried())) {
         while (prefill_chunk(decoding_, *sequence_, history).left > 0) {
         }
     }
@@ -60,7 +76,8 @@ double Target::decode(const std::vector<int32_t> & history, const std::vector<in
     Sequence::Addition batch{sequence_.get(), tokens_.data(), tokens_.size(), first_row_};
     batch.keeps_states = keeps_states_;
     decoding_.decode(batch);
-    copy_states(first_row_, draft.size() + 1);
+    const std::size_t first_new = leaves_prompt_ ? 0 : first_row_;
+    copy_states(first_new, tokens_.size() - first_new);
     num_rows_ = draft.size() + 1;
     num_known_ = 0;
     p_.resize(std::max(p_.size(), num_rows_));
@@ -107,7 +124,7 @@ bool Target::roll_back(const std::vector<int32_t> & history) {
         sequence_->keep_common(history);
     }
     const bool rolled_back = sequence_->tokens().size() >= num_held_;
-    num_carried_ = rolled_back ? tokens_to_prefill(*sequence_, history) : 0;
+    carry(rolled_back ? tokens_to_prefill(*sequence_, history) : 0);
     assert(sequence_->tokens().size() < history.size() + sequence_->num_forgettable());
     return rolled_back;
 }

@@ -14,7 +14,8 @@
 namespace specllama {
 
 // Between rounds the memory holds the history without its last token (`pending`). After a rejection a recurrent memory
-// lacks the tokens of the last rounds, too: they are carried into the next batch.
+// lacks the tokens of the last rounds, too: they are carried into the next batch. So is the end of a prompt, whose
+// logits are those of the first token then.
 class Target {
 public:
     Target(std::shared_ptr<Sequence> sequence, Decoding & decoding)
@@ -28,8 +29,9 @@ public:
     // memory has of `history`, and returns how many tokens that is.
     std::size_t begin(const std::vector<int32_t> & history, SamplerChain chain, bool keeps_states);
     // Decodes one chunk of the history, but for its last token. Returns how many tokens that was, none if another text
-    // is about to decode them; nothing if none is left to decode.
-    std::optional<std::size_t> prefill(const std::vector<int32_t> & history);
+    // is about to decode them; nothing if none is left to decode, or `leaves_end` and what is left goes with a first
+    // round that drafts nothing.
+    std::optional<std::size_t> prefill(const std::vector<int32_t> & history, bool leaves_end);
     // Brings the memory in step with the history: after a rewind, an extension, or a failure.
     void settle(const std::vector<int32_t> & history);
 
@@ -37,8 +39,8 @@ public:
     // another text may have decoded. Returns the seconds of it.
     double decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft, bool copies);
 
-    // The hidden states [count][state_size] of the tokens that prefill() or decode() has decoded last, from pending on;
-    // null if they are not kept.
+    // The hidden states [count][state_size] of the tokens that prefill() or decode() has decoded last, without those
+    // that were carried after a rejection; null if they are not kept.
     const float * states() const { return states_.empty() ? nullptr : states_.data(); }
 
     // The logits [n_vocab] from which token i behind the history is sampled.
@@ -57,8 +59,10 @@ public:
     // be forgotten.
     bool roll_back(const std::vector<int32_t> & history);
     // Nothing is known of what the next batch must bring back: settle() looks at what the memory holds.
-    void forget_carried() { num_carried_ = 0; }
+    void forget_carried() { carry(0); }
     bool carries() const { return num_carried_ > 0; }
+    // How many tokens prefill() has left to the next batch.
+    std::size_t num_left_of_prompt() const { return leaves_prompt_ ? num_carried_ : 0; }
 
     // Leaves nothing in the memory that is not of this history.
     void finish(const std::vector<int32_t> & history);
@@ -68,12 +72,14 @@ public:
 
 private:
     std::size_t most_carried() const;
+    void carry(std::size_t count, bool of_prompt = false);
     void copy_rows();
     void copy_states(std::size_t first, std::size_t count);
 
     std::shared_ptr<Sequence> sequence_;
     Decoding & decoding_;
-    std::size_t num_carried_ = 0;  // tokens of history before pending that the next batch brings back
+    std::size_t num_carried_ = 0;  // tokens of history before pending that the next batch has, too
+    bool leaves_prompt_ = false;   // they have not been decoded before
     std::size_t num_held_ = 0;     // tokens that the memory held before the last batch
     std::vector<int32_t> tokens_;  // of the last batch
     std::size_t num_rows_ = 0;     // of logits that it left

@@ -8,6 +8,9 @@ namespace specllama {
 
 namespace {
 
+// Tokens that are decoded where a draft begins: the last one of a prompt, and the first of the answer.
+constexpr std::size_t most_pending = 2;
+
 std::size_t whole(double value) { return static_cast<std::size_t>(value); }
 
 // What is kept each time of what is to be remembered for so many times.
@@ -41,7 +44,7 @@ void Pace::weigh_prompts(const std::vector<std::size_t> & missing, std::size_t m
     for (const std::size_t number : order) {
         drawer_ = number;
         const bool pays =
-            target_.empty() || own().costs.empty() || missing[number] <= 1 ||
+            target_.empty() || own().costs.empty() || missing[number] <= most_pending ||
             std::min(static_cast<double>(max_tokens), constants_.usual_answer) *
                     (without - 1.0 / drawn_yield(drawn().any().optimistic(constants_.hope), 1, most).rate()) >
                 catching_up_seconds(missing[number]) - one_draft_seconds();

@@ -42,8 +42,8 @@ class Side(Data):
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens by these seconds."""
-        return self.stats.num_tokens / self.seconds if self.seconds > 0 else 0.0
+        """Tokens of the rounds by these seconds."""
+        return self.stats.num_round_tokens / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclasses.dataclass(frozen=True)

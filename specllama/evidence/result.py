@@ -62,9 +62,8 @@ def total(generations: Iterable[Stats]) -> Stats:
         **sums,
         acceptance_rate=ratio(sums["num_accepted_tokens"], sums["num_draft_tokens"]),
         mean_acceptance_length=1.0 + ratio(sums["num_accepted_tokens"], sums["num_drafts"]),
-        tokens_per_second=ratio(sums["num_tokens"], sums["total_seconds"] - sums["prompt_seconds"]),
         fallback_reason=next((run.fallback_reason for run in runs if run.fallback_reason), None),
-    )
+    ).with_speed()
 
 
 _NO_SUMS = ("plain_seconds", "num_idle_rounds")

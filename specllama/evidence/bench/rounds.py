@@ -22,7 +22,7 @@ def num_rounds(stats: Stats) -> int:
 
 def tokens_per_round(stats: Stats) -> float:
     """E: tokens per decode by the target. 0.0 without rounds."""
-    return stats.num_tokens / num_rounds(stats) if num_rounds(stats) else 0.0
+    return stats.num_round_tokens / num_rounds(stats) if num_rounds(stats) else 0.0
 
 
 def seconds_by_part(stats: Stats) -> dict[str, float]:
@@ -56,7 +56,7 @@ def predicted_speedup(stats: Stats, target: CostCurve, draft: CostCurve) -> floa
         raise ValueError("nothing was generated: there is no speedup to predict")
     counts = enumerate(stats.num_rounds_per_gamma)
     cost = sum(count * round_cost(gamma, target, draft) for gamma, count in counts if count)
-    return stats.num_tokens / cost
+    return stats.num_round_tokens / cost
 
 
 def round_cost(gamma: int, target: CostCurve, draft: CostCurve | None) -> float:
