@@ -230,8 +230,8 @@ def test_a_bias_that_leaves_nothing_listed(files: Files) -> None:
 def test_several_texts_at_once(files: Files) -> None:
     """Each draws from a list of its own, among the others in one batch.
 
-    Which cells a text gets depends on when the others come, and with them the last bits of its sums. A text that follows
-    its draft's draws goes another way where these decide: of fifteen texts one or two did.
+    Which cells a text gets depends on when the others come, and with them the last bits of its sums. A text that
+    follows its draft's draws goes another way where these decide: of fifteen texts one or two did.
     """
     llm = opened(files.target, files.draft, 16, max_parallel=3, num_draft_tokens=3, flash_attn=True, **EXACT_CACHE)
     prompts = ["the cat sat", "a dog", "no fox is on the", "in the end", "he"]

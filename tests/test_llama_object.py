@@ -43,9 +43,9 @@ def test_stats(pair: Pair) -> None:
     first = llm.stats
     fields = (
         "num_prompt_tokens num_prompt_tokens_reused num_tokens num_first_tokens num_drafts num_draft_tokens "
-        "num_accepted_tokens num_accepted_tokens_per_pos acceptance_rate mean_acceptance_length expected_acceptance argmax_acceptance "
-        "prompt_seconds draft_seconds verify_seconds sample_seconds rollback_seconds total_seconds tokens_per_second "
-        "verify rollback fallback_reason"
+        "num_accepted_tokens num_accepted_tokens_per_pos acceptance_rate mean_acceptance_length expected_acceptance "
+        "argmax_acceptance prompt_seconds draft_seconds verify_seconds sample_seconds rollback_seconds total_seconds "
+        "tokens_per_second verify rollback fallback_reason"
     ).split()
     as_dict = first.to_dict()
     assert list(as_dict)[: len(fields)] == fields

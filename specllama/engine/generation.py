@@ -253,7 +253,7 @@ class Generation(Iterator[int]):
             self._row = -1
         if request.chooser is not None:
             return self._plain_round(request.chooser)
-        # The first token does not wait for a draft. Not where its prompt was in the memory, either: a seed repeats rounds.
+        # The first token does not wait for a draft. Nor where its prompt was in the memory: a seed repeats the rounds.
         left = request.max_tokens - (self._end - self._prompt_size)
         done = loop.step(max(1, left) if self._end > self._prompt_size else 1)
         self._look_at_loop()
