@@ -63,6 +63,7 @@ class Request:
         max_tokens: the most that are generated.
         reset: whether the tokens are the whole text. Else they go on behind what is evaluated.
         listener: who hears of it.
+        drafts_first: whether the first token may be a drafted one, which takes longer.
     """
 
     tokens: Sequence[int]
@@ -79,6 +80,7 @@ class Request:
     max_tokens: int = LARGEST_INT
     reset: bool = True
     listener: Listener = SILENT
+    drafts_first: bool = False
 
     @property
     def keeps_logits(self) -> bool:

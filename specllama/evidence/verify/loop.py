@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -62,9 +63,10 @@ class Loop:
     def take(self, tokens: Sequence[int], rule: str, seed: int, count: int) -> tuple[list[int], Stats]:
         """The first `count` tokens behind others, and their statistics.
 
-        Rounds draft as many tokens as if the text went on.
+        Rounds draft as many tokens as if the text went on, the first one, too.
         """
-        generation = Generation(self.llm.engine.own, self.request(tokens, rule, seed), keeper=self.llm)
+        request = dataclasses.replace(self.request(tokens, rule, seed), drafts_first=True)
+        generation = Generation(self.llm.engine.own, request, keeper=self.llm)
         try:
             found = list(itertools.islice(generation, count))
         finally:
