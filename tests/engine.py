@@ -136,12 +136,19 @@ class Engine:
         """All committed tokens."""
         return np.asarray(self.speculator.history()).tolist()
 
-    def greedy_rounds(self, n_vocab: int, gamma: int, count: int) -> list[tuple[int, list[int]]]:
-        """What is accepted, and emitted, in `count` rounds behind each of forty prompts, of which many begin alike."""
+    def greedy_rounds(
+        self, n_vocab: int, gamma: int, count: int, *, first_alone: bool = False
+    ) -> list[tuple[int, list[int]]]:
+        """What is accepted, and emitted, in `count` rounds behind each of forty prompts, of which many begin alike.
+
+        `first_alone`: a token comes with the last batch of each prompt before.
+        """
         chance = np.random.default_rng(3)
         found = []
         for _ in range(40):
             self.begin([1, *chance.integers(3, n_vocab, chance.integers(1, 12)).tolist()], gamma=gamma, temperature=0.0)
+            if first_alone:
+                self.step(1)
             for _ in range(count):
                 self.step()
                 found.append((self.rounds[-1].num_accepted, self.rounds[-1].tokens))

@@ -59,8 +59,11 @@ class Headed(Engine):
         self.llm.close()
 
 
+@pytest.mark.parametrize("first_alone", [False, True])
 @pytest.mark.parametrize("said", [None, [*range(1, VOCAB, 2)]])
-def test_it_is_fed_as_published(tiny_files: TinyFiles, tmp_path: Path, said: list[int] | None) -> None:
+def test_it_is_fed_as_published(
+    tiny_files: TinyFiles, tmp_path: Path, said: list[int] | None, first_alone: bool
+) -> None:
     """Tokens, states and positions, also behind rejections: the same tokens are accepted as of the transcription's."""
     letters = tiny.letter_vocabulary(VOCAB)
     target = tiny.llama_weights(letters, 1, **LETTERS)
@@ -72,26 +75,27 @@ def test_it_is_fed_as_published(tiny_files: TinyFiles, tmp_path: Path, said: lis
     def transcribed(layers: tuple[int, ...]) -> list[tuple[int, list[int]]]:
         oracle, eagle = Engine(tiny_files.letters_deep), Eagle(head, layers, said)
         oracle.draft_by(lambda history, count: drafted_by_head(eagle, target, history, count))
-        found = oracle.greedy_rounds(VOCAB, GAMMA, 4)
+        found = oracle.greedy_rounds(VOCAB, GAMMA, 4, first_alone=first_alone)
         oracle.close()
         return found
 
     engine = Headed(tiny_files.letters_deep, path)
-    found = engine.greedy_rounds(VOCAB, GAMMA, 4)
+    found = engine.greedy_rounds(VOCAB, GAMMA, 4, first_alone=first_alone)
     engine.close()
     assert found == transcribed(tiny.HEAD_LAYERS)
     assert found != transcribed((1, 3, 2))
     assert {accepted for accepted, _ in found} >= {0, 1, 2}
 
 
-def test_mtp_is_fed_as_published(tiny_files: TinyFiles, tmp_path: Path) -> None:
+@pytest.mark.parametrize("first_alone", [False, True])
+def test_mtp_is_fed_as_published(tiny_files: TinyFiles, tmp_path: Path, first_alone: bool) -> None:
     """The same of a layer in the target's own file."""
     letters = tiny.letter_vocabulary(VOCAB)
     weights = fitted_mtp(letters, 2, first=3)
     path = tiny.write_mtp(tmp_path / "mtp.gguf", letters, weights)
     engine, oracle = Headed(path, "mtp"), Engine(path)
     oracle.draft_by(lambda history, count: drafted_by_head(Mtp(weights), weights, history, count))
-    found, expected = (loop.greedy_rounds(VOCAB, GAMMA, 4) for loop in (engine, oracle))
+    found, expected = (loop.greedy_rounds(VOCAB, GAMMA, 4, first_alone=first_alone) for loop in (engine, oracle))
     engine.close()
     oracle.close()
     assert found == expected
