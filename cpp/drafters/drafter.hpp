@@ -114,7 +114,7 @@ public:
     virtual std::size_t n_batch() const = 0;
     // So many tokens are drawn of one decode, where a pace decides.
     virtual std::size_t block() const { return 1; }
-    // Decodes a part of the text that has not been seen. Returns how many tokens are left before the first round.
+    // Decodes a part of the text that has not been seen. Returns how many tokens are left.
     virtual std::size_t catch_up() = 0;
     // Decodes a little of the text as drafted tokens are decoded, to see what that costs.
     virtual void probe() = 0;

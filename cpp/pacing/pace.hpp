@@ -102,7 +102,7 @@ public:
         }
     }
 
-    // Says of each drawer whether it should decode its `missing` tokens before the first round of a text of at most
+    // Says of each drawer whether it should decode its `missing` tokens before it first draws in a text of at most
     // max_tokens, with drafts of at most `most` tokens: whether it is likely to save that time, beside a better one
     // that does so. What is false in `pay` stays so.
     void weigh_prompts(const std::vector<std::size_t> & missing, std::size_t most, std::size_t max_tokens,

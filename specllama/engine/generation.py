@@ -255,8 +255,8 @@ class Generation(Iterator[int]):
             return self._plain_round(request.chooser)
         # The first token does not wait for a draft. Nor where its prompt was in the memory: a seed repeats the rounds.
         left = request.max_tokens - (self._end - self._prompt_size)
-        waits = request.drafts_first or self._end > self._prompt_size
-        done = loop.step(max(1, left) if waits else 1)
+        may_draft = request.drafts_first or self._end > self._prompt_size
+        done = loop.step(max(1, left) if may_draft else 1)
         self._look_at_loop()
         if self._drafting_stopped:
             self._slot.account.warn_once(f"{self._drafting_stopped}: decoding plainly from here on")
