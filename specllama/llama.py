@@ -26,7 +26,7 @@ from .drop_in.base_class import BaseLlama
 from .drop_in.chat_arguments import check_chat
 from .drop_in.closed import close_for_good
 from .drop_in.completion import Completion
-from .drop_in.context_params import ContextParams
+from .drop_in.context_params import ContextParams, has_half_cache
 from .drop_in.drafts import opened, refuse
 from .drop_in.lending import lent
 from .drop_in.many import ParallelCompletions
@@ -103,6 +103,8 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         kernels: ``"auto"``: our kernels multiply quantized weights on the CPU where they were tried and work;
             ``"off"``: llama.cpp's own do. None: what the environment variable ``SPECLLAMA_KERNELS`` says, else
             ``"auto"``. A draft given by its path is loaded likewise. ``llm.kernels`` says what became of it.
+        flash_attn: whether attention is computed in one step. None: where our kernels do it, which is faster; elsewhere
+            not, as in ``llama_cpp.Llama``. Two Llamas can load each other's saved states if it is the same for both.
         max_parallel: how many texts ``create_completions`` has under way at once; each has room for ``n_ctx`` tokens.
         cache_tokens: how many tokens the cache of these texts holds, at least ``n_ctx``. None: ``n_ctx`` for each.
             Where it is full, the youngest text waits until there is room, and is computed anew.
@@ -129,6 +131,7 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         verify: str = "auto",
         seed: int | None = None,
         kernels: str | None = None,
+        flash_attn: bool | None = None,
         max_parallel: int = 8,
         cache_tokens: int | None = None,
         **kwargs: Any,
@@ -152,6 +155,8 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         if draft_model is None:
             refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
             refuse(lookup_corpus, "lookup_corpus", "a draft model or draft_model='lookup'")
+        if flash_attn is not None:
+            kwargs["flash_attn"] = flash_attn
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
@@ -159,6 +164,8 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         self._hidden = shown_for(draft_model, model_path)
         check_opening(model_path, kwargs)
         with explained(model_path), loading(self._kernels) as use:
+            if flash_attn is None and has_half_cache(kwargs):
+                self._attends_by = use
             super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
         if self._hidden is not None:
             self._hidden.begin(self._ctx.ctx)
@@ -500,6 +507,7 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
             "max_draft_tokens": self.max_draft_tokens,
             "verify": self.verify,
             "kernels": self._kernels,
+            "flash_attn": self._kwargs.get("flash_attn"),
             "max_parallel": self.max_parallel,
             "cache_tokens": self.cache_tokens,
         }

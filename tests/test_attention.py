@@ -34,8 +34,10 @@ def made(
     return asked, keys, values, masks
 
 
-def attended(name: str, asked: Floats, keys: Cache, values: Cache, masks: npt.NDArray[np.float16]) -> Floats:
-    return _test.attend(asked, raw(keys), raw(values), masks.view(np.uint16), 0.3, name)
+def attended(
+    name: str, asked: Floats, keys: Cache, values: Cache, masks: npt.NDArray[np.float16], **special: float
+) -> Floats:
+    return _test.attend(asked, raw(keys), raw(values), masks.view(np.uint16), 0.3, name, **special)
 
 
 @pytest.mark.parametrize("name", _core.instruction_sets())
@@ -46,6 +48,22 @@ def test_it_is_near_what_double_precision_gives(kind: type, name: str) -> None:
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     expected = weights @ values.astype(np.float64) / weights.sum(axis=1, keepdims=True)
     assert np.abs(attended(name, asked, keys, values, masks) - expected).max() < 2e-6
+
+
+@pytest.mark.parametrize("name", _core.instruction_sets())
+@pytest.mark.parametrize("special", [{"cap": 2.5}, {"slope": 0.25}, {"sink": 1.5}, {"sink": 200.0}, {"sink": -200.0}])
+def test_so_it_is_with_a_cap_alibi_and_a_sink(special: dict[str, float], name: str) -> None:
+    asked, keys, values, masks = made(np.float16, 21, 1040, 64, 48)
+    masks += -(np.arange(1040) % 9).astype(np.float16)  # distances
+    scores = 0.3 * asked.astype(np.float64) @ keys.astype(np.float64).T
+    if "cap" in special:
+        scores = special["cap"] * np.tanh(scores / special["cap"])
+    scores += special.get("slope", 1.0) * masks.astype(np.float64)
+    sinks = np.full((21, 1), special.get("sink", -np.inf))
+    most = np.maximum(scores.max(axis=1, keepdims=True), sinks)
+    weights = np.exp(scores - most)
+    expected = weights @ values.astype(np.float64) / (weights.sum(axis=1, keepdims=True) + np.exp(sinks - most))
+    assert np.abs(attended(name, asked, keys, values, masks, **special) - expected).max() < 2e-6
 
 
 @pytest.mark.parametrize("name", _core.instruction_sets())
@@ -64,13 +82,21 @@ def test_products_are_near_those_in_double_precision(kind: type, name: str) -> N
     cells=st.integers(1, 16),
     key_length=st.integers(1, 9),
     value_length=st.integers(1, 9),
+    special=st.sampled_from([{}, {"cap": 3.0, "slope": 0.3, "sink": 0.7}]),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_an_instruction_set_gives_the_bits_of_plain_code(
-    name: str, half: bool, queries: int, cells: int, key_length: int, value_length: int, seed: int
+    name: str,
+    half: bool,
+    queries: int,
+    cells: int,
+    key_length: int,
+    value_length: int,
+    special: dict[str, float],
+    seed: int,
 ) -> None:
     given = made(TYPES[0 if half else 1], queries, 16 * cells, 16 * key_length, 16 * value_length, seed)
-    assert np.array_equal(attended(name, *given), attended("plain", *given))
+    assert np.array_equal(attended(name, *given, **special), attended("plain", *given, **special))
     rows = raw(given[1][: 16 * cells - seed % 16])
     assert np.array_equal(_test.multiply_rows(rows, given[0], name), _test.multiply_rows(rows, given[0], "plain"))
 

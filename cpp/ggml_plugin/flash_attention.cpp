@@ -1,6 +1,7 @@
 #include "ggml_plugin/flash_attention.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "ggml_plugin/tensors.hpp"
@@ -24,6 +25,21 @@ float parameter(const ggml::Tensor * op, int index) {
     return value;
 }
 
+// What the mask is multiplied with for a head: 1 without ALiBi (Press et al. 2022, section 3; as ggml does it where the
+// number of heads is no power of two).
+float slope_of(float most_bias, int64_t head, int64_t num_heads) {
+    if (most_bias <= 0.0F) {
+        return 1.0F;
+    }
+    int64_t power = 1;
+    while (2 * power <= num_heads) {
+        power *= 2;
+    }
+    const auto step = static_cast<float>(head < power ? head + 1 : 2 * (head - power) + 1);
+    const float base = std::exp2(-(head < power ? most_bias : most_bias / 2) / static_cast<float>(power));
+    return std::pow(base, step);
+}
+
 bool whole_lanes(int64_t length) { return length > 0 && length % kernels::kFloatLanes == 0; }
 
 }  // namespace
@@ -33,8 +49,8 @@ bool FlashAttention::fits(const ggml::Tensor * op) {
     const ggml::Tensor * k = op->src[1];
     const ggml::Tensor * v = op->src[2];
     const ggml::Tensor * mask = op->src[3];
-    const bool plain = parameter(op, 1) == 0.0F && parameter(op, 2) == 0.0F && op->src[4] == nullptr;
-    return plain && q != nullptr && mask != nullptr && is_rows_of_floats(k) && is_rows_of_floats(v) &&
+    const ggml::Tensor * sinks = op->src[4];  // and nothing behind them, which would mean what nobody knows yet
+    return op->src[5] == nullptr && (sinks == nullptr || (sinks->type == ggml::kFloat && sinks->nb[0] == sizeof(float))) && q != nullptr && mask != nullptr && is_rows_of_floats(k) && is_rows_of_floats(v) &&
            k->type == v->type && is_rows(q, ggml::kFloat) && is_rows(op, ggml::kFloat) && is_rows(mask, ggml::kHalf) &&
            whole_lanes(k->ne[0]) && whole_lanes(v->ne[0]) && whole_lanes(k->ne[1]) && q->ne[0] == k->ne[0] &&
            v->ne[1] == k->ne[1] && v->ne[2] == k->ne[2] && q->ne[2] % k->ne[2] == 0 && mask->ne[0] == k->ne[1] &&
@@ -54,7 +70,9 @@ FlashAttention::FlashAttention(const kernels::FloatKernels & kernels, const ggml
       blocks_((num_queries_ + kernels::kMostQueries - 1) / kernels::kMostQueries),
       num_units_(blocks_ * key_->ne[2] * key_->ne[3]),
       num_chunks_((key_->ne[1] + kernels::kChunkCells - 1) / kernels::kChunkCells),
-      scale_(parameter(op, 0)) {}
+      scale_(parameter(op, 0)),
+      most_bias_(parameter(op, 1)),
+      cap_(parameter(op, 2)) {}
 
 int64_t FlashAttention::unit_bytes() const { return kernels::kMostQueries * kernels::Partial::bytes(value_->ne[0]); }
 
@@ -87,24 +105,32 @@ kernels::Queries FlashAttention::queries_of(const Unit & unit) const {
     queries.key_length = key_->ne[0];
     queries.value_length = value_->ne[0];
     queries.scale = scale_;
+    queries.cap = cap_;
     queries.count = static_cast<int>(unit.count);
     for (int i = 0; i < queries.count; ++i) {
         const int64_t token = (unit.place + i) / heads_;
         const int64_t query_head = unit.head * heads_ + (unit.place + i) % heads_;
         queries.vectors[i] = reinterpret_cast<const float *>(at(query_, token, query_head, unit.stream));
         queries.masks[i] = at(mask_, token, 0, unit.stream);
+        queries.slopes[i] = slope_of(most_bias_, query_head, query_->ne[2]);
     }
     return queries;
+}
+
+float FlashAttention::sink_of(int64_t query_head) const {
+    const ggml::Tensor * sinks = op_->src[4];
+    return sinks == nullptr ? -INFINITY : static_cast<const float *>(sinks->data)[query_head];
 }
 
 void FlashAttention::finish(const Unit & unit, const uint8_t * partials) const {
     for (int64_t i = 0; i < unit.count; ++i) {
         const int64_t token = (unit.place + i) / heads_;
+        const int64_t query_head = unit.head * heads_ + (unit.place + i) % heads_;
         // The result has its heads before its tokens.
-        uint8_t * out = at(op_, unit.head * heads_ + (unit.place + i) % heads_, token, unit.stream);
+        uint8_t * out = at(op_, query_head, token, unit.stream);
         kernels::divide(
             *reinterpret_cast<const kernels::Partial *>(partials + i * kernels::Partial::bytes(value_->ne[0])),
-            value_->ne[0], reinterpret_cast<float *>(out));
+            value_->ne[0], sink_of(query_head), reinterpret_cast<float *>(out));
     }
 }
 
@@ -141,10 +167,14 @@ uint8_t * FlashAttention::part(const ggml::ComputeParams & params, int64_t unit,
 }
 
 void FlashAttention::attend_in_parts(const ggml::ComputeParams & params) const {
-    for (int64_t item = params.ith; item < num_units_ * num_chunks_; item += params.nth) {
-        const int64_t unit = item / num_chunks_;
-        kernels::attend_to_chunk(kernels_, is_half(), queries_of(unit_of(unit)), key_->ne[1], item % num_chunks_,
-                                 part(params, unit, item % num_chunks_));
+    // All queries of a chunk follow each other, so that it is fetched once. A thread has neighbours: as the last chunk
+    // may be hidden, every second one would not be a fair share.
+    const int64_t items = num_units_ * num_chunks_;
+    for (int64_t item = items * params.ith / params.nth; item < items * (params.ith + 1) / params.nth; ++item) {
+        const int64_t chunk = item / blocks_ % num_chunks_;
+        const int64_t unit = item / blocks_ / num_chunks_ * blocks_ + item % blocks_;
+        kernels::attend_to_chunk(kernels_, is_half(), queries_of(unit_of(unit)), key_->ne[1], chunk,
+                                 part(params, unit, chunk));
     }
 }
 

@@ -16,7 +16,7 @@ public:
     // op: one that `fits`.
     FlashAttention(const kernels::FloatKernels & kernels, const ggml::Tensor * op);
 
-    // Whether it is of the usual kind: a mask for all heads, neither a cap nor a slope nor sinks, whole lanes.
+    // Whether it is of the usual kind: a mask for all heads, whole lanes.
     static bool fits(const ggml::Tensor * op);
 
     std::size_t work_bytes(int num_threads) const;
@@ -57,6 +57,7 @@ private:
 
     Unit unit_of(int64_t number) const;
     kernels::Queries queries_of(const Unit & unit) const;
+    float sink_of(int64_t query_head) const;
     void finish(const Unit & unit, const uint8_t * partials) const;
 
     bool is_half() const { return key_->type == ggml::kHalf; }
@@ -77,6 +78,8 @@ private:
     int64_t num_units_;
     int64_t num_chunks_;
     float scale_ = 0.0F;
+    float most_bias_ = 0.0F;  // of ALiBi; 0: there is none
+    float cap_ = 0.0F;        // of scores; 0: there is none
 };
 
 }  // namespace specllama

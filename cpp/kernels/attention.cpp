@@ -1,6 +1,7 @@
 #include "kernels/attention.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace specllama::kernels {
@@ -102,8 +103,8 @@ void merge_all(const FloatKernels & kernels, const Queries & queries, uint8_t * 
     }
 }
 
-void divide(const Partial & partial, int64_t length, float * out) {
-    const float inverse = partial.sum > 0.0F ? 1.0F / partial.sum : 0.0F;
+void divide(const Partial & partial, int64_t length, float sink, float * out) {
+    const float inverse = partial.sum > 0.0F ? 1.0F / (partial.sum + std::exp(sink - partial.largest)) : 0.0F;
     for (int64_t i = 0; i < length; ++i) {
         out[i] = partial.values()[i] * inverse;
     }

@@ -34,6 +34,8 @@ std::size_t packed_bytes(int64_t key_length, int64_t value_length, bool half);
 void merge_all(const FloatKernels & kernels, const Queries & queries, uint8_t * into, const uint8_t * from);
 
 // The result of one query [length]; 0 if it saw no cell.
-void divide(const Partial & partial, int64_t length, float * out);
+//
+// sink: the score of a cell whose value is 0, which each query sees besides; minus infinity: there is none.
+void divide(const Partial & partial, int64_t length, float sink, float * out);
 
 }  // namespace specllama::kernels

@@ -72,6 +72,7 @@ struct Avx2Floats {
     }
     static Floats add(Floats a, Floats b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
     static Floats multiply(Floats a, Floats b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+    static Floats divide(Floats a, Floats b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
     static Floats add_product(Floats a, Floats b, Floats c) {
         return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
     }
@@ -91,6 +92,18 @@ struct Avx2Floats {
     }
     static float first(Floats a) { return _mm256_cvtss_f32(a.low); }
     static float total(Floats a) { return total_of(_mm256_add_ps(a.low, a.high)); }
+    // Both totals at once.
+    static void store_totals(const Floats (&a)[kRows], float * at) {
+        const __m256 one = _mm256_add_ps(a[0].low, a[0].high);
+        const __m256 other = _mm256_add_ps(a[1].low, a[1].high);
+        // Four numbers of each row.
+        const __m256 fours =
+            _mm256_add_ps(_mm256_permute2f128_ps(one, other, 0x20), _mm256_permute2f128_ps(one, other, 0x31));
+        const __m256 twos = _mm256_add_ps(fours, _mm256_permute_ps(fours, 0xEE));
+        const __m256 ones = _mm256_add_ps(twos, _mm256_permute_ps(twos, 0xF5));
+        const __m128 both = _mm_unpacklo_ps(_mm256_castps256_ps128(ones), _mm256_extractf128_ps(ones, 1));
+        _mm_storel_pi(reinterpret_cast<__m64 *>(at), both);
+    }
     static float largest(Floats a) { return largest_of(_mm256_max_ps(a.low, a.high)); }
 };
 

@@ -68,6 +68,7 @@ struct Avx512Floats {
     static void store(float * at, Floats values) { _mm512_storeu_ps(at, values); }
     static Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
     static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+    static Floats divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }
     static Floats add_product(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
     static Floats larger(Floats a, Floats b) { return _mm512_max_ps(a, b); }
     static Floats nearest(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
@@ -81,6 +82,17 @@ struct Avx512Floats {
     static float first(Floats a) { return _mm512_cvtss_f32(a); }
     static float total(Floats a) {
         return total_of(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
+    }
+    // Four totals, for less than half of the instructions that one after the other takes.
+    static void store_totals(const Floats (&a)[kRows], float * at) {
+        const Floats pairs = add(_mm512_shuffle_f32x4(a[0], a[1], 0x44), _mm512_shuffle_f32x4(a[0], a[1], 0xEE));
+        const Floats others = add(_mm512_shuffle_f32x4(a[2], a[3], 0x44), _mm512_shuffle_f32x4(a[2], a[3], 0xEE));
+        // Four numbers of each row.
+        const Floats fours = add(_mm512_shuffle_f32x4(pairs, others, 0x88), _mm512_shuffle_f32x4(pairs, others, 0xDD));
+        const Floats twos = add(fours, _mm512_permute_ps(fours, 0xEE));
+        const Floats ones = add(twos, _mm512_permute_ps(twos, 0xF5));
+        const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+        _mm_storeu_ps(at, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, ones)));
     }
     static float largest(Floats a) {
         return largest_of(_mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));

@@ -6,6 +6,13 @@
 
 #include <cstdint>
 
+// Loops over columns and steps are short, and their arrays are to be registers.
+#ifdef __clang__
+#define SPECLLAMA_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define SPECLLAMA_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 namespace specllama::kernels {
 
 // Rows of a cache: float16 or float32, each row [length] of one piece.
@@ -39,9 +46,12 @@ struct Queries {
     int64_t key_length;
     int64_t value_length;
     float scale;
+    float cap;  // a score s counts as cap * tanh(s / cap); 0: there is none
     int count;
     const float * vectors[kMostQueries];  // [key_length] each
-    const uint8_t * masks[kMostQueries];  // [cells] float16 each: added to the scores, minus infinity hides a cell
+    // [cells] float16 each: added to the scores, times the query's slope; minus infinity hides a cell.
+    const uint8_t * masks[kMostQueries];
+    float slopes[kMostQueries];  // above 0; 1 where there is no ALiBi
 };
 
 // What some cells give for a query, before it is divided by `sum`; `values` [value_length] follow.

@@ -22,27 +22,35 @@ inline typename F::Floats lanes_of(const uint8_t * row, int64_t at) {
 template <class F, bool half, int rows, int columns>
 inline void multiply_block(const uint8_t * row, int64_t stride, const float * const * x, int64_t length,
                            float * const * out, int64_t first_row) {
-    typename F::Floats sum[rows][columns];
-    for (int r = 0; r < rows; ++r) {
-        for (int c = 0; c < columns; ++c) {
-            sum[r][c] = F::spread(0.0F);
+    typename F::Floats sum[columns][rows];
+    SPECLLAMA_UNROLL
+    for (int c = 0; c < columns; ++c) {
+        SPECLLAMA_UNROLL
+        for (int r = 0; r < rows; ++r) {
+            sum[c][r] = F::spread(0.0F);
         }
     }
     for (int64_t i = 0; i < length; i += kFloatLanes) {
         typename F::Floats weights[rows];
+        SPECLLAMA_UNROLL
         for (int r = 0; r < rows; ++r) {
             weights[r] = lanes_of<F, half>(row + r * stride, i);
         }
+        SPECLLAMA_UNROLL
         for (int c = 0; c < columns; ++c) {
             const typename F::Floats numbers = F::load(x[c] + i);
+            SPECLLAMA_UNROLL
             for (int r = 0; r < rows; ++r) {
-                sum[r][c] = F::add_product(weights[r], numbers, sum[r][c]);
+                sum[c][r] = F::add_product(weights[r], numbers, sum[c][r]);
             }
         }
     }
+    SPECLLAMA_UNROLL
     for (int c = 0; c < columns; ++c) {
-        for (int r = 0; r < rows; ++r) {
-            out[c][first_row + r] = F::total(sum[r][c]);
+        if constexpr (rows == F::kRows) {
+            F::store_totals(sum[c], out[c] + first_row);
+        } else {
+            out[c][first_row] = F::total(sum[c][0]);
         }
     }
 }
@@ -94,6 +102,18 @@ inline float exp_of(float x) {
     return F::first(exp_of<F>(F::spread(x)));
 }
 
+// cap * tanh(x / cap). One of the two powers is 1, so that neither is of a number above 0.
+template <class F>
+inline typename F::Floats capped(typename F::Floats x, float cap) {
+    const typename F::Floats zero = F::spread(0.0F);
+    const typename F::Floats twice = F::multiply(x, F::spread(2.0F / cap));
+    const typename F::Floats opposite = F::multiply(twice, F::spread(-1.0F));
+    const typename F::Floats below = exp_of<F>(F::multiply(F::larger(opposite, zero), F::spread(-1.0F)));
+    const typename F::Floats above = exp_of<F>(F::multiply(F::larger(twice, zero), F::spread(-1.0F)));
+    const typename F::Floats difference = F::add_product(above, F::spread(-1.0F), below);
+    return F::multiply(F::spread(cap), F::divide(difference, F::add(below, above)));
+}
+
 template <class F>
 inline void scale_by(float * values, int64_t length, float factor) {
     const typename F::Floats factors = F::spread(factor);
@@ -114,11 +134,16 @@ inline bool sees(const uint8_t * mask, int64_t cells) {
 
 // Turns the scores of some cells into their weights, and brings what was summed before to the same scale.
 template <class F>
-inline void weigh(float * scores, const uint8_t * mask, int64_t cells, float scale, Partial & partial, int64_t length) {
+inline void weigh(float * scores, int64_t first, int64_t cells, const Queries & queries, int query, Partial & partial) {
+    const uint8_t * mask = queries.masks[query] + 2 * first;
     typename F::Floats most = F::spread(kNothing);
     for (int64_t i = 0; i < cells; i += kFloatLanes) {
+        typename F::Floats score = F::multiply(F::load(scores + i), F::spread(queries.scale));
+        if (queries.cap != 0.0F) {
+            score = capped<F>(score, queries.cap);
+        }
         const typename F::Floats masked =
-            F::add_product(F::load(scores + i), F::spread(scale), F::load_halves(mask + 2 * i));
+            F::add_product(F::load_halves(mask + 2 * i), F::spread(queries.slopes[query]), score);
         F::store(scores + i, masked);
         most = F::larger(masked, most);
     }
@@ -126,7 +151,7 @@ inline void weigh(float * scores, const uint8_t * mask, int64_t cells, float sca
     if (largest > partial.largest) {
         const float factor = exp_of<F>(partial.largest - largest);
         partial.sum *= factor;
-        scale_by<F>(partial.values(), length, factor);
+        scale_by<F>(partial.values(), queries.value_length, factor);
         partial.largest = largest;
     }
     typename F::Floats sum = F::spread(0.0F);
@@ -220,8 +245,7 @@ inline void attend_tile(const Queries & queries, int64_t cell, int64_t cells, Pa
     const CacheRows values = {queries.values.data + cell * queries.values.stride, queries.values.stride};
     multiply_rows<F, half>(keys, cells, vectors, count, queries.key_length, rows);
     for (int i = 0; i < count; ++i) {
-        weigh<F>(rows[i], queries.masks[which[i]] + 2 * cell, cells, queries.scale, *partials[which[i]],
-                 queries.value_length);
+        weigh<F>(rows[i], cell, cells, queries, which[i], *partials[which[i]]);
     }
     add_weighted<F, half>(values, cells, scores, sums, count, queries.value_length);
 }

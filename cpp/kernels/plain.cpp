@@ -134,6 +134,9 @@ struct PlainFloats {
     static Floats multiply(const Floats & a, const Floats & b) {
         return each([&](int i) { return a.at[i] * b.at[i]; });
     }
+    static Floats divide(const Floats & a, const Floats & b) {
+        return each([&](int i) { return a.at[i] / b.at[i]; });
+    }
     static Floats add_product(const Floats & a, const Floats & b, const Floats & c) {
         return each([&](int i) { return std::fma(a.at[i], b.at[i], c.at[i]); });
     }
@@ -163,6 +166,7 @@ struct PlainFloats {
     static float total(const Floats & a) {
         return fold(a, [](float x, float y) { return x + y; });
     }
+    static void store_totals(const Floats (&a)[kRows], float * at) { *at = total(a[0]); }
     static float largest(const Floats & a) {
         return fold(a, [](float x, float y) { return x > y ? x : y; });
     }

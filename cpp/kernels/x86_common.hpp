@@ -7,13 +7,6 @@
 
 #include "kernels/instruction_set.hpp"
 
-// Loops over columns and steps are short, and their arrays are to be registers.
-#ifdef __clang__
-#define SPECLLAMA_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define SPECLLAMA_UNROLL _Pragma("GCC unroll 8")
-#endif
-
 namespace specllama::kernels {
 
 namespace {

@@ -12,7 +12,7 @@ import sys
 from specllama import _core
 
 from .ggml import CpuBackend
-from .ggml_attention import Attention
+from .ggml_attention import WAYS, Attention
 from .ggml_products import Products, difference, silence
 from .kernels import offer_to
 
@@ -35,7 +35,7 @@ def main(library: str, instruction_set: str) -> str:
             if why_not:
                 return f"{why_not}, weights of {inputs} x {outputs}"
     attention = Attention(cpu, max(_CELLS), max(_COLUMNS))
-    tries = (_tried_attention(attention, ours, cells, flash=flash) for cells in _CELLS for flash in (True, False))
+    tries = (_tried_attention(attention, ours, cells, way) for cells in _CELLS for way in WAYS)
     return next((why_not for why_not in tries if why_not), "")
 
 
@@ -54,13 +54,13 @@ def _tried(products: Products, kind: str, number: int, ours: int, outputs: int) 
     return ""
 
 
-def _tried_attention(attention: Attention, ours: int, cells: int, *, flash: bool) -> str:
-    name = f"{'flash attention to' if flash else 'products with'} a cache of {cells} cells"
+def _tried_attention(attention: Attention, ours: int, cells: int, way: str) -> str:
+    name = f"{way} a cache of {cells} cells"
     number = _core.quantized_types()["Q8_0"].number
     alone: list[float] = []
     for columns in _COLUMNS:
-        found = attention.attended(number, columns, ours, cells, flash=flash)
-        off = difference(attention.attended(number, columns, None, cells, flash=flash), found)
+        found = attention.attended(number, columns, ours, cells, way)
+        off = difference(attention.attended(number, columns, None, cells, way), found)
         if not off <= _SMALL:
             return f"{name} of {columns} tokens are off by {off:.3g} of their size"
         alone = alone or found

@@ -11,8 +11,13 @@ from .ggml import CpuBackend
 from .ggml_products import THREADS, Products, numbers
 
 _F32, _F16 = 0, 1
-_LENGTH, _HEADS, _CACHE_HEADS = 64, 4, 2  # of a head, of the queries, and of the cache
+_LENGTH, _HEADS, _CACHE_HEADS = 64, 6, 2  # of a head, of the queries, and of the cache
 _MASK_ROWS = 64  # older releases want no fewer
+_MOST_BIAS, _CAP = 8.0, 2.0  # of ALiBi, and of scores
+
+PRODUCTS, FLASH, SPECIAL_FLASH = "products with", "flash attention to", "flash attention with ALiBi, cap and sinks to"
+WAYS = (FLASH, SPECIAL_FLASH, PRODUCTS)
+"""What is done with a cache, for messages."""
 
 
 class Attention(Products):
@@ -28,9 +33,10 @@ class Attention(Products):
         self._reshape = cpu.function("ggml_reshape_3d", address, address, address, long, long, long)
         self._permute = cpu.function("ggml_permute", address, address, address, *[number] * 4)
         self._attend = cpu.function("ggml_flash_attn_ext", address, *[address] * 5, real, real, real)
+        self._add_sinks = cpu.function("ggml_flash_attn_ext_add_sinks", None, address, address)
         self._cache = halves(numbers(2 * most_cells * _CACHE_HEADS * _LENGTH, 7901))
 
-    def attended(self, kind: int, columns: int, buffer_type: int | None, cells: int, *, flash: bool) -> list[float]:
+    def attended(self, kind: int, columns: int, buffer_type: int | None, cells: int, way: str) -> list[float]:
         """What the queries get: of flash attention, or their products with the cache.
 
         Args:
@@ -38,7 +44,7 @@ class Attention(Products):
             columns: how many tokens ask; token i sees all cells but the last ones, and one more than the token before.
             buffer_type: where the weights lie; None for ggml's plain layout.
             cells: of the cache.
-            flash: whether by flash attention.
+            way: one of WAYS.
         """
         weights_arena, arena = self._arena(), self._arena()
         weights = self._new_matrix(weights_arena, kind, self.NUM_INPUTS, _LENGTH * _HEADS)
@@ -49,7 +55,11 @@ class Attention(Products):
         mask = self._new_matrix(arena, _F16, cells, _MASK_ROWS)
         product = self._reshape(arena, self._mul_mat(arena, weights, inputs), _LENGTH, _HEADS, columns)
         queries = self._permute(arena, product, 0, 2, 1, 3)
-        if flash:
+        sinks = self._new_matrix(arena, _F32, _HEADS, 1)
+        if way == SPECIAL_FLASH:
+            result = self._attend(arena, queries, keys, values, mask, _LENGTH**-0.5, _MOST_BIAS, _CAP)
+            self._add_sinks(result, sinks)
+        elif way == FLASH:
             result = self._attend(arena, queries, keys, values, mask, _LENGTH**-0.5, 0.0, 0.0)
         else:
             result = self._mul_mat(arena, self._permute(arena, keys, 0, 1, 2, 3), queries)
@@ -59,12 +69,16 @@ class Attention(Products):
         size = cells * _CACHE_HEADS * _LENGTH
         self._fill(keys, self._cache[:size])
         self._fill(values, self._cache[-size:])
+        self._fill(sinks, array.array("f", range(_HEADS)))
+        distance = -1.0 if way == SPECIAL_FLASH else 0.0
         hidden = (
-            float("-inf") if cell > cells - 40 + row else 0.0 for row in range(_MASK_ROWS) for cell in range(cells)
+            float("-inf") if cell > cells - 40 + row else distance * (cell % 7)
+            for row in range(_MASK_ROWS)
+            for cell in range(cells)
         )
         self._fill(mask, halves(hidden))
         found = self._computed(arena, result, THREADS if buffer_type else 1)
-        if flash:
+        if way != PRODUCTS:
             return list(found)
         heads = range(
             _HEADS

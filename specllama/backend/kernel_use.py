@@ -25,6 +25,11 @@ class KernelUse:
     """Of its weights that are packed for them."""
     why_not: str = ""
     """Why none is, in one line; empty if some are."""
+    _before: int = dataclasses.field(default_factory=_core.KernelBufferType.bytes_loaded)
+
+    def look(self) -> None:
+        """Count what this thread has loaded since this was made."""
+        self.num_bytes = _core.KernelBufferType.bytes_loaded() - self._before
 
     def __str__(self) -> str:
         if not self.num_bytes:
@@ -51,7 +56,7 @@ def loading(choice: str | None) -> Iterator[KernelUse]:
         choice: see `checked_kernels`.
 
     Yields:
-        What becomes of the model, which is known after the block.
+        What becomes of the model, which is known after the block, or by `look` as soon as its weights are loaded.
     """
     kernels = prepare_backend().kernels
     use = KernelUse(
@@ -59,13 +64,12 @@ def loading(choice: str | None) -> Iterator[KernelUse]:
     )
     if choice == "off":
         use = KernelUse(why_not="the model was opened with kernels='off'")
-    before = _core.KernelBufferType.bytes_loaded()
     _core.KernelBufferType.take_weights(choice != "off" and bool(kernels.instruction_set))
     try:
         yield use
     finally:
         _core.KernelBufferType.take_weights(False)
-        use.num_bytes = _core.KernelBufferType.bytes_loaded() - before
+        use.look()
         if use.num_bytes:
             use.why_not = ""
         else:

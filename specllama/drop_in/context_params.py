@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import llama_cpp
+
 from specllama import _core
+from specllama.backend.kernel_use import KernelUse
 from specllama.engine.hidden import Hidden
 from specllama.engine.opening import num_snapshots_of
 
 
+def has_half_cache(kwargs: Mapping[str, Any]) -> bool:
+    """Whether the KV cache is of float16, as it is by default. Of others llama.cpp would make copies of float16 first."""
+    return all(kwargs.get(name) in (None, llama_cpp.GGML_TYPE_F16) for name in ("type_k", "type_v"))
+
+
 class ContextParams:
-    """Room for snapshots of a recurrent state, where the release and the model know them, and hidden states.
+    """Room for snapshots of a recurrent state, where the release and the model know them, flash attention, hidden states.
 
     Attributes:
         model_params: what ``llama_cpp.Llama`` fills in and hands to llama.cpp.
@@ -19,6 +28,8 @@ class ContextParams:
 
     _num_snapshots = 0
     """How many tokens of a batch may have to be forgotten again."""
+    _attends_by: KernelUse | None = None
+    """What says whether flash attention is on: it is where our kernels compute it. None: the user said it."""
     _hidden: Hidden | None = None
     """What the context is to show."""
     _taps: _core.Taps | None = None
@@ -41,6 +52,10 @@ class ContextParams:
         params = self.__dict__["_context_params"]
         if hasattr(params, "n_rs_seq"):
             params.n_rs_seq = num_snapshots_of(self._num_snapshots, params)
+        if self._attends_by is not None and hasattr(params, "flash_attn_type"):
+            self._attends_by.look()  # llama_cpp asks again when the weights are loaded
+            if self._attends_by.num_bytes:
+                params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
         return params
 
     @context_params.setter

@@ -151,6 +151,9 @@ def attend(
     scale: float,
     instruction_set: str,
     cells: Items[int] = ...,
+    cap: float = ...,
+    slope: float = ...,
+    sink: float = ...,
 ) -> npt.NDArray[np.float32]: ...
 def multiply_quantized(
     weights: npt.NDArray[np.uint8], type: str, x: npt.NDArray[np.float32], instruction_set: str

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -62,24 +63,27 @@ Floats multiply_rows(const py::array & rows, const Floats & x, const std::string
 }
 
 kernels::Queries queries_of(const Floats & queries, const Rows & keys, const Rows & values, const Halves & masks,
-                            float scale, py::ssize_t first) {
+                            float scale, float cap, float slope, py::ssize_t first) {
     kernels::Queries made = {};
     made.keys = keys.cache;
     made.values = values.cache;
     made.key_length = keys.length;
     made.value_length = values.length;
     made.scale = scale;
+    made.cap = cap;
     made.count = static_cast<int>(std::min<py::ssize_t>(kernels::kMostQueries, queries.shape(0) - first));
     for (int i = 0; i < made.count; ++i) {
         made.vectors[i] = queries.data(first + i, 0);
         made.masks[i] = reinterpret_cast<const uint8_t *>(masks.data(first + i, 0));
+        made.slopes[i] = slope;
     }
     return made;
 }
 
-// cells: those that the queries see, ascending; all of them if none are given.
+// cells: those that the queries see, ascending; all of them if none are given. cap, slope, sink: see Queries and divide.
 Floats attend(const Floats & queries, const py::array & key_rows, const py::array & value_rows, const Halves & masks,
-              float scale, const std::string & set_name, const std::vector<int32_t> & cells) {
+              float scale, const std::string & set_name, const std::vector<int32_t> & cells, float cap, float slope,
+              float sink) {
     require(queries.ndim() == 2 && key_rows.ndim() == 2 && value_rows.ndim() == 2 && masks.ndim() == 2,
             "queries, keys, values and masks must be [n, length]");
     const Rows keys(key_rows);
@@ -99,7 +103,7 @@ Floats attend(const Floats & queries, const py::array & key_rows, const py::arra
     const kernels::SeenCells seen = {cells.data(), static_cast<int64_t>(cells.size()), keys.rows};
     Floats results({queries.shape(0), value_rows.shape(1)});
     for (py::ssize_t first = 0; first < queries.shape(0); first += kernels::kMostQueries) {
-        const kernels::Queries some = queries_of(queries, keys, values, masks, scale, first);
+        const kernels::Queries some = queries_of(queries, keys, values, masks, scale, cap, slope, first);
         if (cells.empty()) {
             kernels::attend_to_all(floats, keys.half, some, keys.rows, out, out + bytes);
         } else {
@@ -108,7 +112,7 @@ Floats attend(const Floats & queries, const py::array & key_rows, const py::arra
         for (int i = 0; i < some.count; ++i) {
             kernels::divide(
                 *reinterpret_cast<const kernels::Partial *>(out + i * kernels::Partial::bytes(values.length)),
-                values.length, results.mutable_data(first + i, 0));
+                values.length, sink, results.mutable_data(first + i, 0));
         }
     }
     return results;
@@ -120,7 +124,8 @@ void bind_attention_for_tests(py::module_ & module) {
     module.def("multiply_rows", &multiply_rows, py::arg("rows"), py::arg("x"), py::arg("instruction_set"),
                "The product of rows of floats with columns, as the kernels compute it: [columns, rows].");
     module.def("attend", &attend, py::arg("queries"), py::arg("keys"), py::arg("values"), py::arg("masks"),
-               py::arg("scale"), py::arg("instruction_set"), py::arg("cells") = std::vector<int32_t>(),
+               py::arg("scale"), py::arg("instruction_set"), py::arg("cells") = std::vector<int32_t>(), py::arg("cap") = 0.0F,
+               py::arg("slope") = 1.0F, py::arg("sink") = -INFINITY,
                "Attention of queries to one head of a cache, as the kernels compute it: [queries, length of a value].");
 }
 
