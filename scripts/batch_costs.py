@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--behind", type=int, default=128, help="tokens before a batch")
-    parser.add_argument("--flash-attn", action="store_true")
+    parser.add_argument("--flash-attn", action=argparse.BooleanOptionalAction, help="as a Llama has it by itself")
     parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     n = default_threads()

@@ -71,7 +71,7 @@ def close(llm: specllama.Llama, given: argparse.Namespace, runs: list[dict[str, 
 def main() -> None:
     """Print tokens per second of each mode."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_pair(parser, flash_attn_help="for one text, too: several have it anyway")
+    add_pair(parser)
     add_texts(parser, [1, 2, 4, 8, 16])
     given = parser.parse_args()
     llm = opened(given, n_ctx=N_CTX)

@@ -108,7 +108,9 @@ measure() {
         costs-2000-flash-*)
             python "$scripts/batch_costs.py" "$(model "$part")" --behind 2000 --flash-attn --repeats 5 --record "$part"
             ;;
-        costs-2000-*) python "$scripts/batch_costs.py" "$(model "$part")" --behind 2000 --repeats 5 --record "$part" ;;
+        costs-2000-*)
+            python "$scripts/batch_costs.py" "$(model "$part")" --behind 2000 --no-flash-attn --repeats 5 --record "$part"
+            ;;
         costs-*) python "$scripts/batch_costs.py" "$(model "$part")" --record "$part" ;;
         kinds-*) bench "$part" . --limit 1 --max-tokens 96 ;;
         humaneval-*) bench "$part" "$PROMPTS" --prompts "$(prompts humaneval)" --limit "$humaneval_tasks" --max-tokens 96 ;;

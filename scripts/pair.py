@@ -9,11 +9,11 @@ import specllama
 from specllama.backend.cpu import default_threads
 
 
-def add_pair(parser: argparse.ArgumentParser, *, flash_attn_help: str | None = None) -> None:
+def add_pair(parser: argparse.ArgumentParser) -> None:
     """Adds the models, ``--flash-attn`` and ``-t``."""
     parser.add_argument("target")
     parser.add_argument("draft")
-    parser.add_argument("--flash-attn", action="store_true", help=flash_attn_help)
+    parser.add_argument("--flash-attn", action=argparse.BooleanOptionalAction, help="as a Llama has it by itself")
     parser.add_argument("-t", "--threads", type=int, default=default_threads())
 
 

@@ -26,7 +26,7 @@ from .drop_in.base_class import BaseLlama
 from .drop_in.chat_arguments import check_chat
 from .drop_in.closed import close_for_good
 from .drop_in.completion import Completion
-from .drop_in.context_params import ContextParams, has_half_cache
+from .drop_in.context_params import ContextParams
 from .drop_in.drafts import opened, refuse
 from .drop_in.lending import lent
 from .drop_in.many import ParallelCompletions
@@ -164,8 +164,7 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         self._hidden = shown_for(draft_model, model_path)
         check_opening(model_path, kwargs)
         with explained(model_path), loading(self._kernels) as use:
-            if flash_attn is None and has_half_cache(kwargs):
-                self._attends_by = use
+            self.attend_by(use, kwargs)
             super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
         if self._hidden is not None:
             self._hidden.begin(self._ctx.ctx)
@@ -447,7 +446,7 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
             return super().embed(input, normalize, truncate, return_count)
 
     def save_state(self) -> llama_cpp.LlamaState:
-        """Save the target's state. ``llama_cpp.Llama`` can load it too.
+        """Save the target's state. ``llama_cpp.Llama`` can load it too, with the same ``flash_attn``.
 
         Raises:
             BusyError: another thread is generating.

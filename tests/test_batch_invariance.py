@@ -121,6 +121,17 @@ def test_a_cache_of_float32_is_no_exception(path: Path, tokens: list[int]) -> No
         assert llm.batch_invariant
 
 
+def test_alibi_is_no_exception(tmp_path: Path, tokens: list[int]) -> None:
+    """And its slopes are those of llama.cpp, which has a kernel of its own."""
+    path = tiny_models.write_alibi(tmp_path / "alibi.gguf", tiny_models.word_vocabulary(), 3)
+    llm = opened(path)
+    for length in (40, 530):
+        assert differing(llm, tokens, length) == [], length
+    assert llm.batch_invariant
+    ours, theirs = (rows_behind(lent(each).sequence, tokens, 300, 8) for each in (llm, opened(path, kernels="off")))
+    assert np.abs(ours - theirs).mean() < 0.05 * theirs.std()
+
+
 DRAFTS: list[dict[str, Any]] = [{"num_draft_tokens": gamma} for gamma in (1, 4, 11, "auto")]
 
 

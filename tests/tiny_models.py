@@ -291,6 +291,27 @@ def write_sliding_window(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
     return path
 
 
+def write_alibi(path: Path, vocabulary: Vocabulary, seed: int) -> Path:
+    """Write an mpt model: its positions are in the mask of its attention, with a slope for each of its six heads."""
+    n_embd, n_ff, n_layer = 384, 512, 2
+    rng = np.random.default_rng(seed)
+    weights = _embedding(rng, len(vocabulary), n_embd, _word_bias(vocabulary), 2.5)
+    for i in range(n_layer):
+        for name in ("attn_norm", "ffn_norm"):
+            weights[f"blk.{i}.{name}.weight"] = np.ones(n_embd, np.float32)
+        weights[f"blk.{i}.attn_qkv.weight"] = _dense(rng, 3 * n_embd, n_embd, 1.5)
+        weights[f"blk.{i}.attn_output.weight"] = _writes_residual(_dense(rng, n_embd, n_embd, 2.0))
+        weights[f"blk.{i}.ffn_up.weight"] = _dense(rng, n_ff, n_embd)
+        weights[f"blk.{i}.ffn_down.weight"] = _writes_residual(_dense(rng, n_embd, n_ff, 2.0))
+    writer = _open(path, "mpt", vocabulary, n_embd, n_layer, n_ff)
+    writer.add_head_count(6)
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_max_alibi_bias(8.0)
+    kinds = {name: gguf.GGMLQuantizationType.Q8_0 for name, weight in weights.items() if weight.ndim > 1}
+    _finish(writer, weights, kinds)
+    return path
+
+
 def write_recurrent(path: Path, vocabulary: Vocabulary, seed: int, noise: float = 0.0) -> Path:
     """Write a mamba model: its memory cannot be cut. With `noise`, see `noisy`, it is a good draft for that without."""
     n_embd, n_layer, kernel, state, rank = 32, 2, 4, 8, 4

@@ -23,12 +23,6 @@ inline int32_t int_at(const uint8_t * at) {
     return value;
 }
 
-inline int32_t sum_of(__m256i lanes) {
-    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
-    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
-    return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xB1)));
-}
-
 inline float total_of(__m256 lanes) {
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
     four = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -55,17 +49,24 @@ inline void quantize_x86(const float * x, int values, QuantizedBlock & block) {
     const float largest = largest_magnitude(x, values);
     block.d = largest / 127.0F;
     const __m256 inverse = _mm256_set1_ps(largest > 0.0F ? 127.0F / largest : 0.0F);
-    const __m256i low = _mm256_set1_epi32(-127);
-    const __m256i high = _mm256_set1_epi32(127);
-    for (int i = 0; i < values; i += 16) {
-        __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), inverse));
-        __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8), inverse));
-        a = _mm256_max_epi32(_mm256_min_epi32(a, high), low);
-        b = _mm256_max_epi32(_mm256_min_epi32(b, high), low);
-        block.sums[i / 16] = static_cast<int16_t>(sum_of(_mm256_add_epi32(a, b)));
-        const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xD8);
-        const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-        _mm_storeu_si128(reinterpret_cast<__m128i *>(block.codes + i), bytes);
+    for (int i = 0; i < values; i += 32) {
+        __m256i eight[4];
+        SPECLLAMA_UNROLL
+        for (int part = 0; part < 4; ++part) {
+            eight[part] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8 * part), inverse));
+        }
+        // Packing brings the halves of registers side by side, and keeps what is too large for a byte within it.
+        const __m256i mixed =
+            _mm256_packs_epi16(_mm256_packs_epi32(eight[0], eight[1]), _mm256_packs_epi32(eight[2], eight[3]));
+        const __m256i ordered = _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        const __m256i codes = _mm256_max_epi8(ordered, _mm256_set1_epi8(-127));
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(block.codes + i), codes);
+        // Sums of eight bytes without a sign.
+        const __m256i moved = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+        const __m256i sums = _mm256_sad_epu8(moved, _mm256_setzero_si256());
+        const __m256i both = _mm256_add_epi64(sums, _mm256_unpackhi_epi64(sums, sums));
+        block.sums[i / 16] = static_cast<int16_t>(_mm256_cvtsi256_si32(both) - 16 * 128);
+        block.sums[i / 16 + 1] = static_cast<int16_t>(_mm256_extract_epi32(both, 4) - 16 * 128);
     }
 }
 

@@ -25,11 +25,13 @@ class KernelUse:
     """Of its weights that are packed for them."""
     why_not: str = ""
     """Why none is, in one line; empty if some are."""
+    is_loading: bool = True
     _before: int = dataclasses.field(default_factory=_core.KernelBufferType.bytes_loaded)
 
     def look(self) -> None:
-        """Count what this thread has loaded since this was made."""
-        self.num_bytes = _core.KernelBufferType.bytes_loaded() - self._before
+        """Count what this thread has loaded since this was made, as long as it loads."""
+        if self.is_loading:
+            self.num_bytes = _core.KernelBufferType.bytes_loaded() - self._before
 
     def __str__(self) -> str:
         if not self.num_bytes:
@@ -70,6 +72,7 @@ def loading(choice: str | None) -> Iterator[KernelUse]:
     finally:
         _core.KernelBufferType.take_weights(False)
         use.look()
+        use.is_loading = False
         if use.num_bytes:
             use.why_not = ""
         else:

@@ -13,13 +13,8 @@ from specllama.engine.hidden import Hidden
 from specllama.engine.opening import num_snapshots_of
 
 
-def has_half_cache(kwargs: Mapping[str, Any]) -> bool:
-    """Whether the KV cache is of float16, as it is by default. Of others llama.cpp would make copies of float16 first."""
-    return all(kwargs.get(name) in (None, llama_cpp.GGML_TYPE_F16) for name in ("type_k", "type_v"))
-
-
 class ContextParams:
-    """Room for snapshots of a recurrent state, where the release and the model know them, flash attention, hidden states.
+    """Room for snapshots of a recurrent state, where release and model know them; flash attention; hidden states.
 
     Attributes:
         model_params: what ``llama_cpp.Llama`` fills in and hands to llama.cpp.
@@ -29,11 +24,22 @@ class ContextParams:
     _num_snapshots = 0
     """How many tokens of a batch may have to be forgotten again."""
     _attends_by: KernelUse | None = None
-    """What says whether flash attention is on: it is where our kernels compute it. None: the user said it."""
+    """What says whether flash attention is on. None: the constructor's arguments do."""
     _hidden: Hidden | None = None
     """What the context is to show."""
     _taps: _core.Taps | None = None
     """What shows it."""
+
+    def attend_by(self, use: KernelUse, kwargs: Mapping[str, Any]) -> None:
+        """Have flash attention where our kernels compute it.
+
+        Args:
+            use: what becomes of the model that is about to be loaded.
+            kwargs: what the constructor of ``llama_cpp.Llama`` is given. A ``flash_attn`` among it is left alone,
+                and so is a cache that is not of float16: llama.cpp would make copies of float16 of it first.
+        """
+        is_half = all(kwargs.get(name) in (None, llama_cpp.GGML_TYPE_F16) for name in ("type_k", "type_v"))
+        self._attends_by = use if is_half and "flash_attn" not in kwargs else None
 
     @property
     def model_params(self) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.backend.kernel_use import checked_kernels, loading
+from specllama.backend.kernel_use import KernelUse, checked_kernels, loading
 from specllama.engine.draft_vocabulary import DraftVocabularySize
 from specllama.engine.drafts import (
     LOOKUP,
@@ -34,6 +34,7 @@ from specllama.models.opening import check_opening
 
 from .base_class import BaseLlama
 from .closed import is_open
+from .context_params import ContextParams
 from .lending import lent
 
 # What a draft given by its path takes over from the target, unless draft_kwargs say otherwise.
@@ -44,6 +45,14 @@ _INHERITED = (
 
 
 _OF_A_HEAD = frozenset({"n_ctx", "n_batch", "n_threads", "n_gpu_layers", "kernels"})
+
+
+class _LoadedDraft(ContextParams, BaseLlama):
+    """A draft given by its path."""
+
+    def __init__(self, path: str, use: KernelUse, **kwargs: Any) -> None:
+        self.attend_by(use, kwargs)
+        super().__init__(path, **kwargs)
 
 
 def opened(
@@ -159,7 +168,7 @@ def _loaded(
     }
     check_opening(path, arguments)
     with explained(path), loading(choice) as use:
-        draft = BaseLlama(path, **arguments)
+        draft = _LoadedDraft(path, use, **arguments)
     model = lent(draft, "draft", use)
     return ModelDraft(lent(target), model, corpus, given=draft, close=draft.close, **how)
 
