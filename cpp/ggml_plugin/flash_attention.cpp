@@ -49,8 +49,11 @@ bool FlashAttention::fits(const ggml::Tensor * op) {
     const ggml::Tensor * k = op->src[1];
     const ggml::Tensor * v = op->src[2];
     const ggml::Tensor * mask = op->src[3];
-    const ggml::Tensor * sinks = op->src[4];  // and nothing behind them, which would mean what nobody knows yet
-    return op->src[5] == nullptr && (sinks == nullptr || (sinks->type == ggml::kFloat && sinks->nb[0] == sizeof(float))) && q != nullptr && mask != nullptr && is_rows_of_floats(k) && is_rows_of_floats(v) &&
+    const ggml::Tensor * sinks = op->src[4];
+    const bool has_sinks = sinks != nullptr && sinks->type == ggml::kFloat && sinks->nb[0] == sizeof(float);
+    // Nobody knows yet what a source behind the sinks would mean.
+    const bool is_known = (sinks == nullptr || has_sinks) && op->src[5] == nullptr;
+    return is_known && q != nullptr && mask != nullptr && is_rows_of_floats(k) && is_rows_of_floats(v) &&
            k->type == v->type && is_rows(q, ggml::kFloat) && is_rows(op, ggml::kFloat) && is_rows(mask, ggml::kHalf) &&
            whole_lanes(k->ne[0]) && whole_lanes(v->ne[0]) && whole_lanes(k->ne[1]) && q->ne[0] == k->ne[0] &&
            v->ne[1] == k->ne[1] && v->ne[2] == k->ne[2] && q->ne[2] % k->ne[2] == 0 && mask->ne[0] == k->ne[1] &&

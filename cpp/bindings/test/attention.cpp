@@ -80,7 +80,8 @@ kernels::Queries queries_of(const Floats & queries, const Rows & keys, const Row
     return made;
 }
 
-// cells: those that the queries see, ascending; all of them if none are given. cap, slope, sink: see Queries and divide.
+// cells: those that the queries see, ascending; all of them if none are given. cap, slope, sink: see Queries and
+// divide.
 Floats attend(const Floats & queries, const py::array & key_rows, const py::array & value_rows, const Halves & masks,
               float scale, const std::string & set_name, const std::vector<int32_t> & cells, float cap, float slope,
               float sink) {
@@ -124,8 +125,8 @@ void bind_attention_for_tests(py::module_ & module) {
     module.def("multiply_rows", &multiply_rows, py::arg("rows"), py::arg("x"), py::arg("instruction_set"),
                "The product of rows of floats with columns, as the kernels compute it: [columns, rows].");
     module.def("attend", &attend, py::arg("queries"), py::arg("keys"), py::arg("values"), py::arg("masks"),
-               py::arg("scale"), py::arg("instruction_set"), py::arg("cells") = std::vector<int32_t>(), py::arg("cap") = 0.0F,
-               py::arg("slope") = 1.0F, py::arg("sink") = -INFINITY,
+               py::arg("scale"), py::arg("instruction_set"), py::arg("cells") = std::vector<int32_t>(),
+               py::arg("cap") = 0.0F, py::arg("slope") = 1.0F, py::arg("sink") = -INFINITY,
                "Attention of queries to one head of a cache, as the kernels compute it: [queries, length of a value].");
 }
 
