@@ -128,27 +128,38 @@ def test_a_draft_has_them_as_its_target_does(quantized: Callable[[str], Path]) -
     assert str(lent(llm.draft_model).settings.kernels) == "off: the model was opened with kernels='off'"
 
 
-def attends_in_one_step(llm: llama_cpp.Llama) -> bool:
-    enabled: bool = llm.context_params.flash_attn_type == llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
-    return enabled
+def state_of(llm: specllama.Llama) -> llama_cpp.LlamaState:
+    llm.eval(llm.tokenize(PROMPT.encode()))
+    return llm.save_state()
 
 
 @needs_kernels
-@pytest.mark.skipif(not hasattr(llama_cpp, "LLAMA_FLASH_ATTN_TYPE_ENABLED"), reason="this llama.cpp has no such type")
+@pytest.mark.skipif(not hasattr(llama_cpp, "LLAMA_FLASH_ATTN_TYPE_AUTO"), reason="this llama.cpp has no such type")
 def test_flash_attention_is_on_where_they_are(quantized: Callable[[str], Path]) -> None:
     path = quantized("Q4_0")
+    floats = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32}
+    state, of_floats = (state_of(opened(path, flash_attn=True, **types)) for types in ({}, floats))
+
+    def attends_in_one_step(llm: llama_cpp.Llama, state: llama_cpp.LlamaState = state) -> bool:
+        """A cache is laid out otherwise for it: whoever has it can load the state of one that has it."""
+        try:
+            llm.load_state(state)
+        except RuntimeError:
+            return False
+        return True
+
     drafted = opened(path, draft_model=str(path))
     assert attends_in_one_step(drafted)
     assert attends_in_one_step(drafted.draft_model)
     assert attends_in_one_step(pickle.loads(pickle.dumps(drafted)))
     before = drafted.kernels
     assert not attends_in_one_step(opened(path, kernels="off"))
-    assert attends_in_one_step(opened(path, kernels="off", flash_attn=True))
     assert drafted.kernels == before
     told = opened(path, draft_model=str(path), flash_attn=False)
     assert not attends_in_one_step(told)
     assert not attends_in_one_step(told.draft_model)
-    assert not attends_in_one_step(opened(path, type_k=llama_cpp.GGML_TYPE_F32, type_v=llama_cpp.GGML_TYPE_F32))
+    assert attends_in_one_step(opened(path, flash_attn=True, **floats), of_floats)
+    assert not attends_in_one_step(opened(path, **floats), of_floats)
     assert not attends_in_one_step(opened(path, draft_model=str(path), draft_kwargs={"kernels": "off"}).draft_model)
 
 

@@ -60,8 +60,8 @@ class ContextParams:
             params.n_rs_seq = num_snapshots_of(self._num_snapshots, params)
         if self._attends_by is not None and hasattr(params, "flash_attn_type"):
             self._attends_by.look()  # llama_cpp asks again when the weights are loaded
-            if self._attends_by.num_bytes:
-                params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+            if self._attends_by.num_bytes:  # and not on layers of a GPU that cannot do it
+                params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
         return params
 
     @context_params.setter
