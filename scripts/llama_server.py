@@ -50,7 +50,7 @@ def command(given: argparse.Namespace, way: str, num_slots: int, port: int) -> l
     n = str(given.threads)
     found = [str(given.folder / "llama-server"), "-m", resolve(given.target), "-np", str(num_slots)]
     found += ["-c", str(N_CTX * num_slots), "-t", n, "-tb", n, "--port", str(port), "--no-ui", "-cram", "0"]
-    found += ["-fa", "on" if given.flash_attn else "auto"]
+    found += ["-fa", {None: "auto", True: "on", False: "off"}[given.flash_attn]]
     if THEIRS[way]:
         found += ["-md", resolve(given.draft), "-td", n, "-tbd", n, *THEIRS[way]]
     return found

@@ -103,8 +103,9 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         kernels: ``"auto"``: our kernels multiply quantized weights on the CPU where they were tried and work;
             ``"off"``: llama.cpp's own do. None: what the environment variable ``SPECLLAMA_KERNELS`` says, else
             ``"auto"``. A draft given by its path is loaded likewise. ``llm.kernels`` says what became of it.
-        flash_attn: whether attention is computed in one step. None: where our kernels do it, which is faster; elsewhere
-            not, as in ``llama_cpp.Llama``. Two Llamas can load each other's saved states if it is the same for both.
+        flash_attn: whether attention is computed in one step. None: where our kernels do it, which makes prompts
+            faster; elsewhere not, as in ``llama_cpp.Llama``. A draft given by its path takes it over, a head does not.
+            Two Llamas can load each other's saved states if both have it, or neither: see ``has_flash_attention``.
         max_parallel: how many texts ``create_completions`` has under way at once; each has room for ``n_ctx`` tokens.
         cache_tokens: how many tokens the cache of these texts holds, at least ``n_ctx``. None: ``n_ctx`` for each.
             Where it is full, the youngest text waits until there is room, and is computed anew.
@@ -164,7 +165,7 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         self._hidden = shown_for(draft_model, model_path)
         check_opening(model_path, kwargs)
         with explained(model_path), loading(self._kernels) as use:
-            self.attend_by(use, kwargs)
+            self.attend_as_kernels_do(kwargs)
             super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
         if self._hidden is not None:
             self._hidden.begin(self._ctx.ctx)
@@ -446,7 +447,7 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
             return super().embed(input, normalize, truncate, return_count)
 
     def save_state(self) -> llama_cpp.LlamaState:
-        """Save the target's state. ``llama_cpp.Llama`` can load it too, with the same ``flash_attn``.
+        """Save the target's state. ``llama_cpp.Llama`` can load it too, if its ``flash_attn`` is the same.
 
         Raises:
             BusyError: another thread is generating.
@@ -463,6 +464,8 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
 
     def load_state(self, state: llama_cpp.LlamaState) -> None:
         """Restore a state saved by this class or by ``llama_cpp.Llama`` (whose stored logits are not needed).
+
+        Both must have flash attention, or neither.
 
         Raises:
             StateError: it is damaged, of another model, or was saved with a larger ``n_ctx`` or by another library

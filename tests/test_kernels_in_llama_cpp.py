@@ -152,8 +152,11 @@ def test_flash_attention_is_on_where_they_are(quantized: Callable[[str], Path]) 
     assert attends_in_one_step(drafted)
     assert attends_in_one_step(drafted.draft_model)
     assert attends_in_one_step(pickle.loads(pickle.dumps(drafted)))
+    assert pickle.loads(pickle.dumps(drafted.draft_model)).model_path == str(path)
+    assert drafted.has_flash_attention
     before = drafted.kernels
     assert not attends_in_one_step(opened(path, kernels="off"))
+    assert not opened(path, embedding=True).has_flash_attention
     assert drafted.kernels == before
     told = opened(path, draft_model=str(path), flash_attn=False)
     assert not attends_in_one_step(told)

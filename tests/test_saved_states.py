@@ -106,6 +106,22 @@ def test_a_state_of_another_library_is_named(make_llama: MakeLlama) -> None:
     assert text_of(llm) == expected
 
 
+@pytest.mark.parametrize("flash", [True, False])
+def test_a_state_that_lies_otherwise_in_memory_is_named(make_llama: MakeLlama, flash: bool) -> None:
+    """llama.cpp would notice it, but only when it has begun."""
+    llm = make_llama(flash_attn=not flash)
+    assert llm.has_flash_attention is not flash
+    expected, state = text_of(llm), state_of(make_llama(flash_attn=flash))
+    said = rf"saved with flash_attn={flash}, and .*: create the Llama with flash_attn={flash}$"
+    with pytest.raises(specllama.StateError, match=said):
+        llm.load_state(state)
+    assert llm.n_tokens > 0  # it is as before
+    assert text_of(llm) == expected
+    with pytest.raises(specllama.StateError, match=r"the state cannot be loaded: .*flash_attn"):
+        llm.load_state(without_mark(state))
+    assert text_of(llm) == expected
+
+
 def test_a_cache_of_another_library_is_as_good_as_empty(make_llama: MakeLlama) -> None:
     llm = make_llama()
     llm.set_cache(llama_cpp.LlamaRAMCache())

@@ -9,8 +9,10 @@
 // Loops over columns and steps are short, and their arrays are to be registers.
 #ifdef __clang__
 #define SPECLLAMA_UNROLL _Pragma("clang loop unroll(full)")
-#else
+#elif defined(__GNUC__)
 #define SPECLLAMA_UNROLL _Pragma("GCC unroll 8")
+#else
+#define SPECLLAMA_UNROLL
 #endif
 
 namespace specllama::kernels {

@@ -25,13 +25,6 @@ class KernelUse:
     """Of its weights that are packed for them."""
     why_not: str = ""
     """Why none is, in one line; empty if some are."""
-    is_loading: bool = True
-    _before: int = dataclasses.field(default_factory=_core.KernelBufferType.bytes_loaded)
-
-    def look(self) -> None:
-        """Count what this thread has loaded since this was made, as long as it loads."""
-        if self.is_loading:
-            self.num_bytes = _core.KernelBufferType.bytes_loaded() - self._before
 
     def __str__(self) -> str:
         if not self.num_bytes:
@@ -58,7 +51,7 @@ def loading(choice: str | None) -> Iterator[KernelUse]:
         choice: see `checked_kernels`.
 
     Yields:
-        What becomes of the model, which is known after the block, or by `look` as soon as its weights are loaded.
+        What becomes of the model, which is known after the block.
     """
     kernels = prepare_backend().kernels
     use = KernelUse(
@@ -66,13 +59,13 @@ def loading(choice: str | None) -> Iterator[KernelUse]:
     )
     if choice == "off":
         use = KernelUse(why_not="the model was opened with kernels='off'")
+    before = _core.KernelBufferType.bytes_loaded()
     _core.KernelBufferType.take_weights(choice != "off" and bool(kernels.instruction_set))
     try:
         yield use
     finally:
         _core.KernelBufferType.take_weights(False)
-        use.look()
-        use.is_loading = False
+        use.num_bytes = _core.KernelBufferType.bytes_loaded() - before
         if use.num_bytes:
             use.why_not = ""
         else:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import llama_cpp
 
 from specllama import _core
-from specllama.backend.kernel_use import KernelUse
 from specllama.engine.hidden import Hidden
 from specllama.engine.opening import num_snapshots_of
+
+
+def has_flash_attention(params: Any) -> bool:
+    """Whether a context that was made with these parameters has it, where there is no GPU that cannot do it."""
+    if hasattr(params, "flash_attn_type"):
+        return bool(params.flash_attn_type != llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED)
+    return bool(params.flash_attn)  # before 0.3.17
 
 
 class ContextParams:
@@ -23,23 +28,42 @@ class ContextParams:
 
     _num_snapshots = 0
     """How many tokens of a batch may have to be forgotten again."""
-    _attends_by: KernelUse | None = None
-    """What says whether flash attention is on. None: the constructor's arguments do."""
+    _bytes_before: int | None = None
+    """Of weights that this thread's kernels had when the constructor began. None: flash attention is decided."""
     _hidden: Hidden | None = None
     """What the context is to show."""
     _taps: _core.Taps | None = None
     """What shows it."""
 
-    def attend_by(self, use: KernelUse, kwargs: Mapping[str, Any]) -> None:
-        """Have flash attention where our kernels compute it.
+    def attend_as_kernels_do(self, kwargs: dict[str, Any]) -> None:
+        """Have flash attention where our kernels compute it. Before the constructor of ``llama_cpp.Llama``.
 
         Args:
-            use: what becomes of the model that is about to be loaded.
-            kwargs: what the constructor of ``llama_cpp.Llama`` is given. A ``flash_attn`` among it is left alone,
-                and so is a cache that is not of float16: llama.cpp would make copies of float16 of it first.
+            kwargs: what that is given. With a ``flash_attn`` among it there is nothing to decide. Of a cache that is
+                not of float16 llama.cpp would make copies of float16, and so it would for embeddings, without a cache.
         """
+        if kwargs.get("flash_attn") is not None:
+            return
+        kwargs.pop("flash_attn", None)
         is_half = all(kwargs.get(name) in (None, llama_cpp.GGML_TYPE_F16) for name in ("type_k", "type_v"))
-        self._attends_by = use if is_half and "flash_attn" not in kwargs else None
+        if is_half and not kwargs.get("embedding"):
+            self._bytes_before = _core.KernelBufferType.bytes_loaded()
+
+    @property
+    def has_flash_attention(self) -> bool:
+        """Whether attention is computed in one step. A saved state lies otherwise in memory then."""
+        return has_flash_attention(self.context_params)
+
+    def _decide_attention(self, params: Any) -> None:
+        """The weights are loaded, and a context is about to be made."""
+        before, self._bytes_before = self._bytes_before, None
+        model = self.__dict__["_model"].model
+        n_embd, n_head = llama_cpp.llama_model_n_embd(model), llama_cpp.llama_model_n_head(model)
+        # Our kernels compute 16 numbers at once.
+        fits = n_head > 0 and n_embd % (16 * n_head) == 0 and hasattr(params, "flash_attn_type")
+        if fits and _core.KernelBufferType.bytes_loaded() != before:
+            # Not ENABLED: llama_cpp would have the encoder of images do so, too, which has no kernels of ours.
+            params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
 
     @property
     def model_params(self) -> Any:
@@ -58,10 +82,8 @@ class ContextParams:
         params = self.__dict__["_context_params"]
         if hasattr(params, "n_rs_seq"):
             params.n_rs_seq = num_snapshots_of(self._num_snapshots, params)
-        if self._attends_by is not None and hasattr(params, "flash_attn_type"):
-            self._attends_by.look()  # llama_cpp asks again when the weights are loaded
-            if self._attends_by.num_bytes:  # and not on layers of a GPU that cannot do it
-                params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
+        if self._bytes_before is not None and "_model" in self.__dict__:
+            self._decide_attention(params)
         return params
 
     @context_params.setter

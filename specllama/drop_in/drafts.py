@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama import _core
-from specllama.backend.kernel_use import KernelUse, checked_kernels, loading
+from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.engine.draft_vocabulary import DraftVocabularySize
 from specllama.engine.drafts import (
     LOOKUP,
@@ -50,9 +50,9 @@ _OF_A_HEAD = frozenset({"n_ctx", "n_batch", "n_threads", "n_gpu_layers", "kernel
 class _LoadedDraft(ContextParams, BaseLlama):
     """A draft given by its path."""
 
-    def __init__(self, path: str, use: KernelUse, **kwargs: Any) -> None:
-        self.attend_by(use, kwargs)
-        super().__init__(path, **kwargs)
+    def __init__(self, model_path: str, **kwargs: Any) -> None:
+        self.attend_as_kernels_do(kwargs)
+        super().__init__(model_path, **kwargs)
 
 
 def opened(
@@ -168,7 +168,7 @@ def _loaded(
     }
     check_opening(path, arguments)
     with explained(path), loading(choice) as use:
-        draft = _LoadedDraft(path, use, **arguments)
+        draft = _LoadedDraft(path, **arguments)
     model = lent(draft, "draft", use)
     return ModelDraft(lent(target), model, corpus, given=draft, close=draft.close, **how)
 

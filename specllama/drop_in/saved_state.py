@@ -17,6 +17,7 @@ from specllama.engine.model import token_ids
 from specllama.engine.position import numbers_of_embeddings
 
 from .base_class import BaseLlama
+from .context_params import has_flash_attention
 
 _MARK = "specllama_origin"  # an attribute of the states that we save; llama_cpp's own have none
 
@@ -27,7 +28,8 @@ class StateError(ValueError, RuntimeError):
 
 def marked(llama: BaseLlama, state: llama_cpp.LlamaState) -> llama_cpp.LlamaState:
     """The state with what is needed to recognise it later, in a file, too."""
-    setattr(state, _MARK, {"model": _model(llama), "library": _library(), "checksum": _checksum(state)})
+    origin = {"model": _model(llama), "library": _library(), "checksum": _checksum(state)}
+    setattr(state, _MARK, {**origin, "flash_attn": has_flash_attention(llama.context_params)})
     return state
 
 
@@ -35,7 +37,7 @@ def fitted(llama: BaseLlama, state: Any) -> llama_cpp.LlamaState:
     """A saved state for a Llama that may have another size, and keeps no logits.
 
     Raises:
-        StateError: it is too long, damaged, of another model or library.
+        StateError: it is too long, damaged, of another model or library, or lies otherwise in memory.
         TypeError: no state.
     """
     if not isinstance(state, llama_cpp.LlamaState):
@@ -61,6 +63,12 @@ def fitted(llama: BaseLlama, state: Any) -> llama_cpp.LlamaState:
         raise StateError(
             f"the state was saved by {origin['library']}, and this is {_library()}: load it with the library that "
             "saved it, or save it anew"
+        )
+    own = has_flash_attention(llama.context_params)
+    if origin is not None and origin.get("flash_attn", own) != own:
+        raise StateError(
+            f"the state was saved with flash_attn={origin['flash_attn']}, and lies otherwise in memory: create the "
+            f"Llama with flash_attn={origin['flash_attn']}"
         )
     if origin is not None and origin["checksum"] != _checksum(state):
         raise StateError("the state is damaged: its checksum is another one than when it was saved; save it anew")
@@ -98,10 +106,10 @@ def raise_refused(state: llama_cpp.LlamaState, errors: Sequence[str]) -> NoRetur
         errors: what llama.cpp said.
     """
     reason = "; ".join(errors) or "llama.cpp gave no reason"
-    what = "of other settings" if hasattr(state, _MARK) else f"saved by another library, and this is {_library()}"
+    other = "" if hasattr(state, _MARK) else f", or saved by another library, and this is {_library()}"
     raise StateError(
-        f"the state cannot be loaded: {reason}. It is damaged, or {what}. Load it with the model, type_k, type_v, "
-        "flash_attn and library that saved it. This Llama holds nothing now, as after reset()"
+        f"the state cannot be loaded: {reason}. It is damaged, of other settings{other}. Load it with the model, "
+        "type_k, type_v, flash_attn and library that saved it. This Llama holds nothing now, as after reset()"
     )
 
 

@@ -36,7 +36,7 @@ _CHEAPEST = 0.5  # and at least so many times the smallest
 _MOST_SIZES = 64
 _ALL_UP_TO = 32  # these sizes are all kept, larger ones four for each doubling
 
-_KERNELS_GENERATION = 3  # one more when ours become faster: what was measured before says nothing then
+_KERNELS_GENERATION = 4  # one more when ours become faster: what was measured before says nothing then
 _MODEL = ("n_gpu_layers", "split_mode", "main_gpu")
 # Of the context, besides threads and batches. Not all releases of llama_cpp have all of them.
 _CONTEXT = ("offload_kqv", "op_offload", "flash_attn", "flash_attn_type", "type_k", "type_v", "ctx_type")
