@@ -256,7 +256,7 @@ def test_the_quantizing_process_is_prepared(quantized: Path, tmp_path: Path) -> 
     assert "calls: prepared begun\n" in found
 
 
-LOADS = ("_LoadedDraft", "llama_cpp.llama_model_load_from_file", "super().__init__")
+LOADS = ("BaseLlama", "_LoadedDraft", "llama_cpp.llama_model_load_from_file", "super().__init__")
 """How the sources load a model. The last one does in `Llama` alone."""
 
 
