@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .engine.engine import Engine
     from .engine.options import FallbackWarning
     from .llama import Llama
-    from .models.loading import ModelNotFoundError
+    from .models.catalog import ModelNotFoundError
     from .stats import Stats
     from .token import Token
 
@@ -31,7 +31,7 @@ _WHERE = {
     "Engine": ".engine.engine",
     "FallbackWarning": ".engine.options",
     "Llama": ".llama",
-    "ModelNotFoundError": ".models.loading",
+    "ModelNotFoundError": ".models.catalog",
     "StateError": ".drop_in.saved_state",
     "Stats": ".stats",
     "Token": ".token",

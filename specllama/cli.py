@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.metadata
 import math
 import os
 import signal
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from specllama import __version__
 from specllama.commands import batch, bench, chat, compare, demo, generate, pull, quantize, serve, tune, verify
 from specllama.commands import eval as evaluate
 from specllama.commands.arguments import UsageError
@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C, 141 a closed pipe, 143 SIGTERM; `verify` "
         "and `serve` have their own. Set SPECLLAMA_DEBUG=1 to see where an error comes from.",
     )
-    parser.add_argument("--version", action="version", version=f"specllama {_version()}")
+    parser.add_argument("--version", action="version", version=f"specllama {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         subparser = command.add_parser(subparsers)
@@ -188,13 +188,6 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     print(f"specllama: warning: {message}", file=file or sys.stderr)
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("specllama")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 if __name__ == "__main__":

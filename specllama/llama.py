@@ -44,9 +44,9 @@ from .engine.model import token_ids
 from .engine.options import (
     NumDraftTokens,
     Options,
-    checked_draft_mask_token,
-    checked_draft_window,
+    checked_index,
     checked_max_draft_tokens,
+    checked_positive,
     checked_seed,
 )
 from .engine.position import Position
@@ -150,8 +150,12 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         self._draft_kwargs = draft_kwargs
         self._lookup_corpus = lookup_corpus
         self._draft_vocabulary = checked_draft_vocabulary(draft_vocabulary)
-        self._draft_mask_token = checked_draft_mask_token(draft_mask_token)
-        self._draft_window = checked_draft_window(draft_window)
+        if draft_mask_token is not None:
+            draft_mask_token = checked_index("draft_mask_token", draft_mask_token, "a token id, or None")
+        self._draft_mask_token = draft_mask_token
+        self._draft_window = checked_positive(
+            "draft_window", draft_window, "an int, from 1 up, or None (all that the draft's context has room for)"
+        )
         self._num_snapshots = 0 if draft_model is None else options.most_draft_tokens
         if draft_model is None:
             refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
@@ -444,7 +448,12 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         """See the base class."""
         with self.engine.own.exclusive():
             self.engine.own.require_threads()
-            return super().embed(input, normalize, truncate, return_count)
+            try:
+                return super().embed(input, normalize, truncate, return_count)
+            except BaseException:
+                if self.context_params.embeddings:  # the base class has emptied the memory, and says so at its end only
+                    self.reset()
+                raise
 
     def save_state(self) -> llama_cpp.LlamaState:
         """Save the target's state. ``llama_cpp.Llama`` can load it too, if its ``flash_attn`` is the same.

@@ -120,14 +120,14 @@ class Stats:
 
     def with_speed(self) -> Stats:
         """The same, with ``tokens_per_second`` of the other fields."""
-        speed = _ratio(self.num_round_tokens, self.total_seconds - self.prompt_seconds)
+        speed = ratio(self.num_round_tokens, self.total_seconds - self.prompt_seconds)
         return dataclasses.replace(self, tokens_per_second=speed)
 
     @property
     def acceptance_rate_per_pos(self) -> tuple[float, ...]:
         """Accepted / drafted by position in the draft: how often a draft is accepted at least that far."""
         pairs = zip(self.num_accepted_tokens_per_pos, self.num_draft_tokens_per_pos, strict=True)
-        return tuple(_ratio(accepted, drafted) for accepted, drafted in pairs)
+        return tuple(ratio(accepted, drafted) for accepted, drafted in pairs)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, in order, ready for JSON."""
@@ -260,13 +260,13 @@ class Tally:
             per_drafter=dict(self.per_drafter),
             num_idle_rounds=dict(self.idle_rounds),
             plain_seconds=self.plain_seconds,
-            predicted_speedup=_ratio(sums["predicted_plain_seconds"], sums["predicted_seconds"]),
-            realised_speedup=_ratio(sums["realised_plain_seconds"], sums["realised_seconds"]),
-            acceptance_rate=_ratio(sums["num_accepted_tokens"], sums["num_draft_tokens"]),
-            mean_acceptance_length=1.0 + _ratio(sums["num_accepted_tokens"], sums["num_drafts"]),
-            expected_acceptance=_ratio(sums["sum_overlap"], sums["num_reached_tokens"]),
-            argmax_acceptance=_ratio(sums["sum_argmax_match"], sums["num_reached_tokens"]),
-            draft_vocabulary=_ratio(sums["sum_draft_vocabulary"], sums["num_drawn_tokens"]),
+            predicted_speedup=ratio(sums["predicted_plain_seconds"], sums["predicted_seconds"]),
+            realised_speedup=ratio(sums["realised_plain_seconds"], sums["realised_seconds"]),
+            acceptance_rate=ratio(sums["num_accepted_tokens"], sums["num_draft_tokens"]),
+            mean_acceptance_length=1.0 + ratio(sums["num_accepted_tokens"], sums["num_drafts"]),
+            expected_acceptance=ratio(sums["sum_overlap"], sums["num_reached_tokens"]),
+            argmax_acceptance=ratio(sums["sum_argmax_match"], sums["num_reached_tokens"]),
+            draft_vocabulary=ratio(sums["sum_draft_vocabulary"], sums["num_drawn_tokens"]),
             total_seconds=self.total_seconds,
             verify=self.verify,
             rollback=self.rollback,
@@ -307,5 +307,6 @@ def _added_drafters(one: dict[str, DrafterStats], other: dict[str, DrafterStats]
     return total
 
 
-def _ratio(numerator: float, denominator: float) -> float:
+def ratio(numerator: float, denominator: float) -> float:
+    """The quotient; 0.0 where there is nothing to divide by."""
     return numerator / denominator if denominator > 0 else 0.0

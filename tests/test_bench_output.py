@@ -7,7 +7,9 @@ import dataclasses
 import io
 import json
 import os
+import platform
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -235,8 +237,12 @@ def test_the_home_folder_is_not_told(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         ("", ""),
     ],
 )
-def test_cpu_names_of_linux(cpuinfo: str, name: str) -> None:
-    assert cpu._cpu_name_linux(cpuinfo) == name
+def test_cpu_names_of_linux(cpuinfo: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(Path, "read_text", lambda self, **_: cpuinfo)
+    monkeypatch.setattr(platform, "processor", lambda: "")
+    monkeypatch.setattr(platform, "machine", lambda: "")
+    assert cpu.cpu_name() == " ".join(name.split())
 
 
 def test_an_unknown_cpu_still_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

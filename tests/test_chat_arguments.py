@@ -23,6 +23,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"messages": "hi"}, TypeError, "messages='hi' must be a list of messages, such as"),
     ({"messages": []}, ValueError, "there are no messages: give one at least, such as"),
     ({"messages": None}, TypeError, "messages=None must be a list"),
+    ({"messages": iter([])}, TypeError, "must be a list of messages"),
     ({"messages": ["hi"]}, TypeError, "the message 'hi' must be a dict"),
     ({"messages": [{"content": "hi"}]}, ValueError, "has no role: give one"),
     ({"messages": [{"role": "user", "contnet": "hi"}]}, ValueError, "no field 'contnet': did you mean content"),

@@ -15,6 +15,7 @@ from specllama.engine.listener import Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from conftest import MakeLlama, TinyFiles
 
@@ -85,6 +86,34 @@ def test_logits_are_those_that_are_scored(engine: Engine) -> None:
     rows = dict(engine.score([*prompt, token]))
     assert list(rows) == list(range(len(prompt)))
     assert rows[len(prompt) - 1].argmax() == logits.argmax() == token
+
+
+def test_scoring_that_fails_leaves_nothing_to_reuse(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = engine.tokenize(PROMPT)
+    expected = list(engine.generate(prompt, max_tokens=9, temperature=0.0))
+
+    class Failing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(engine.model.sequence, name)
+
+        def decode(self, *_: object) -> None:
+            raise specllama.DecodeError("as it happens")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine.own), "sequence", Failing())
+        with pytest.raises(specllama.DecodeError):
+            next(engine.score(prompt[::-1]))
+    assert list(engine.generate(prompt, max_tokens=9, temperature=0.0)) == expected
+
+
+def test_scoring_beside_something_else_is_refused(engine: Engine) -> None:
+    tokens = engine.tokenize(PROMPT) * 9
+    rows = engine.score(tokens)
+    next(rows)
+    list(engine.generate(tokens[:5], max_tokens=2))
+    with pytest.raises(RuntimeError, match="was used for something else while tokens were scored"):
+        list(rows)
+    assert len(list(engine.score(tokens))) == len(tokens) - 1
 
 
 def test_a_listener_hears_of_it_and_ends_it(engine: Engine) -> None:
@@ -176,3 +205,32 @@ def test_what_cannot_be_opened(tiny_files: TinyFiles) -> None:
         Engine.open(tiny_files.target, tiny_files.other_token, **SMALL)
     with pytest.raises(ValueError, match="not a GGUF file"):
         Engine.open(tiny_files.not_gguf)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ({"n_ctx": -1}, ValueError),
+        ({"n_batch": 0}, ValueError),
+        ({"n_batch": 1 << 30}, ValueError),
+        ({"n_threads": 10**6}, ValueError),
+        ({"n_threads": "2"}, TypeError),
+        ({"cache_tokens": 0}, ValueError),
+    ],
+)
+def test_sizes_that_cannot_be(tiny_files: TinyFiles, asked: dict[str, Any], error: type[Exception]) -> None:
+    (name,) = asked
+    with pytest.raises(error, match=name):
+        Engine.open(tiny_files.target, **{**SMALL, **asked})
+
+
+@pytest.mark.parametrize("tokens", [[1, 2**63], [2**70], [-1, 2**63]])
+def test_ids_that_no_integer_holds(engine: Engine, tokens: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"token -?\d+ at index \d is out of range"):
+        next(engine.generate(tokens))
+
+
+def test_a_model_of_the_catalog_that_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path))
+    with pytest.raises(specllama.ModelNotFoundError, match="specllama pull qwen"):
+        Engine.open("qwen2.5-coder-0.5b")

@@ -96,7 +96,8 @@ def test_an_engine_of_ones_own(tiny_files: TinyFiles, both: list[Path]) -> None:
         tokens = engine.tokenize("the cat sat on")
         plain = [*engine.generate(tokens, max_tokens=30, temperature=0.0, num_draft_tokens=0)]
         assert [*engine.generate(tokens, max_tokens=30, temperature=0.0)] == plain
-        assert engine.models.keys() == {"target", "head", "draft"}
+        assert engine.draft is not None
+        assert engine.draft.models.keys() == {"head", "draft"}
 
 
 def test_a_copy_has_both(make_llama: MakeLlama, tiny_files: TinyFiles, both: list[Path]) -> None:
@@ -139,7 +140,8 @@ def test_auto_is_the_layer_in_the_file_or_lookup(make_llama: MakeLlama, tiny_fil
     assert make_llama(tiny_files.mtp, "auto").draft_model == "mtp"
     assert make_llama(tiny_files.deep, "auto").draft_model == "lookup"
     with specllama.Engine.open(tiny_files.mtp, "auto", n_ctx=256, n_threads=1) as engine:
-        assert "head" in engine.models
+        assert engine.draft is not None
+        assert "head" in engine.draft.models
 
 
 # --- the pace, without models ---------------------------------------------------------------------------------------

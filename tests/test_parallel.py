@@ -201,6 +201,19 @@ def test_async(llm: specllama.Llama) -> None:
     assert [found[i] for i in range(len(PROMPTS))] == [outcome.text for outcome in expected]
 
 
+def test_cancelled_before_the_first(llm: specllama.Llama) -> None:
+    async def cancelled() -> None:
+        texts = llm.acreate_completions(["hello"] * 100, max_tokens=20)
+        first = asyncio.ensure_future(anext(texts))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+    asyncio.run(cancelled())
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("specllama-text")]
+
+
 def test_the_llama_itself_is_free_meanwhile(llm: specllama.Llama) -> None:
     before = text_of(llm.create_completion("hello", max_tokens=9, seed=1))
     n_tokens = llm.n_tokens

@@ -65,7 +65,7 @@ def _is_built_in(types: _core.ExtraBufferTypes | None) -> bool:
 
 def _leave_out_all_types() -> None:
     """Have llama_cpp put no weights into any of the types: repacking is lost, too, but the process lives."""
-    make = _bindings.llama_model_default_params
+    make = llama_cpp.llama_model_default_params
 
     @functools.wraps(make)
     def without() -> Any:
@@ -73,4 +73,4 @@ def _leave_out_all_types() -> None:
         params.use_extra_bufts = False
         return params
 
-    _bindings.llama_model_default_params = without
+    _bindings.llama_model_default_params = llama_cpp.llama_model_default_params = without

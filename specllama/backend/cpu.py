@@ -20,7 +20,9 @@ def cpu_name() -> str:
             command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
             found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
         else:
-            found = _cpu_name_linux(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
+            # x86 has "model name"; Arm boards, POWER and others have what follows, or nothing.
+            fields = _cpuinfo()
+            found = next((fields[key] for key in ("model name", "model", "hardware", "cpu") if fields.get(key)), "")
     return " ".join(found.split()) or platform.processor() or platform.machine()
 
 
@@ -29,7 +31,8 @@ def cpu_flags() -> frozenset[str]:
     if not sys.platform.startswith("linux"):
         return frozenset()
     with contextlib.suppress(OSError):
-        return _cpu_flags_linux(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
+        fields = _cpuinfo()
+        return frozenset(fields.get("flags", fields.get("features", "")).split())  # x86, and Arm
     return frozenset()
 
 
@@ -44,21 +47,13 @@ def default_threads() -> int:
     return cores if cores <= 4 else max(4, cores // 2)
 
 
-def _cpu_name_linux(cpuinfo: str) -> str:
+def _cpuinfo() -> dict[str, str]:
+    """What Linux says of the first core, by its names in lower case."""
     fields: dict[str, str] = {}
-    for line in cpuinfo.splitlines():
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
         key, _, value = line.partition(":")
         fields.setdefault(key.strip().lower(), value.strip())
-    # x86 has "model name"; Arm boards, POWER and others have what follows, or nothing.
-    return next((fields[key] for key in ("model name", "model", "hardware", "cpu") if fields.get(key)), "")
-
-
-def _cpu_flags_linux(cpuinfo: str) -> frozenset[str]:
-    for line in cpuinfo.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip().lower() in ("flags", "features"):  # x86, and Arm
-            return frozenset(value.split())
-    return frozenset()
+    return fields
 
 
 def _cpu_name_windows() -> str:

@@ -9,7 +9,7 @@ import ctypes
 from typing import Any
 
 _CPU = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
-_LIST = "_Z39ggml_backend_cpu_get_extra_buffer_typesv"  # C++, as GCC and Clang on Linux and macOS name it
+LIST = "_Z39ggml_backend_cpu_get_extra_buffer_typesv"  # C++, as GCC and Clang on Linux and macOS name it
 
 
 class CpuBackend:
@@ -79,7 +79,7 @@ class CpuBackend:
             LookupError: there is none but the list, which need not be found.
         """
         return {
-            "list": _address(getattr(self._library, _LIST)) if hasattr(self._library, _LIST) else 0,
+            "list": _address(getattr(self._library, LIST)) if hasattr(self._library, LIST) else 0,
             "offered": self.own_address("ggml_backend_dev_get_extra_bufts"),
             "name": self.address("ggml_backend_buft_name"),
             "device": self.device,

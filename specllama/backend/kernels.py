@@ -12,7 +12,7 @@ from llama_cpp import llama_cpp as _bindings
 
 from specllama import _core
 
-from .ggml import CpuBackend
+from .ggml import LIST, CpuBackend
 from .trial import tried
 from .trial_key import trial_key, with_neighbours
 
@@ -22,7 +22,6 @@ ENVIRONMENT = "SPECLLAMA_KERNELS"
 _TRIAL = "backend._kernel_trial"
 _SECONDS = 120.0  # it takes one or two
 _PLAIN = "plain"  # for tests: slower than llama.cpp's own
-_LIST = "_Z39ggml_backend_cpu_get_extra_buffer_typesv"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,5 +112,5 @@ def offer_to(cpu: CpuBackend, name: str) -> _core.KernelBufferType:
     """
     addresses = {function: cpu.address(function) for function in _core.ggml_functions()}
     made = _core.KernelBufferType(addresses, cpu.registry, name)
-    made.offer(cpu.address(_LIST), cpu.own_address("ggml_backend_dev_get_extra_bufts"))
+    made.offer(cpu.address(LIST), cpu.own_address("ggml_backend_dev_get_extra_bufts"))
     return made

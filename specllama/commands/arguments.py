@@ -123,11 +123,6 @@ def add_model_arguments(parser: argparse.ArgumentParser, pair: bool = False) -> 
     add_context_arguments(parser)
 
 
-def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add a target and its draft for a comparison, which needs both."""
-    add_model_arguments(parser, pair=True)
-
-
 def add_num_draft_tokens(parser: argparse._ActionsContainer) -> None:
     """Add how much a round drafts."""
     parser.add_argument(
@@ -307,7 +302,7 @@ def read_prompts(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
 
 
 def load_pair(arguments: argparse.Namespace) -> Llama:
-    """Load what `add_pair_arguments` describes."""
+    """Load what `add_model_arguments` describes."""
     if arguments.num_draft_tokens == 0:
         raise UsageError("--num-draft-tokens 0 is plain decoding, which would be compared with itself")
     return load_llama(arguments)

@@ -80,7 +80,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         metavar="DIR",
         help="also write report.html and its charts there (measures --curve too; needs specllama[plot])",
     )
-    common.add_pair_arguments(parser)
+    common.add_model_arguments(parser, pair=True)
     common.add_sampling_arguments(parser)
     parser.set_defaults(temp=0.0)
     return parser
@@ -158,6 +158,8 @@ def _shown_in(progress: Steps, num_modes: int) -> Callable[[Run | Call, int, int
     turn: list[Run | Call] = []
 
     def on_run(run: Run | Call, done: int, total: int) -> None:
+        if any(one.mode == run.mode for one in turn):  # a call that failed is not shown
+            turn.clear()
         turn.append(run)
         line = None
         if len(turn) == num_modes:

@@ -32,7 +32,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "of its own (both hold the model in memory)",
     )
     parser.add_argument("--json", action="store_true", help="print one object with both texts and their statistics")
-    common.add_pair_arguments(parser)
+    common.add_model_arguments(parser, pair=True)
     common.add_sampling_arguments(parser, "default 1, so that both write the same text")
     parser.set_defaults(seed=1)
     return parser

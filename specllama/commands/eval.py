@@ -89,7 +89,7 @@ def _add_humaneval(subparsers: Subparsers) -> None:
 def _add_common(parser: argparse.ArgumentParser, max_tokens: int) -> None:
     common.add_max_tokens(parser, max_tokens, of="of an answer")
     parser.add_argument("--json", action="store_true", help="print one object, with every question and answer")
-    common.add_pair_arguments(parser)
+    common.add_model_arguments(parser, pair=True)
     common.add_sampling_arguments(parser, "of the run, default 0; every answer is a sample with a seed derived from it")
     parser.set_defaults(seed=0, verify="block")
 

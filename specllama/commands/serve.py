@@ -103,5 +103,6 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 server.serve(app, bound)
             finally:
+                app.state.worker.shut_down()
                 app.state.worker.close()  # the model is freed next
     return 0

@@ -54,7 +54,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     group.add_argument("--num-contexts", type=common.whole(1), default=2, metavar="N", help="to sample in, default 2")
     parser.add_argument("--json", action="store_true", help="print one object, with every difference and test")
-    common.add_pair_arguments(parser)
+    common.add_model_arguments(parser, pair=True)
     common.add_sampling_arguments(parser, seed="of the texts, with N + 1, and of the samples; default 1")
     parser.set_defaults(seed=1, error_code=_NOT_TOLD)
     return parser

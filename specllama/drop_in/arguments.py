@@ -8,11 +8,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-import llama_cpp
-
-from specllama.engine.limits import LARGEST_INT, MOST_THREADS
-from specllama.engine.options import checked_index
 from specllama.engine.samplers import CHAIN, DEFAULTS, check_numbers
+from specllama.engine.sizes import check_sizes
 
 from .base_class import BaseLlama
 
@@ -55,31 +52,8 @@ _COMPLETION = {
 _signature = functools.cache(inspect.signature)  # of methods of the base class: making one takes longer than a token
 _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION}
 _MIROSTATS = (0, 1, 2)
-_MOST_BATCH = 1 << 16  # llama_cpp keeps room for the logits of each
-_OPTIONAL = ("n_threads", "n_threads_batch", "rope_scaling_type")
-_ALSO_FLAGS = ("numa",)
 _OF_OLD_RELEASES = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
 """What llama_cpp.Llama once took, and software (LangChain) still gives. Without effect, there and here."""
-
-
-def _numbers_of(enumeration: str) -> tuple[int, int]:
-    """The least and the largest number of llama.cpp's names that begin so."""
-    found = [value for name, value in vars(llama_cpp).items() if name.startswith(enumeration)]
-    return min(found), max(found)
-
-
-_RANGES = {
-    "n_ctx": (0, LARGEST_INT),
-    "n_batch": (1, _MOST_BATCH),
-    "n_ubatch": (1, _MOST_BATCH),
-    "n_threads": (0, MOST_THREADS),  # 0: llama_cpp's default
-    "n_threads_batch": (0, MOST_THREADS),
-    "last_n_tokens_size": (0, LARGEST_INT),
-    "pooling_type": _numbers_of("LLAMA_POOLING_TYPE_"),
-    "rope_scaling_type": _numbers_of("LLAMA_ROPE_SCALING_TYPE_"),
-    "split_mode": _numbers_of("LLAMA_SPLIT_MODE_"),
-    "numa": (0, 4),  # ggml's enum ggml_numa_strategy
-}
 
 
 def with_options(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
@@ -149,7 +123,7 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
     own = ("draft_kwargs", "lookup_corpus", "num_draft_tokens", "max_draft_tokens", "verify", "kernels")
     more = ("draft_vocabulary", "draft_mask_token", "draft_window", "max_parallel", "cache_tokens")
     _check_names("Llama", kwargs, {*_of_constructor(), *own, *more})
-    _check_sizes(kwargs)
+    check_sizes(kwargs)
 
 
 def check_draft_kwargs(draft_kwargs: Any) -> None:
@@ -167,7 +141,7 @@ def check_draft_kwargs(draft_kwargs: Any) -> None:
             "{'n_gpu_layers': 0}"
         )
     _check_names("the draft", draft_kwargs, {*_of_constructor(), "kernels"} - {"model_path", "draft_model"})
-    _check_sizes(draft_kwargs)
+    check_sizes(draft_kwargs)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -185,17 +159,6 @@ def _check_names(whose: str, kwargs: dict[str, Any], known: set[str]) -> None:
     for name in kwargs.keys() - known - _OF_OLD_RELEASES:
         hint = nearest(name, sorted(known)) or "; help(llama_cpp.Llama) lists those of the installed release"
         raise TypeError(f"{whose} has no argument {name}{hint}")
-
-
-def _check_sizes(kwargs: dict[str, Any]) -> None:
-    for name, (least, most) in _RANGES.items():
-        if name not in kwargs or (kwargs[name] is None and name in _OPTIONAL):
-            continue
-        if isinstance(kwargs[name], bool) and name in _ALSO_FLAGS:
-            continue
-        value = checked_index(name, kwargs[name], f"a whole number, from {least} to {most}")
-        if not least <= value <= most:
-            raise ValueError(f"{name}={value} is out of range: it must be from {least} to {most}")
 
 
 def chain_of(sampling: dict[str, Any]) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def require_known(what: str, given: Any, known: set[str]) -> None:
 
 
 def _check_messages(llama: BaseLlama, messages: Any) -> None:
-    if isinstance(messages, (str, bytes)) or not hasattr(messages, "__iter__"):
+    if not isinstance(messages, (list, tuple)):
         raise TypeError(f"messages={messages!r:.100} must be a list of messages, such as {_MESSAGE}")
     if not messages:
         raise ValueError(f"there are no messages: give one at least, such as {_MESSAGE}")

@@ -102,6 +102,11 @@ def opened(
     return _decoding(target, draft, settings=settings, own=draft_kwargs, corpus=corpus, how=how)
 
 
+def _refuse_mask(how: Mapping[str, Any]) -> None:
+    if how["mask"] is not None:
+        raise ValueError("draft_mask_token is for a parallel draft model: leave it out with a head")
+
+
 def _decoding(
     target: BaseLlama,
     draft: Any,
@@ -115,6 +120,7 @@ def _decoding(
     if isinstance(draft, BaseLlama):
         return _given(target, draft, own, corpus, how)
     if isinstance(draft, str) and draft == MTP:
+        _refuse_mask(how)
         return open_mtp(lent(target), corpus, how["window"])
     if isinstance(draft, str) and draft not in TEXT_DRAFTERS:
         return _loaded(target, draft, settings, own, corpus, how)
@@ -186,8 +192,7 @@ def _head(
         raise ValueError(
             f"draft_kwargs of a head may have {', '.join(sorted(_OF_A_HEAD))}: leave {', '.join(sorted(unknown))} out"
         )
-    if how["mask"] is not None:
-        raise ValueError("draft_mask_token is for a parallel draft model: leave it out with a head")
+    _refuse_mask(how)
     of_target = target.settings
     arguments = {
         "n_ctx": target.n_ctx,

@@ -69,14 +69,19 @@ class ParallelCompletions:
         self, prompts: Iterable[Any], *, max_parallel: int | None = None, **kwargs: Any
     ) -> AsyncIterator[Outcome]:
         """The outcomes as they end, for ``async for``. Closing it ends what is under way."""
-        outcomes = await asyncio.to_thread(
-            self.create_completions, prompts, max_parallel=max_parallel, stream=True, progress=False, **kwargs
+        opening = asyncio.create_task(
+            asyncio.to_thread(
+                self.create_completions, prompts, max_parallel=max_parallel, stream=True, progress=False, **kwargs
+            )
         )
         try:
-            while (outcome := await asyncio.to_thread(next, cast(Outcomes, outcomes), None)) is not None:
+            outcomes = cast(Outcomes, await asyncio.shield(opening))
+            while (outcome := await asyncio.to_thread(next, outcomes, None)) is not None:
                 yield outcome
-        finally:
-            await asyncio.to_thread(cast(Outcomes, outcomes).close)
+        finally:  # also where this is cancelled while the thread opens them
+            await asyncio.wait([opening])
+            if opening.exception() is None:
+                await asyncio.to_thread(cast(Outcomes, opening.result()).close)
 
     def _many(
         self,

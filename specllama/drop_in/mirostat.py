@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import llama_cpp
 import numpy as np
@@ -53,15 +53,21 @@ def chooser_of(
     return LlamaCppSampler(llama, sampling, seed=seed, logit_bias=logit_bias, grammar=grammar)
 
 
-def fallback_reason() -> str:
-    """Why text with mirostat is decoded plainly."""
-    return "mirostat is applied by llama.cpp's sampler"
+class _Seeded:
+    """Stands for a Llama with another seed: other threads read the Llama's own meanwhile."""
+
+    def __init__(self, llama: BaseLlama, seed: int) -> None:
+        self._llama = llama
+        self._seed = seed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llama, name)
 
 
 class LlamaCppSampler:
     """llama.cpp's own chain of samplers, as ``llama_cpp.Llama`` makes it, for one generation."""
 
-    reason = fallback_reason()
+    reason = "mirostat is applied by llama.cpp's sampler"
 
     def __init__(
         self,
@@ -88,15 +94,12 @@ class LlamaCppSampler:
         if isinstance(grammar, SchemaGrammar):
             processors, grammar = [*processors, lent(llama).once(schema_vocabulary).processor(grammar.matched)], None
         self._processors = processors
-        seed_before, llama._seed = llama._seed, self._seed & 0xFFFFFFFF
-        try:
-            self._sampler = llama._init_sampler(
-                **self._numbers,
-                logits_processor=llama_cpp.LogitsProcessorList([self._heard]) if processors or self._biased else None,
-                grammar=grammar,
-            )
-        finally:
-            llama._seed = seed_before
+        self._sampler = BaseLlama._init_sampler(
+            cast(BaseLlama, _Seeded(llama, self._seed & 0xFFFFFFFF)),
+            **self._numbers,
+            logits_processor=llama_cpp.LogitsProcessorList([self._heard]) if processors or self._biased else None,
+            grammar=grammar,
+        )
 
     def sample(self) -> int:
         """See ``engine.request.Chooser``. Raises what a logits processor raises.

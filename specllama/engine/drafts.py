@@ -44,7 +44,7 @@ def named(draft: Any, target: str) -> Any:
         target: the path of the target.
 
     Raises:
-        ModelNotFoundError: there is no such file.
+        ModelNotFoundError: a model of the catalog that is not on this machine.
     """
     if isinstance(draft, (list, tuple)):
         return [named(each, target) for each in draft]
@@ -298,7 +298,11 @@ def open_mtp(target: Model, corpus: npt.NDArray[np.int32], window: int | None) -
         context = llama_cpp.llama_init_from_model(target.address, params)
     if not context:
         raise MemoryError("there is no room for the context of the MTP layers: take a smaller n_ctx (-c)")
-    hidden.begin(context)
+    try:
+        hidden.begin(context)
+    except BaseException:
+        llama_cpp.llama_free(context)
+        raise
     settings = dataclasses.replace(own, context_params=params, hidden=hidden)
     model = Model(target.address, int(context), settings, name="draft", taps=taps)
 

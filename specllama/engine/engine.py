@@ -41,8 +41,9 @@ from .position import Position
 from .request import Constraint, Request, checked_bias
 from .same_vocabulary import require_same_vocabulary_file
 from .samplers import CHAIN, SAMPLERS
+from .sizes import check_sizes
 from .slot import Slot
-from .texts import Texts
+from .texts import Texts, checked_cache_tokens
 from .writable import require_writable
 
 _CHUNK = 32  # positions whose logits are held at once
@@ -119,19 +120,18 @@ class Engine:
 
         Raises:
             ModelNotFoundError, ValueError: no loadable model, another vocabulary, or an option out of range.
+            TypeError: an option of another type.
         """
         options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
-        settings: dict[str, Any] = {
-            "n_ctx": n_ctx,
-            "n_batch": n_batch,
-            "n_threads": n_threads,
-            "n_gpu_layers": n_gpu_layers,
-        }
+        sizes = {"n_ctx": n_ctx, "n_batch": n_batch, "n_threads": n_threads}
+        check_sizes(sizes)
+        cache_tokens = checked_cache_tokens(cache_tokens)
+        settings: dict[str, Any] = {**sizes, "n_gpu_layers": n_gpu_layers}
         room = 0 if draft is None else options.most_draft_tokens
         path = catalog.resolve(os.fspath(target))
         draft = named(draft, path)
         hidden = shown_for(draft, path)
-        model, close = open_model(target, name="target", kernels=kernels, num_snapshots=room, hidden=hidden, **settings)
+        model, close = open_model(path, name="target", kernels=kernels, num_snapshots=room, hidden=hidden, **settings)
         engine = cls(model, options=options, cache_tokens=cache_tokens)
         engine._close_model = close
         try:
@@ -212,6 +212,7 @@ class Engine:
 
         Raises:
             BusyError, ClosedError, DecodeError: see there.
+            RuntimeError: somebody else has used the model's own context since the last position.
             ValueError: something among them is no token.
         """
         own = self.own
@@ -222,8 +223,14 @@ class Engine:
             with own.exclusive():
                 own.require_threads()
                 sequence, position = own.sequence, own.position
+                if start > 0 and not np.array_equal(position.tokens(), ids[:start]):
+                    raise RuntimeError(
+                        "this Llama was used for something else while tokens were scored: score them to the end first, "
+                        "or create one Llama for each"
+                    )
                 sequence.assume(ids[:start])
                 sequence.keep(start)
+                position.change(start)  # before what may fail, or be interrupted
                 sequence.decode(part, 0)
                 position.ids[start : start + len(part)] = part
                 position.change(sequence.num_tokens)
@@ -295,11 +302,6 @@ class Engine:
     def draft(self) -> Draft | None:
         """What drafts, usable or not."""
         return self.own.draft
-
-    @property
-    def models(self) -> dict[str, Model]:
-        """What decodes: the target, and what its draft decodes with, by their names in reports."""
-        return {"target": self.model, **({} if self.draft is None else self.draft.models)}
 
     @property
     def stats(self) -> Stats:

@@ -84,10 +84,8 @@ class Hidden:
             show(context, True, self.n_features > 0)  # of a target: of every token
 
 
-def shown_to(head: HeadFile | MtpFile | None) -> Hidden | None:
+def shown_to(head: HeadFile | MtpFile) -> Hidden:
     """What a target must show for a head: what enters a layer is what leaves the one before."""
-    if head is None:
-        return None
     if isinstance(head, MtpFile):
         return Hidden(_NEXTN, nextn=True)
     return Hidden(tuple(f"l_out-{layer - 1}" for layer in head.layers))

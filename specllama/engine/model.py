@@ -273,7 +273,9 @@ def token_ids(
         tokens = np.asarray(given)
     except ValueError:  # lists of several lengths
         raise TypeError(f"{what} must be a sequence of token ids, not of lists") from None
-    if tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
+    if tokens.ndim == 1 and tokens.dtype.kind in "Of" and all(isinstance(token, int) for token in given):
+        tokens = np.array(given, dtype=object)  # with one that no integer of C holds
+    elif tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
         raise TypeError(f"{what} must be a sequence of token ids, not of {tokens.dtype} values")
     wrong = np.flatnonzero((tokens < 0) | (tokens >= n_vocab))
     if wrong.size and len(held):

@@ -45,27 +45,6 @@ def checked_max_draft_tokens(value: Any) -> int:
     return _checked_int("max_draft_tokens", value, 1, "an int, from 1 up")
 
 
-def checked_draft_mask_token(value: Any) -> int | None:
-    """A token id, or None.
-
-    Raises:
-        TypeError: neither.
-    """
-    return None if value is None else checked_index("draft_mask_token", value, "a token id, or None")
-
-
-def checked_draft_window(value: Any) -> int | None:
-    """An int from 1 up, or None.
-
-    Raises:
-        TypeError: neither.
-        ValueError: below 1.
-    """
-    return checked_positive(
-        "draft_window", value, "an int, from 1 up, or None (all that the draft's context has room for)"
-    )
-
-
 def checked_positive(name: str, value: Any, what: str) -> int | None:
     """An int from 1 up, or None.
 

@@ -7,9 +7,6 @@ import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from specllama import _core
 
 from .limits import LARGEST_INT
@@ -18,10 +15,6 @@ from .model import Model
 from .options import Options
 from .rules import RULES, STEPWISE
 from .samplers import CHAIN, check_numbers
-
-Ids = npt.NDArray[np.intc]
-Scores = npt.NDArray[np.single]
-"""[n_vocab]"""
 
 
 class Constraint(Protocol):

@@ -8,7 +8,7 @@ import llama_cpp
 
 from specllama import _core
 from specllama.backend.libllama import API
-from specllama.models.loading import explained, one_at_a_time, quiet
+from specllama.models.loading import explained, quiet
 
 _ROLES = {"bos": llama_cpp.llama_vocab_bos, "eos": llama_cpp.llama_vocab_eos}
 
@@ -49,7 +49,7 @@ def require_same_vocabulary_file(target: int, path: str, *, as_head: bool = Fals
     params = llama_cpp.llama_model_default_params()
     params.vocab_only = True
     with explained(path, as_head=as_head), contextlib.ExitStack() as stack:
-        with one_at_a_time(), quiet():
+        with quiet():
             model = llama_cpp.llama_model_load_from_file(path.encode("utf-8"), params)
         if not model:
             raise ValueError(f"Failed to load model from file: {path}")

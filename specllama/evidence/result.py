@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from specllama.stats import Stats
+from specllama.stats import Stats, ratio
 
 
 class Data:
@@ -73,8 +73,3 @@ _SUMMED = [
     if field.name.startswith("num_") or field.name.endswith("_seconds")
     if field.name not in _NO_SUMS
 ]
-
-
-def ratio(numerator: float, denominator: float) -> float:
-    """The quotient; 0.0 where there is nothing to divide by."""
-    return numerator / denominator if denominator > 0 else 0.0

@@ -52,6 +52,10 @@ _TYPE_SUFFIX = re.compile(
 )
 
 
+class ModelNotFoundError(FileNotFoundError, ValueError):
+    """There is no such model file. A ValueError too, because that is what llama_cpp.Llama raises."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Model:
     """One entry of the catalog. `size` is in bytes, `type` the quantisation of `file`, which `repo` has on the hub."""
@@ -153,7 +157,7 @@ def resolve(name_or_path: str | os.PathLike[str]) -> str:
         The path of the model. An existing path, and whatever is not a catalog name, comes back as it is.
 
     Raises:
-        FileNotFoundError: a known model that is not on this machine; the message names the command that gets it.
+        ModelNotFoundError: a known model that is not on this machine; the message names the command that gets it.
         ValueError: a known model with a type that does not exist.
     """
     text = os.fspath(name_or_path)
@@ -170,13 +174,13 @@ def resolve(name_or_path: str | os.PathLike[str]) -> str:
             return str(path)
         if path.exists():
             missing = f"{path} has {path.stat().st_size} bytes, not the {model.size} of {model.name}"
-        raise FileNotFoundError(f"{missing}: get it with `specllama pull {model.name}`")
+        raise ModelNotFoundError(f"{missing}: get it with `specllama pull {model.name}`")
     if path.is_file():
         return str(path)
     quantize = f"`specllama quantize {model.name} {parse_file_type(file_type)}`"
     if model.is_downloaded():
-        raise FileNotFoundError(f"{missing}: make it with {quantize}")
-    raise FileNotFoundError(f"{missing}: get it with `specllama pull {model.name}`, then {quantize}")
+        raise ModelNotFoundError(f"{missing}: make it with {quantize}")
+    raise ModelNotFoundError(f"{missing}: get it with `specllama pull {model.name}`, then {quantize}")
 
 
 def remedy(path: str) -> str:

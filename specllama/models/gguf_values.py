@@ -1,4 +1,8 @@
-"""Reads the metadata of a GGUF file as a whole, tokens included, as quickly as Python can."""
+"""Reads the header of a GGUF file as a whole, tokens included, as quickly as Python can.
+
+Not by gguf.GGUFReader: it takes 40 times as long, because it makes an array of each of 150,000 tokens, and where a file
+is damaged it raises an IndexError of NumPy instead of saying what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,15 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _LENGTH = struct.Struct("<Q")
-
-
-Read = TypeVar("Read")
+_MOST_DIMENSIONS = 4  # GGML_MAX_DIMS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,23 +39,26 @@ class StoredTensor:
         return math.prod(self.shape)
 
 
-def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """All pairs of the header: numbers, texts as bytes, arrays of numbers as NumPy's, of texts as lists of bytes.
+def read_whole_header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    """The pairs of the header, and where each tensor is, by its name.
+
+    Of the pairs numbers are numbers, texts bytes, arrays of numbers NumPy's, and arrays of texts lists of bytes.
 
     Raises:
         ValueError: the header is damaged. It is not said how: `gguf_header.read_header` does that.
         OSError: the file cannot be read.
     """
-    return _read(path, lambda walk: walk.pairs())
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            return _Walk(data).whole()
+        except (struct.error, EOFError, KeyError, OverflowError, MemoryError) as error:
+            raise ValueError(f"{path}: the header is damaged ({error!r})") from error
 
 
-def read_whole_header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
-    """The pairs, and where each tensor is, by its name.
-
-    Raises:
-        ValueError, OSError: see `read_values`.
-    """
-    return _read(path, lambda walk: walk.whole())
+def architecture_of(values: Mapping[str, Any]) -> str:
+    """Whose pairs these are; empty if they do not say it as a text."""
+    found = values.get("general.architecture")
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else ""
 
 
 def stored(path: str | os.PathLike[str], tensor: StoredTensor, size: int) -> bytes:
@@ -71,14 +76,6 @@ def stored(path: str | os.PathLike[str], tensor: StoredTensor, size: int) -> byt
     return found
 
 
-def _read(path: str | os.PathLike[str], read: Callable[[_Walk], Read]) -> Read:
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        try:
-            return read(_Walk(data))
-        except (struct.error, EOFError, KeyError, OverflowError) as error:
-            raise ValueError(f"{path}: the header is damaged ({error!r})") from error
-
-
 class _Walk:
     """Goes once through the pairs of a mapped file."""
 
@@ -93,7 +90,9 @@ class _Walk:
         found = {}
         for _ in range(count):
             name = self._text().decode("utf-8", "replace")
-            shape = tuple(self._number("Q") for _ in range(self._number("I")))
+            if (num_dimensions := self._number("I")) > _MOST_DIMENSIONS:
+                raise EOFError(f"a tensor of {num_dimensions} dimensions")
+            shape = tuple(self._number("Q") for _ in range(num_dimensions))
             found[name] = StoredTensor(shape, self._number("I"), self._number("Q"))
         begin = -(-self._at // max(1, alignment)) * alignment
         return values, {name: dataclasses.replace(one, offset=begin + one.offset) for name, one in found.items()}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .gguf_values import StoredTensor, read_whole_header, stored
+from .gguf_values import StoredTensor, architecture_of, read_whole_header, stored
 
 _OTHERS = {"dflash": "DFlash", "gemma4-assistant": "Gemma 4's assistant"}
 _LAYERS = 3
@@ -131,7 +131,7 @@ def require_mtp(path: str) -> None:
         (values, _), *_ = parts = [read_whole_header(part) for part in _parts(path)]
     except (ValueError, OSError):
         return  # who loads it says why
-    architecture = _architecture(values)
+    architecture = architecture_of(values)
     count = values.get(f"{architecture}.nextn_predict_layers", 0)
     if not isinstance(count, int) or count <= 0:
         raise ValueError(f"{path} has no MTP layers: give a draft model's path, or draft_model='lookup'")
@@ -144,14 +144,9 @@ def require_mtp(path: str) -> None:
         )
 
 
-def _architecture(values: Mapping[str, Any]) -> str:
-    found = values.get("general.architecture")
-    return found.decode("utf-8", "replace") if isinstance(found, bytes) else ""
-
-
 def is_head(values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bool:
     """Whether a file is no model by itself."""
-    return _architecture(values) in ("eagle3", *_OTHERS) or _is_mtp(tensors)
+    return architecture_of(values) in ("eagle3", *_OTHERS) or _is_mtp(tensors)
 
 
 def _is_mtp(tensors: Mapping[str, StoredTensor]) -> bool:
@@ -186,14 +181,14 @@ def _read_head(path: str, changed: int, size: int) -> HeadFile | MtpFile | None:
         values, tensors = read_whole_header(path)
     except (ValueError, OSError):
         return None
-    architecture = _architecture(values)
+    architecture = architecture_of(values)
     if architecture in _OTHERS:
         raise ValueError(
             f"{path} is a head of the kind {_OTHERS[architecture]}: of heads, those of EAGLE-3 are supported"
         )
     if _is_mtp(tensors):
         require_mtp(path)
-        return MtpFile(path, _number(path, values, f"{_architecture(values)}.embedding_length"))
+        return MtpFile(path, _number(path, values, f"{architecture_of(values)}.embedding_length"))
     if architecture != "eagle3":
         return None
     _require_turns(path, values)

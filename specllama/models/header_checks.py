@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import catalog
-from .gguf_values import read_whole_header
+from .gguf_values import architecture_of, read_whole_header
 from .head_file import is_head
 
 _MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
@@ -57,14 +57,9 @@ def problems(values: Mapping[str, Any]) -> Iterable[str]:
     yield from _missing_tokens(values)
 
 
-def _architecture(values: Mapping[str, Any]) -> str:
-    architecture = values.get("general.architecture", b"")
-    return architecture.decode("utf-8", "replace") if isinstance(architecture, bytes) else ""
-
-
 def _named(values: Mapping[str, Any], name: str) -> int | float:
     """An architecture's number, by what follows the architecture's name; 0 without."""
-    found = values.get(f"{_architecture(values)}.{name}", 0)
+    found = values.get(f"{architecture_of(values)}.{name}", 0)
     if isinstance(found, np.ndarray):
         return int(found.max(initial=0)) if found.dtype.kind in "iu" else 0
     return found if isinstance(found, (int, float)) else 0  # llama.cpp refuses what is of another type
@@ -85,7 +80,7 @@ def _wrong_layers(values: Mapping[str, Any]) -> Iterable[str]:
     further = _named(values, "nextn_predict_layers")
     if further > layers:
         yield f"its nextn_predict_layers is {further}, and its block_count only {layers}"
-    scaling = values.get(f"{_architecture(values)}.rope.scaling.type", _SCALINGS[0])
+    scaling = values.get(f"{architecture_of(values)}.rope.scaling.type", _SCALINGS[0])
     if isinstance(scaling, bytes) and scaling not in _SCALINGS:
         yield f"its rope.scaling.type is {_shown(scaling)}, which does not exist"
 

@@ -23,11 +23,6 @@ from .gguf_header import read_header
 from .header_checks import require_sound
 from .opening import lora_errors
 
-
-class ModelNotFoundError(FileNotFoundError, ValueError):
-    """There is no such model file. A ValueError too, because that is what llama_cpp.Llama raises."""
-
-
 _ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR of ggml.h; llama_cpp's own table is off by one
 _turn = threading.RLock()
 
@@ -101,7 +96,7 @@ def _require_gguf(path: str) -> None:
     except PermissionError:
         raise
     except (OSError, ValueError):  # ValueError: a name that can be none
-        raise ModelNotFoundError(
+        raise catalog.ModelNotFoundError(
             f"{path} does not exist: check the path, or see `specllama pull --list` for model names"
         ) from None
     if stat.S_ISDIR(found.st_mode):

@@ -12,7 +12,7 @@ import llama_cpp
 import numpy as np
 
 from .gguf_header import read_header
-from .gguf_values import read_values
+from .gguf_values import architecture_of, read_whole_header
 from .header_checks import problems
 
 # Those of llama-server's --cache-type-k: of each name the number, and how many values are one block.
@@ -60,7 +60,7 @@ def _check_overrides(path: str, overrides: dict[str, Any]) -> None:
 def _values(path: str) -> dict[str, Any]:
     """The file's metadata; none if it is damaged, which is said where it is loaded."""
     with contextlib.suppress(ValueError, OSError):
-        return read_values(path)
+        return read_whole_header(path)[0]
     return {}
 
 
@@ -84,7 +84,7 @@ def _check_cache_type(path: str, name: str, value: Any, kind: str) -> None:
 def _head_sizes(path: str, kind: str) -> Iterator[int]:
     """The sizes of the heads that the file names."""
     values = _values(path)
-    prefix = values.get("general.architecture", b"").decode("utf-8", "replace")
+    prefix = architecture_of(values)
     heads = np.atleast_1d(values.get(f"{prefix}.attention.head_count", 0)).max(initial=0)
     named = values.get(f"{prefix}.attention.{kind}_length")
     yield int(named if named is not None else values.get(f"{prefix}.embedding_length", 0) // heads if heads else 0)

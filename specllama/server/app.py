@@ -76,6 +76,7 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
+        worker.shut_down()
         await asyncio.to_thread(worker.close)
         bodies.close()
 
@@ -137,13 +138,8 @@ def _add_tokenizer(app: FastAPI, llm: Llama, bodies: Bodies) -> None:
     @app.post("/extras/detokenize", openapi_extra=_with_body(DetokenizeRequest))
     async def detokenize(request: Request) -> dict[str, str]:
         tokens = (await bodies.parsed(request, DetokenizeRequest)).tokens
-        return {"text": await asyncio.to_thread(text_of, tokens)}
-
-    def text_of(tokens: list[int]) -> str:
-        for token in tokens:
-            if not 0 <= token < llm.n_vocab():
-                raise HTTPException(400, f"token {token} is out of range: the vocabulary has {llm.n_vocab()} tokens")
-        return llm.detokenize(tokens).decode("utf-8", errors="replace")
+        text = await asyncio.to_thread(llm.detokenize, tokens)
+        return {"text": text.decode("utf-8", errors="replace")}
 
 
 def _add_service(app: FastAPI, name: str, worker: Worker, registry: CollectorRegistry) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 
 from starlette.exceptions import HTTPException
 
@@ -57,7 +56,7 @@ def error_body(error: Exception) -> dict[str, dict[str, str | None]]:
     message = error.detail if isinstance(error, HTTPException) else str(error)
     message = message.replace(" (what it says is on stderr)", "")  # which the client does not see
     # OpenAI's code, by which clients know that a shorter prompt would do.
-    too_long = re.search(r"exceed context window", message)
+    too_long = "exceed context window" in message
     return {
         "error": {
             "message": message or type(error).__name__,

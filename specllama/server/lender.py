@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Generator, Iterator
 
 from specllama import Llama
@@ -14,7 +15,7 @@ from specllama.drop_in.watch import Watch
 from specllama.warn import warn
 
 from .answers import Answers
-from .job import Item
+from .job import Item, Work
 from .requests import ChatRequest, CompletionRequest
 
 
@@ -42,14 +43,18 @@ class Lender:
                 "draft, is recurrent or a sliding window and cannot be shared"
             )
 
-    def work(self, request: CompletionRequest | ChatRequest) -> Answers:
+    def work(self, request: CompletionRequest | ChatRequest) -> Work:
         """What answers a request. To be called in the order in which requests come."""
         if self.num_places == 1:
             return Answers(self.llm, request)
         if request.seed is None:  # places know nothing of each other: the seeds of a Llama with a seed are drawn here
             seed, is_given = seed_for_completion(self.llm, None)
             request.seed = seed if is_given else None
-        return _AnswersAtPlace(self, request)
+        return functools.partial(self._answers_at_place, request)
+
+    def _answers_at_place(self, request: CompletionRequest | ChatRequest, watch: Watch) -> Generator[Item, None, None]:
+        with self.lent(request, watch) as llm:  # it is not known before which place is free
+            yield from Answers(llm, request)(watch)
 
     @contextlib.contextmanager
     def lent(self, request: CompletionRequest | ChatRequest, watch: Watch) -> Iterator[Llama]:
@@ -65,15 +70,3 @@ class Lender:
             lent = texts.taken(self.num_places, watch.heed, request.text())
         with lent as slot:
             yield calling(self.llm, slot=slot)
-
-
-class _AnswersAtPlace(Answers):
-    """The same where it is not known before which place is free."""
-
-    def __init__(self, lender: Lender, request: CompletionRequest | ChatRequest) -> None:
-        super().__init__(lender.llm, request)
-        self._lender = lender
-
-    def __call__(self, watch: Watch) -> Generator[Item, None, None]:
-        with self._lender.lent(self._request, watch) as llm:
-            yield from Answers(llm, self._request)(watch)

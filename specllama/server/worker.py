@@ -14,7 +14,7 @@ _LONGEST_RETRY = 60
 
 
 class Worker:
-    """Runs jobs in the order in which they come. All methods are for the event loop's thread.
+    """Runs jobs in the order in which they come. All methods but `close` are for the event loop's thread.
 
     In threads of its own: one that decodes gets OpenMP threads of its own. Of several texts at once none does, since
     their scheduler has a thread for that.
@@ -29,7 +29,8 @@ class Worker:
         self.max_running = max_running
         self._threads = concurrent.futures.ThreadPoolExecutor(max_running, thread_name_prefix="specllama")
         self._jobs: dict[Job, float] = {}  # and when each began to wait
-        self._closing = False
+        self.closing = False
+        """Whether no job is taken any more."""
         self._mean_seconds = 0.0
         self.outcomes = collections.Counter({"completed": 0, "failed": 0, "stopped": 0, "refused": 0})
         """How many jobs ended in which way."""
@@ -44,11 +45,6 @@ class Worker:
         """Jobs that wait for it."""
         return max(0, len(self._jobs) - self.max_running)
 
-    @property
-    def closing(self) -> bool:
-        """Whether no job is taken any more."""
-        return self._closing
-
     def start(self, work: Work) -> Job:
         """Queue some work.
 
@@ -56,7 +52,7 @@ class Worker:
             LineFullError: as many jobs wait as may.
             ShuttingDownError: `shut_down` was called.
         """
-        if self._closing:
+        if self.closing:
             self.outcomes["refused"] += 1
             raise ShuttingDownError
         if len(self._jobs) >= self.max_running + self._max_waiting:
@@ -69,13 +65,12 @@ class Worker:
 
     def shut_down(self) -> None:
         """Stop all jobs, those that run within a round, and take no other."""
-        self._closing = True
+        self.closing = True
         for job in list(self._jobs):
             job.stop(ShuttingDownError())
 
     def close(self) -> None:
-        """Shut down, and wait until the model is free."""
-        self.shut_down()
+        """Wait until the model is free, after `shut_down`."""
         self._threads.shutdown()
 
     def _ended(self, job: Job) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from specllama.evidence.result import ratio, total
+from specllama.evidence.result import total
+from specllama.stats import ratio
 
 from .result import ALL, Row, Run
 

@@ -1,0 +1,52 @@
+"""What a model and its context are opened with: sizes, as far as llama.cpp would end the process over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import llama_cpp
+
+from .limits import LARGEST_INT, MOST_THREADS
+from .options import checked_index
+
+_MOST_BATCH = 1 << 16  # llama_cpp keeps room for the logits of each
+_OPTIONAL = ("n_threads", "n_threads_batch", "rope_scaling_type")
+_ALSO_FLAGS = ("numa",)
+
+
+def _numbers_of(enumeration: str) -> tuple[int, int]:
+    """The least and the largest number of llama.cpp's names that begin so."""
+    found = [value for name, value in vars(llama_cpp).items() if name.startswith(enumeration)]
+    return min(found), max(found)
+
+
+_RANGES = {
+    "n_ctx": (0, LARGEST_INT),
+    "n_batch": (1, _MOST_BATCH),
+    "n_ubatch": (1, _MOST_BATCH),
+    "n_threads": (0, MOST_THREADS),  # 0: llama_cpp's default
+    "n_threads_batch": (0, MOST_THREADS),
+    "last_n_tokens_size": (0, LARGEST_INT),
+    "pooling_type": _numbers_of("LLAMA_POOLING_TYPE_"),
+    "rope_scaling_type": _numbers_of("LLAMA_ROPE_SCALING_TYPE_"),
+    "split_mode": _numbers_of("LLAMA_SPLIT_MODE_"),
+    "numa": (0, 4),  # ggml's enum ggml_numa_strategy
+}
+
+
+def check_sizes(given: Mapping[str, Any]) -> None:
+    """Look at those of the arguments that are sizes or numbers of an enumeration.
+
+    Raises:
+        TypeError: no whole number.
+        ValueError: one that would reach a GGML_ASSERT, which aborts the process.
+    """
+    for name, (least, most) in _RANGES.items():
+        if name not in given or (given[name] is None and name in _OPTIONAL):
+            continue
+        if isinstance(given[name], bool) and name in _ALSO_FLAGS:
+            continue
+        value = checked_index(name, given[name], f"a whole number, from {least} to {most}")
+        if not least <= value <= most:
+            raise ValueError(f"{name}={value} is out of range: it must be from {least} to {most}")
