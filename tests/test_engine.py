@@ -116,6 +116,22 @@ def test_scoring_beside_something_else_is_refused(engine: Engine) -> None:
     assert len(list(engine.score(tokens))) == len(tokens) - 1
 
 
+def test_a_text_is_not_changed_within_one_of_its_rounds(engine: Engine) -> None:
+    prompt = engine.tokenize(PROMPT)
+    expected = list(engine.generate(prompt, max_tokens=9, temperature=0.0))
+    refused = []
+
+    def changing(_: object, scores: Any) -> Any:
+        with pytest.raises(specllama.BusyError, match="cannot be changed within one of its rounds") as error:
+            text.append([5])
+        refused.append(error)
+        return scores
+
+    text = engine.generate(prompt, max_tokens=9, temperature=0.0, logits_processor=[changing])
+    assert list(text) == expected
+    assert len(refused) == 9
+
+
 def test_a_listener_hears_of_it_and_ends_it(engine: Engine) -> None:
     class Hearing(Listener):
         heard: list[str]

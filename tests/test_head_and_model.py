@@ -205,4 +205,4 @@ def test_a_second_prompt_must_pay_beside_the_first(pace: _test.Pace) -> None:
     rng = np.random.default_rng(4)
     for _ in range(150):
         _round(pace, (0.05, 0.95), rng, [1, 1])
-    assert pace.prompts_pay([200, 200], MOST, 256)[1]
+    assert pace.prompts_pay([200, 200], MOST, 10**6)[1]

@@ -74,6 +74,31 @@ def test_a_prompt_that_the_draft_need_not_decode() -> None:
     assert _test.Pace().prompt_pays(5000, MOST, 1), "nothing is known: it has to be seen"
 
 
+def test_how_long_answers_are_is_learned() -> None:
+    """Behind long prompts: short answers do not pay for the draft's, until one is longer than they were."""
+    chunk = curve(0.015, {1: 1.0, 2: 1.8, 4: 2.0, 16: 5.0, 512: 150.0})
+    pace = Driver(TARGETS["16-bit"], chunk).pace
+    pace.draft.restore({n: chunk(n) for n in (1, 2, 4, 16, 512)})
+    assert pace.prompt_pays(600, MOST, 1000)
+    for _ in range(4):
+        pace.begin_generation()
+        pace.end_generation(20, 1000)
+    pace.begin_generation()
+    assert not pace.prompt_pays(600, MOST, 1000)
+    rounds = 0
+    while not pace.prompt_pays(600, MOST, 1000):
+        pace.begin_round(MOST, 0)
+        assert decided(pace, [])[0] == "stop"
+        pace.end_round(0, TARGETS["16-bit"](1), 0.0)
+        rounds += 1
+    assert 40 < rounds < 150
+    pace.begin_generation()
+    assert not pace.prompt_pays(600, MOST, 30)
+    for _ in range(20):
+        pace.end_generation(500, 500)  # cut: they would have been longer
+    assert pace.prompt_pays(3000, MOST, 10**6)
+
+
 def test_a_draft_that_may_well_pay_gets_its_prompt() -> None:
     """Otherwise it would never be found out; and no longer once it was seen to be bad."""
     target = curve(0.07, {1: 1.0, 2: 1.73, 3: 1.91, 4: 2.31, 5: 3.15, 8: 3.06, 12: 4.47, 17: 5.9})

@@ -144,6 +144,83 @@ def test_a_prompt_comes_in_parts_beside_the_others_tokens(
     texts.finish()
 
 
+def test_a_drafts_prompt_comes_in_parts_beside_the_others_tokens(
+    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]
+) -> None:
+    texts = open_texts(tiny_files.target, tiny_files.good, 2, n_batch=32)
+    first = texts.begin(0, [1, 5, 6], gamma=0)
+    first.step(1)
+    second = texts.begin(1, prompts(1, shared=400)[0], gamma=3)
+    second.step(1)
+    read = threading.Event()
+    during: list[int] = []
+
+    def read_by_the_draft() -> None:
+        while second.prefill():
+            pass
+        read.set()
+
+    thread = threading.Thread(target=read_by_the_draft)
+    thread.start()
+    while not read.is_set():
+        during += first.step(1).tokens
+        first.rewind(4)
+    thread.join()
+    assert len(during) > 6
+    texts.finish()
+
+
+def test_nobody_waits_for_what_a_draft_does_not_decode_after_all(
+    tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]
+) -> None:
+    """Its prompt paid at first, and does not any more when a part of it is decoded."""
+    texts = open_texts(tiny_files.target, tiny_files.good, 2, n_batch=32)
+    prompt = prompts(1, shared=400)[0]
+    first = texts.begin(0, prompt, gamma=3, paced=True)
+    first.step(1)
+    texts.scheduler.restore_costs([{1: 0.5, 2: 0.51, 17: 0.52}, {1: 0.001, 600: 0.002}])
+    assert first.prefill()
+    texts.scheduler.restore_costs([{1: 1e-7, 2: 1.1e-7, 17: 2e-7}, {1: 0.1, 600: 60.0}])
+    assert not first.prefill()
+    assert 0 < texts.drafts[0].num_tokens < len(prompt) - 1
+    second = texts.begin(1, prompt, gamma=3)
+    second.step(1)
+    assert sum(1 for _ in itertools.takewhile(lambda _: second.prefill(), range(60))) < 60
+    assert len(second.step(4).tokens) > 0
+    texts.finish()
+
+
+def test_a_prompt_that_pays_later_is_decoded_later(tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]) -> None:
+    alone = Engine(tiny_files.target)
+    texts = open_texts(tiny_files.target, tiny_files.good, 1, n_batch=64)
+    prompt = prompts(1, shared=200)[0]
+    text = texts.begin(0, prompt, gamma=3, paced=True, temperature=0.0)
+    found = list(text.step(1).tokens)
+
+    def reads(costs: list[dict[int, float]], rounds: int) -> bool:
+        for _ in range(rounds):
+            texts.scheduler.restore_costs(costs)  # what it has measured meanwhile is that of a tiny model
+            if text.prefill():
+                return True
+            found.extend(text.step(1).tokens)
+        return False
+
+    assert not reads([{1: 1e-7, 2: 1.1e-7, 17: 2e-7}, {1: 0.1, 600: 60.0}], 40)
+    assert texts.drafts[0] is not None
+    assert texts.drafts[0].num_tokens == 0
+    pays = [{1: 0.5, 2: 0.51, 17: 0.52}, {1: 0.001, 600: 0.002}]
+    assert reads(pays, 20)
+    while text.prefill():
+        texts.scheduler.restore_costs(pays)
+    assert texts.drafts[0].num_tokens == len(prompt) + len(found) - 1
+    while len(found) < 90:
+        found += text.step(4).tokens
+    assert text.counters.num_draft_tokens > 0
+    assert found == alone.generate(prompt, len(found), gamma=0, temperature=0.0)
+    alone.close()
+    texts.finish()
+
+
 def test_a_reader_who_takes_their_time_holds_nobody_up(
     tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]
 ) -> None:

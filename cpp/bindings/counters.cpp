@@ -60,7 +60,7 @@ void bind_counters(py::module_ & module) {
         .field("num_draft_tokens", &SourceCounters::num_draft_tokens, "Tokens it drafted.")
         .field("num_accepted_tokens", &SourceCounters::num_accepted_tokens, "Those of them that were accepted.");
 
-    ResultStruct<Counters> counters(module, "Counters", "What is counted during a generation: cpp/counters.hpp.");
+    ResultStruct<Counters> counters(module, "Counters", "What is counted during a generation: cpp/loop/counters.hpp.");
 #define SPECLLAMA_BIND(type, name, summary) counters.field(#name, &Counters::name, summary);
     SPECLLAMA_COUNTERS(SPECLLAMA_BIND)
 #undef SPECLLAMA_BIND

@@ -15,6 +15,7 @@ namespace specllama {
 namespace {
 
 constexpr std::size_t paced_block = 8;  // tokens of one decode of a parallel draft
+constexpr std::size_t most_behind = 2;  // tokens that the first draw decodes besides
 constexpr std::size_t most_saved = 8;   // copies of a recurrent draft's state, in one round
 
 }  // namespace
@@ -82,16 +83,22 @@ std::size_t ModelDrafter::room() const {
 std::size_t ModelDrafter::catch_up() {
     const std::size_t prompt_end = prompt_size_ - std::min(prompt_size_, begin_);
     const bool has_prompt = prompt_end > 0 && prompt_end <= text_.size();
-    const std::size_t end = has_prompt ? prompt_end : text_.size();
-    const PromptPart part =
-        next_prompt_part(*decoding_, *own_, {text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(end)});
+    // A prompt that did not pay at first may be decoded when its answer has become long.
+    const bool goes_on = !has_prompt || prompt_end + most_behind < text_.size();
+    const bool is_at_prompt = has_prompt && (!goes_on || own_->tokens().size() + 1 < prompt_end);
+    const auto end = text_.begin() + static_cast<std::ptrdiff_t>(is_at_prompt ? prompt_end : text_.size());
+    const PromptPart part = next_prompt_part(*decoding_, *own_, {text_.begin(), end});
     if (part.count > 0) {
         decode(text_, part.count, part.count);
-        if (part.count == part.left && has_prompt) {
-            own_->save_prompt();
-        }
     }
-    return part.left - part.count;
+    if (part.count < part.left) {
+        return part.left - part.count;
+    }
+    own_->drop_plan();  // nobody waits for what may be cut from here on
+    if (part.count > 0 && is_at_prompt) {
+        own_->save_prompt();
+    }
+    return is_at_prompt && goes_on ? text_.size() - prompt_end : 0;
 }
 
 void ModelDrafter::probe() {

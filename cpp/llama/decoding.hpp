@@ -41,8 +41,6 @@ public:
     // about to decode it. Then the caller asks again, once it has looked at whether anybody still wants this text.
     virtual bool share(Sequence & own, const std::vector<int32_t> & history) = 0;
 
-    // Whether other texts decode in the same memory.
-    virtual bool is_shared() const = 0;
     // What follows takes long and does not decode: other texts need not wait for this one, whose rows of logits may go.
     virtual void step_aside() {}
     // The opposite, if it has stepped aside. Its memory may have to be decoded anew.
@@ -61,7 +59,6 @@ public:
     void decode(const Sequence::Addition & addition) override { Sequence::decode_together(&addition, 1); }
     std::size_t chunk(const Decoder & decoder) override { return decoder.n_batch(); }
     bool share(Sequence &, const std::vector<int32_t> &) override { return true; }
-    bool is_shared() const override { return false; }
 };
 
 // How many tokens of `history` the memory still lacks. The last one (pending) is not among them.

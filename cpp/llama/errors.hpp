@@ -1,4 +1,4 @@
-// The exception types. bindings.cpp maps each to a Python class; std::invalid_argument becomes ValueError.
+// The exception types. bindings/errors.cpp maps each to a Python class; std::invalid_argument becomes ValueError.
 #pragma once
 
 #include <stdexcept>

@@ -14,8 +14,9 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t least_probed = 16;  // tokens of an answer: of a shorter one a probe takes too much time
-constexpr std::size_t most_unpaced = 16;  // tokens of a drafter that no pace knows, where others are paced
+constexpr std::size_t least_probed = 16;      // tokens of an answer: of a shorter one a probe takes too much time
+constexpr std::size_t looking_interval = 16;  // rounds between two looks at a prompt that did not pay
+constexpr std::size_t most_unpaced = 16;      // tokens of a drafter that no pace knows, where others are paced
 
 // Drops what the constraint, if there is one, does not allow after history and proposal, and all after it. What was
 // drawn stays: its q has seen the constraint, or is the caller's word.
@@ -89,7 +90,8 @@ void Drafting::begin(const Task & task) {
     task_.emplace(task);
     prompt_pays_.assign(drawers_.size(), true);
     probes_.assign(drawers_.size(), false);
-    begun_ = false;
+    num_looks_ = 0;
+    reconsidered_ = begun_ = false;
 }
 
 std::size_t Drafting::room() const {
@@ -137,6 +139,24 @@ void Drafting::weigh_prompts() {
     std::transform(drawers_.begin(), drawers_.end(), std::back_inserter(missing),
                    [](const DrawingDrafter * drawer) { return drawer->missing(); });
     pace_.weigh_prompts(missing, task_->gamma, task_->max_tokens, prompt_pays_);
+    for (std::size_t i = 0; i < drawers_.size(); ++i) {
+        if (!prompt_pays_[i]) {
+            drop_plans(*drawers_[i]);
+        }
+    }
+}
+
+// Other texts do not wait for what it was about to decode.
+void Drafting::drop_plans(const Drafter & drafter) {
+    for (Sequence * sequence : drafter.sequences()) {
+        sequence->drop_plan();
+    }
+}
+
+void Drafting::stop() {
+    for (const auto & drafter : drafters_) {
+        drop_plans(*drafter);
+    }
 }
 
 std::size_t Drafting::catch_up(std::size_t drawer) {
@@ -154,7 +174,17 @@ std::size_t Drafting::prefill() {
     for (std::size_t i = 0; i < drawers_.size(); ++i) {
         left += catch_up(i);
     }
+    reconsidered_ = reconsidered_ && left > 0;
     return left;
+}
+
+bool Drafting::reconsiders() {
+    const bool all_pay = std::all_of(prompt_pays_.begin(), prompt_pays_.end(), [](bool pays) { return pays; });
+    if (!reconsidered_ && !all_pay && task_->paced && ++num_looks_ % looking_interval == 0) {
+        prompt_pays_.assign(drawers_.size(), true);
+        reconsidered_ = true;
+    }
+    return reconsidered_;
 }
 
 void Drafting::read_along() {

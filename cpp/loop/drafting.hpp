@@ -37,6 +37,8 @@ public:
     // A new generation. Its text follows by observe(), the whole prompt first.
     void begin(const Task & task);
     void observe(const DecodedBatch & batch);
+    // It drafts no more in this generation.
+    void stop();
     // The generation has ended with this text.
     void finish(const std::vector<int32_t> & history);
 
@@ -48,6 +50,9 @@ public:
     void read_along();
     // Which prompts pay. When more texts share the batches than when this one began, some may no longer.
     void weigh_prompts();
+    // Now and then, where a prompt did not pay: whether prefill() is to be called once more. A text that is longer than
+    // usual may go on for long.
+    bool reconsiders();
 
     // Appends up to gamma tokens to an empty proposal. Paced: whatever promises most. Else gamma tokens of the first
     // drawer that can, or, without one, all that is offered. It may stop early, after a token, and does after one that
@@ -67,6 +72,7 @@ public:
 private:
     using Offer = std::vector<DraftToken>;
 
+    static void drop_plans(const Drafter & drafter);
     std::size_t catch_up(std::size_t drawer);
     void choose_drawer(std::size_t gamma);
     std::vector<Offer> find(const DraftRequest & request, const Proposal & out, std::size_t most);
@@ -85,6 +91,8 @@ private:
     std::optional<Task> task_;
     std::vector<bool> prompt_pays_;    // for each drawer to decode
     std::vector<bool> probes_;         // it decodes two tokens of it all the same
+    std::size_t num_looks_ = 0;        // at prompts that do not pay
+    bool reconsidered_ = false;        // they are decoded after all
     bool begun_ = false;               // the generation: its prompt is known
     bool paced_ = false;               // this round
     std::vector<Offer> offered_;       // at the beginning of the round

@@ -201,11 +201,10 @@ public:
         return std::make_shared<Visit>(*scheduler_, seat_, under_way, poll);
     }
     void decode(const Sequence::Addition & addition) override { scheduler_->decode(seat_, addition); }
-    std::size_t chunk(const Decoder & decoder) override { return scheduler_->chunk(decoder); }
+    std::size_t chunk(const Decoder & decoder) override { return scheduler_->chunk(seat_, decoder); }
     bool share(Sequence & own, const std::vector<int32_t> & history) override {
         return scheduler_->share(own, history);
     }
-    bool is_shared() const override { return true; }
     void step_aside() override { scheduler_->step_aside(seat_); }
     void come_back() override { scheduler_->step_back(seat_); }
     void begin_round() override { scheduler_->begin_round(seat_); }
@@ -377,7 +376,7 @@ bool Scheduler::try_restore(Seat & seat, Sequence & own, const std::vector<int32
             continue;
         }
         const std::size_t done = own.tokens().size();
-        const std::size_t count = std::min(held.size() - done, chunk(own.decoder()));
+        const std::size_t count = std::min(held.size() - done, chunk(seat, own.decoder()));
         if (!try_decode(seat, {&own, held.data() + done, count, count})) {
             return false;
         }
@@ -403,13 +402,14 @@ bool Scheduler::share(Sequence & own, const std::vector<int32_t> & history) {
     return false;
 }
 
-std::size_t Scheduler::chunk(const Decoder & decoder) {
+std::size_t Scheduler::chunk(const Seat & seat, const Decoder & decoder) {
     const std::lock_guard lock(mutex_);
-    const std::size_t num_generating = num_in_rounds();
+    // A text reads its draft's prompt between two rounds, and does not wait for itself.
+    const std::size_t num_waiting = num_in_rounds() - (seat.generating && seat.shares_batches() ? 1 : 0);
     const auto is_prompt = [](const Seat * seat) { return !seat->generating && seat->state != Seat::State::paused; };
     const auto num_prompts = static_cast<std::size_t>(std::count_if(seats_.begin(), seats_.end(), is_prompt));
     std::size_t most = decoder.n_batch();
-    if (num_generating > 0) {
+    if (num_waiting > 0) {
         const double seconds = served_by(decoder).token_seconds;
         most = seconds > 0.0 ? static_cast<std::size_t>(prompt_share / seconds) : first_chunk;
         most = std::min(most, decoder.n_batch() / 2);  // the others' tokens fit beside it
@@ -574,13 +574,15 @@ void Scheduler::resume_one() {
     done_.notify_all();
 }
 
-// A draft's decodes before the target's, as many as fit: the one that has waited longest, so that everybody's turn
-// comes, then of the same draft rounds before prompts.
+// The rounds of a draft before all else, so that the target's batch has what all texts have drafted; then what has
+// waited longest, a draft's prompt or the target's batch: everybody's turn comes. Of the same decoder as many as fit,
+// rounds before prompts.
 std::vector<Scheduler::Want *> Scheduler::next_group() {
     const auto decoder_of_want = [](const Want * want) { return &want->addition.sequence->decoder(); };
-    const auto draft = std::find_if(wants_.begin(), wants_.end(),
-                                    [&](const Want * want) { return decoder_of_want(want) != target().decoder.get(); });
-    const Decoder * decoder = draft != wants_.end() ? decoder_of_want(*draft) : target().decoder.get();
+    const auto drafts = std::find_if(wants_.begin(), wants_.end(), [&](const Want * want) {
+        return decoder_of_want(want) != target().decoder.get() && !is_prompt(want->addition);
+    });
+    const Decoder * decoder = decoder_of_want(drafts != wants_.end() ? *drafts : wants_.front());
     std::vector<Want *> waiting;
     std::copy_if(wants_.begin(), wants_.end(), std::back_inserter(waiting),
                  [&](const Want * want) { return decoder_of_want(want) == decoder; });

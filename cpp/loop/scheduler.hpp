@@ -104,7 +104,7 @@ private:
     void decode(Seat & seat, const Sequence::Addition & addition);
     bool try_decode(Seat & seat, const Sequence::Addition & addition);
     bool share(Sequence & own, const std::vector<int32_t> & history);
-    std::size_t chunk(const Decoder & decoder);
+    std::size_t chunk(const Seat & seat, const Decoder & decoder);
     void begin_round(Seat & seat);
     void share_costs(const Seat & seat, Pace & pace);
     void restore(Seat & seat);

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "llama/clock.hpp"
+#include "llama/errors.hpp"
 #include "loop/prompt_checks.hpp"
 #include "math/rules/residual.hpp"
 #include "pacing/pace.hpp"
@@ -37,6 +38,18 @@ public:
 private:
     std::shared_ptr<Constraint> constraint_;
     Constraint::Heed heed_;
+};
+
+// Sets a flag for the length of one call.
+class Within {
+public:
+    explicit Within(bool & flag) : flag_(flag) { flag_ = true; }
+    ~Within() { flag_ = false; }
+    Within(const Within &) = delete;
+    Within & operator=(const Within &) = delete;
+
+private:
+    bool & flag_;
 };
 
 }  // namespace
@@ -104,8 +117,8 @@ bool Speculator::prefill() {
     }
     const Stopwatch stopwatch(counters_.prompt_seconds);
     bool more = prefill_target(true);
-    if (!more && round_number_ == 1 && choose_gamma(2) > 0) {
-        // Later the draft catches up where it drafts, with what it then needs in one batch.
+    // Later the draft catches up where it drafts, with what it then needs in one batch.
+    if (!more && choose_gamma(2) > 0 && (round_number_ == 1 || drafting_->reconsiders())) {
         try {
             share_costs();
             drafting_->weigh_prompts();
@@ -143,6 +156,7 @@ const Round & Speculator::step(std::size_t max_tokens) {
         throw std::invalid_argument("max_tokens=0: a round emits at least one token");
     }
     const auto visiting = visit();
+    const Within within(is_in_round_);
     const Heeding heeding(settings_.constraint, [this](double seconds) { heed(seconds); });
     try {
         if (!round_.is_open) {
@@ -167,7 +181,7 @@ const Round & Speculator::step(std::size_t max_tokens) {
 void Speculator::heed(double seconds) {
     if (round_.is_open) {
         decoding_->step_aside();
-    } else if (decoding_->is_shared()) {
+    } else if (own().decoder().is_shared()) {
         constraint_seconds_ += seconds;
         if (constraint_seconds_ > most_for_draft) {
             throw std::runtime_error("the grammar takes too long to draft with it beside other texts");
@@ -254,6 +268,7 @@ std::optional<double> Speculator::acceptance_probability(std::size_t i) const {
 }
 
 void Speculator::rewind(std::size_t count) {
+    refuse_within_round();
     if (count < counters_.num_prompt_tokens || count > history_.size()) {
         throw std::invalid_argument("cannot rewind to " + std::to_string(count) + " tokens: the prompt has " +
                                     std::to_string(counters_.num_prompt_tokens) + ", the history " +
@@ -266,10 +281,19 @@ void Speculator::rewind(std::size_t count) {
 }
 
 void Speculator::extend(const std::vector<int32_t> & tokens) {
+    refuse_within_round();
     refuse_bad_tokens(tokens, 0, own().decoder());
     abandon_round();
     history_.insert(history_.end(), tokens.begin(), tokens.end());
     target_.forget_carried();
+}
+
+void Speculator::refuse_within_round() const {
+    if (is_in_round_) {
+        throw BusyError(
+            "the text cannot be changed within one of its rounds (by a logits processor, say): change it between "
+            "two tokens");
+    }
 }
 
 std::size_t Speculator::finish(std::size_t count) {
@@ -282,6 +306,9 @@ std::size_t Speculator::finish(std::size_t count) {
     target_.finish(history_);
     if (drafting_) {
         drafting_->finish(text());
+        if (count > counters_.num_prompt_tokens && drafting_->pace() != nullptr) {
+            drafting_->pace()->end_generation(count - counters_.num_prompt_tokens, settings_.max_tokens);
+        }
     }
     return own().tokens().size();
 }
@@ -415,6 +442,7 @@ void Speculator::require_generation() const {
 void Speculator::stop_drafting(const std::string & why) {
     if (drafting_stopped_.empty()) {
         drafting_stopped_ = why;
+        drafting_->stop();
     }
 }
 

@@ -37,7 +37,7 @@ std::optional<std::size_t> Target::prefill(const std::vector<int32_t> & history,
     }
     // A recurrent memory is copied without pending, so that the same prompt can follow. Where others decode, too, a
     // part of a prompt waits for them otherwise than a round.
-    const bool can_wait = !decoder().is_recurrent() && !decoding_.is_shared();
+    const bool can_wait = !decoder().is_recurrent() && !decoder().is_shared();
     if (leaves_end && can_wait && left < decoding_.chunk(decoder())) {
         carry(left, true);
         return std::nullopt;
@@ -82,7 +82,7 @@ double Target::decode(const std::vector<int32_t> & history, const std::vector<in
     num_known_ = 0;
     p_.resize(std::max(p_.size(), num_rows_));
     rows_.clear();
-    if (copies && decoding_.is_shared()) {
+    if (copies && decoder().is_shared()) {
         copy_rows();
     }
     return sequence_->decode_seconds() - before;

@@ -18,8 +18,6 @@ public:
 
     explicit TokenList(std::size_t n_vocab) : n_vocab_(n_vocab) {}
 
-    std::size_t n_vocab() const { return n_vocab_; }
-
     // With its group. What is no token of the vocabulary is passed over.
     void add(int32_t token) {
         const auto group = static_cast<int32_t>(static_cast<std::size_t>(token) / group_size);

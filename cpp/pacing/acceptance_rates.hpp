@@ -9,7 +9,7 @@
 
 namespace specllama {
 
-enum class Source;  // drafter_table.hpp
+enum class Source;  // drafters/source.hpp
 
 // What was known of a drafted token when it was drafted: where it came from, and a class of tokens like it.
 struct Expectation {

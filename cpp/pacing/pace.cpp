@@ -28,6 +28,22 @@ void Pace::begin_generation() {
     rates_.new_text();
     window_ = whole(constants_.first_window);
     counters_ = PaceCounters();
+    num_emitted_ = 0;
+    max_tokens_ = std::numeric_limits<std::size_t>::max();
+}
+
+void Pace::end_generation(std::size_t num_tokens, std::size_t max_tokens) {
+    const double kept = kept_of(constants_.remembered_answers);
+    answer_tokens_ = kept * answer_tokens_ + static_cast<double>(num_tokens);
+    num_answers_ = kept * num_answers_ + (num_tokens < max_tokens ? 1.0 : 0.0);
+}
+
+// How many tokens are likely to follow. A text that is longer than usual already may well become twice as long (the
+// rule for an unknown length that costs at most twice what knowing it would: Karlin et al. 1988, "ski rental").
+double Pace::expected_left() const {
+    const double usual = (constants_.usual_answer + answer_tokens_) / (1.0 + num_answers_);
+    const auto emitted = static_cast<double>(num_emitted_);
+    return std::clamp(static_cast<double>(max_tokens_) - emitted, 0.0, std::max(usual, emitted));
 }
 
 void Pace::weigh_prompts(const std::vector<std::size_t> & missing, std::size_t most, std::size_t max_tokens,
@@ -39,14 +55,14 @@ void Pace::weigh_prompts(const std::vector<std::size_t> & missing, std::size_t m
         usual[drawer_] = drawn_yield(drawn().any().mean(), 1, most).rate();
     }
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return usual[a] > usual[b]; });
+    max_tokens_ = max_tokens;
     double without = target_.seconds(1);  // for a token
     counters_.num_draft_prompts_skipped = 0;
     for (const std::size_t number : order) {
         drawer_ = number;
         const bool pays =
             target_.empty() || own().costs.empty() || missing[number] <= most_pending ||
-            std::min(static_cast<double>(max_tokens), constants_.usual_answer) *
-                    (without - 1.0 / drawn_yield(drawn().any().optimistic(constants_.hope), 1, most).rate()) >
+            expected_left() * (without - 1.0 / drawn_yield(drawn().any().optimistic(constants_.hope), 1, most).rate()) >
                 catching_up_seconds(missing[number]) - one_draft_seconds();
         pay[number] = pay[number] && pays;
         if (pay[number] && !own().costs.empty()) {
@@ -342,6 +358,7 @@ double Pace::expected_tokens() const {
 }
 
 void Pace::end_round(std::size_t num_accepted, double verify_seconds, double draft_seconds) {
+    num_emitted_ += num_accepted + 1;
     const double expected = expected_tokens();
     const double usual_seconds = target_.empty() ? verify_seconds : target_.seconds(tokens_.size() + 1);
     counters_.predicted_tokens += expected;
@@ -377,6 +394,9 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
         counters_.idle_rounds[static_cast<std::size_t>(idle_)] += 1;
     }
     counters_.plain_seconds = target_.seconds(1);
+    if (counters_.plain_seconds <= 0.0) {
+        return;  // of several texts nobody knows it yet
+    }
     const double in_plain = spent / counters_.plain_seconds;
     const double lost = exploring_ && num_drawn_ > 0 ? in_plain - static_cast<double>(num_accepted + 1) : 0.0;
     const double charged = measures_ ? std::min(lost, std::max(0.0, credit_)) : lost;  // measuring it makes no debts
@@ -385,6 +405,7 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
 }
 
 void Pace::decoded(std::size_t count, double seconds) {
+    num_emitted_ += 1;
     target_.observe(count, seconds);
     if (count == 1) {
         since_plain_ = 0;

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -80,6 +81,8 @@ public:
         : constants_(constants), rates_(priors, constants), window_(static_cast<std::size_t>(constants.first_window)) {}
 
     void begin_generation();
+    // It has ended after so many of the tokens that it might have had.
+    void end_generation(std::size_t num_tokens, std::size_t max_tokens);
 
     // A drafter that draws its tokens, which costs decodes of at most n_batch tokens; each decode gives `block` tokens.
     // Of several each round has the one that promises most. They are numbered from 0, as they are added.
@@ -174,6 +177,7 @@ private:
     Decision best_take(const Offers & offers, double rho, double best_net) const;
     double drawn_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing, std::size_t before,
                      double rho) const;
+    double expected_left() const;
     double first_draft_seconds(std::size_t missing) const;
     double catching_up_seconds(std::size_t missing) const;
     double one_draft_seconds() const { return own().costs.seconds(own().block); }
@@ -204,6 +208,12 @@ private:
     Idle idle_ = Idle::measuring;  // if nothing is drafted
     double survival_ = 1.0;        // the probability that all drafted so far are accepted
     std::vector<Expectation> tokens_;
+
+    // This text, and those before it, fading.
+    std::size_t num_emitted_ = 0;
+    std::size_t max_tokens_ = std::numeric_limits<std::size_t>::max();
+    double answer_tokens_ = 0.0;
+    double num_answers_ = 0.0;  // that ended by themselves
 
     // All rounds, fading.
     Yield of_all_;

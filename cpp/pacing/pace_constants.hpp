@@ -29,7 +29,9 @@
     X(hope, 0.5, "Standard errors above the mean acceptance: without its prompt a draft is never found to be good.")   \
     X(probing_interval, 8.0,                                                                                           \
       "Prompts that the draft is spared, for one that begins with two of its tokens, to see how fast it is.")          \
-    X(usual_answer, 128.0, "Tokens of an answer, if max_tokens is more, which is often far more than what comes.")     \
+    X(usual_answer, 128.0,                                                                                             \
+      "Tokens of an answer, before others have ended: max_tokens is often far more than what comes.")                  \
+    X(remembered_answers, 8.0, "Answers whose lengths say how long the next one will be.")                             \
     /* Measuring plain decoding. */                                                                                    \
     X(first_plain_rounds, 2.0, "Rounds that decode plainly first, where nothing is known: all is compared with them.") \
     X(measuring_share, 0.006, "Share of all time, for measuring plain decoding again: machines drift.")                \

@@ -90,6 +90,7 @@ void bind_pace_for_tests(py::module_ & module) {
              py::arg("drawers") = std::vector<std::tuple<std::string, std::size_t, std::size_t>>{{"model", 512, 1}})
         .def_static("constants", &pace_constants)
         .def("begin_generation", &Pace::begin_generation)
+        .def("end_generation", &Pace::end_generation, py::arg("num_tokens"), py::arg("max_tokens"))
         .def("share", &Pace::share, py::arg("texts"), py::arg("others"), py::arg("target"), py::arg("num_drawing"),
              py::arg("drafts"))
         .def("probes", &Pace::probes, py::arg("drawer") = 0)
