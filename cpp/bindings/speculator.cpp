@@ -70,8 +70,7 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
     if (settings.sampler.has_dry()) {
         settings.sampler.dry_prompt = tokens;
     }
-    const py::gil_scoped_release release;
-    self.begin(std::move(tokens), std::move(settings));
+    without_gil([&] { self.begin(std::move(tokens), std::move(settings)); });
 }
 
 Round step(Speculator & self, std::size_t max_tokens) {

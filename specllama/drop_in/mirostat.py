@@ -53,6 +53,11 @@ def chooser_of(
     return LlamaCppSampler(llama, sampling, seed=seed, logit_bias=logit_bias, grammar=grammar)
 
 
+def fallback_reason() -> str:
+    """Why text with mirostat is decoded plainly."""
+    return "mirostat is applied by llama.cpp's sampler"
+
+
 class _Seeded:
     """Stands for a Llama with another seed: other threads read the Llama's own meanwhile."""
 
@@ -67,7 +72,7 @@ class _Seeded:
 class LlamaCppSampler:
     """llama.cpp's own chain of samplers, as ``llama_cpp.Llama`` makes it, for one generation."""
 
-    reason = "mirostat is applied by llama.cpp's sampler"
+    reason = fallback_reason()
 
     def __init__(
         self,

@@ -137,25 +137,26 @@ class Texts:
             ClosedError: the Llama is closed, or being closed.
         """
         taker = threading.get_ident()
+        slot = None
         with self._lock:
-            is_alone = count == 1 and self._contexts is None and not self._is_closed
-        if is_alone:
-            with self.beside(heed) as own:
-                yield own
-            return
-        with self._lock:
-            while not self._free and not self._is_closed:
-                if self._contexts is None:  # closed since by who takes the own slot
+            # They may have been closed since `open`, by who takes the own slot.
+            while not self._free and not self._is_closed and not (count == 1 and self._contexts is None):
+                if self._contexts is None:
                     self._open(self.own.draft, count)
                 else:
                     self._lock.wait(_WAITING)
                     heed()
             if self._is_closed:
                 raise_closed()
-            slot = max(self._free, key=lambda free: _num_continued(self._texts.get(free, ""), text))
-            self._free.remove(slot)
-            self._texts[slot] = text
-            self._takers.append(taker)
+            if self._contexts is not None:
+                slot = max(self._free, key=lambda free: _num_continued(self._texts.get(free, ""), text))
+                self._free.remove(slot)
+                self._texts[slot] = text
+                self._takers.append(taker)
+        if slot is None:
+            with self.beside(heed) as own:
+                yield own
+            return
         try:
             yield slot
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from specllama.drop_in.arguments import SAMPLING
-from specllama.drop_in.mirostat import LlamaCppSampler
+from specllama.drop_in.mirostat import fallback_reason
 from specllama.engine.options import NumDraftTokens, checked_seed
 from specllama.engine.rules import RULES
 from specllama.evidence.plan import checked_gamma, require_at_least
@@ -83,7 +83,7 @@ class Plan:
             raise TypeError(f"{name}={self.sampling[name]!r} is no option of the sampler chain")
         request = Loop(llm, self.sampling, self.gamma).request([0], "block", 0)
         if self.sampling.get("mirostat_mode"):
-            raise ValueError(f"there is nothing to verify: {LlamaCppSampler.reason}, so such text is decoded plainly")
+            raise ValueError(f"there is nothing to verify: {fallback_reason()}, so such text is decoded plainly")
         if request.sampling["temperature"] == 0:
             raise ValueError(
                 "temperature=0 leaves nothing to sample: give one above 0 (greedy texts are among those compared)"
