@@ -19,7 +19,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE models/catalog.toml \
 	$(shell find cpp specllama -name '*.?pp' -o -name '*.py' -o -name '*.pyi' -o -name py.typed -o -name '*.j2' -o -name '*.html' -o -name '*.js' -o -name '*.LICENSE' -o -name '*.jsonl')
 
 .DEFAULT_GOAL := help
-.PHONY: help install models demo test test-all docs lint types format-check format check warnings sanitize dist clean
+.PHONY: complete help install models demo test test-all docs lint types format-check format check warnings sanitize dist clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -32,6 +32,11 @@ models: $(VENV)/.installed ## Fetch the default models, from the hub or, without
 
 demo: models ## Fetch the default models; decode a prompt plainly and speculatively
 	$(BIN)/specllama demo
+
+# `pip install .` puts one without what only tests need into its place, as the extras do.
+test test-all: complete
+complete: $(VENV)/.installed
+	@$(BIN)/python -c "from specllama import _core_test" 2>/dev/null || { touch pyproject.toml && $(MAKE) $(VENV)/.installed; }
 
 test: $(VENV)/.test ## Run the tests that take minutes (PYTEST_ARGS="-k name" chooses; missing models are skipped)
 	$(RUN) $(PYTEST) -m "not long" $(PYTEST_ARGS)

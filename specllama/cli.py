@@ -73,11 +73,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "replace"), (sys.stdin, "surrogateescape")):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=errors)
+    given = list(sys.argv[1:] if argv is None else argv)
+    if not given:
+        build_parser().print_help(sys.stderr)
+        return WRONG_USAGE
     try:
-        arguments = build_parser().parse_args(argv)
+        arguments = build_parser().parse_args(given)
     except SystemExit as end:  # argparse has printed all there is to say
         return int(end.code or 0)
-    arguments.command_line = list(sys.argv[1:] if argv is None else argv)
+    arguments.command_line = given
     with warnings.catch_warnings(), _ended_by_sigterm():
         warnings.showwarning = _show_warning
         return _run(arguments)

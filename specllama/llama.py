@@ -523,6 +523,14 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
             "cache_tokens": self.cache_tokens,
         }
 
+    def __enter__(self) -> Llama:
+        """Closes it in the end."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """See ``close``."""
+        self.close()
+
     def close(self) -> None:
         """Free both models. Whatever is called afterwards raises ClosedError.
 

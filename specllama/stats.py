@@ -140,7 +140,9 @@ class Stats:
             f"after a prompt of {self.num_prompt_tokens} ({self.num_prompt_tokens_reused} reused)"
         ]
         if self.num_drafts:
-            per_pos = " ".join(f"{rate:.2f}" for rate in self.acceptance_rate_per_pos)
+            rates = self.acceptance_rate_per_pos
+            last = max((i for i, rate in enumerate(rates) if rate > 0), default=0)
+            per_pos = " ".join(f"{rate:.2f}" for rate in rates[: last + 2])  # behind it all are 0
             lines += [
                 f"accepted {self.num_accepted_tokens} of {self.num_draft_tokens} drafted "
                 f"({self.acceptance_rate:.1%}) in {self.num_drafts} rounds: "

@@ -101,6 +101,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _the_machine_is_ours() -> Iterator[None]:
+    """Tests run beside others, which no figure of theirs needs to say."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specllama.evidence.neighbours.Neighbours.remark", lambda self, threads: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_costs_are_known(own_cache: Path) -> None:
     """No test starts with what an earlier one has measured."""

@@ -43,3 +43,10 @@ def test_numbers_out_of_range_are_wrong_usage(capsys: pytest.CaptureFixture[str]
         assert re.fullmatch(
             rf"specllama {line.split()[0]}.*: error: argument .*{name}\b.*: {value} {limit}", err.splitlines()[-1]
         )
+
+
+def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert all(f"    {name} " in shown.err for name in ("pull", "generate", "serve", "verify"))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,11 +18,13 @@ from rich.console import Console
 from specllama import Stats, Token, cli, compare
 from specllama.commands.side_by_side import Panes, report, show
 from specllama.commands.terminal import STYLES, harmless
+from specllama.evidence import neighbours
 from specllama.prompts import Prompt
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
+REMARK = neighbours.Neighbours.remark  # the real one: see conftest
 PROMPT = Prompt("prompt", "text", "the cat sat on the dog and", chat=False)
 
 
@@ -239,3 +244,42 @@ def test_bad_arguments(
 def test_a_draft_is_needed(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert cli.main(["compare", "-m", str(tiny_files.target), "-p", "x"]) == 2
     assert "the following arguments are required: --draft-model/-md" in capsys.readouterr().err
+
+
+def test_a_busy_machine_is_said() -> None:
+    out = io.StringIO()
+    report(
+        Console(file=out, width=200),
+        compare.Comparison(side(2.0, [1, 2]), side(1.0, [1, 2]), True),
+        remark="it is busy",
+    )
+    assert "Note: it is busy." in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("others", "threads", "cores", "said"), [(1.0, 2, 2, True), (0.1, 2, 2, False), (1.0, 4, 8, False)]
+)
+def test_neighbours(monkeypatch: pytest.MonkeyPatch, others: float, threads: int, cores: int, said: bool) -> None:
+    """By what all processes have taken, but for this one and its children."""
+    readings = iter(
+        [neighbours._Reading(0.0, 50.0, 10.0), neighbours._Reading(10.0, 50.0 + 10.0 * others + 20.0, 30.0)]
+    )
+    monkeypatch.setattr(neighbours, "_read", lambda: next(readings))
+    monkeypatch.setattr(neighbours.os, "cpu_count", lambda: cores)
+    remark = REMARK(neighbours.Neighbours(), threads)
+    assert (remark is not None) == said
+    assert remark is None or f"other programs used {others:.1f} of {cores} cores" in remark
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nobody knows there what children took that have ended")
+def test_what_a_process_takes_is_its_own() -> None:
+    before = neighbours._read()
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    after = neighbours._read()
+    assert before is not None
+    assert after is not None
+    assert after.own - before.own > 0.5
+    assert after.busy - before.busy > 0.5

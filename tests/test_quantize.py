@@ -99,6 +99,14 @@ def test_catalog_names(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert catalog.resolve("tiny:f16") == str(path)
     # A type of a type is made from the type that was named.
     assert quantize.quantize("tiny:F16", "Q8_0", threads=1) == catalog.models_dir() / "tiny-q8_0.gguf"
+    # But not from one that has lost something, under a name that promises more.
+    before = (catalog.models_dir() / "tiny-q8_0.gguf").read_bytes()
+    quantize.quantize("tiny", "Q4_0", threads=1)
+    with pytest.raises(ValueError, match=r"tiny:Q4_0 is of another type.*make Q8_0 from tiny, or name"):
+        quantize.quantize("tiny:Q4_0", "Q8_0", threads=1)
+    assert (catalog.models_dir() / "tiny-q8_0.gguf").read_bytes() == before
+    other = model.with_name("other.gguf")
+    assert quantize.quantize("tiny:Q4_0", "Q8_0", threads=1, output=other) == other
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,13 @@ def test_logprobs_of_a_chat(served: Served) -> None:
 
 
 def test_models_health_and_the_page(served: Served) -> None:
-    assert [model["id"] for model in served.client.get("/v1/models").json()["data"]] == ["tiny"]
+    (model,) = served.client.get("/v1/models").json()["data"]
+    assert model["id"] == "tiny"
+    assert model["created"] > 1_700_000_000
+    assert served.client.get("/v1/models/tiny").json() == model
+    missing = served.client.get("/v1/models/gpt-4/turbo")
+    assert missing.status_code == 404
+    assert "there is no model 'gpt-4/turbo' here" in missing.json()["error"]["message"]
     assert served.client.get("/health").json() == {
         "status": "ok",
         "running": 0,

@@ -197,6 +197,8 @@ class Chat:
 
     def _do_load(self, argument: str) -> None:
         path = _path(argument, "/load")
+        if not path.is_file():
+            raise ValueError(f"there is no file {path}: /load takes one that /save has written")
         self._conversation.load(path)
         self._own_file = path
         self._remark(f"{self._turns()} loaded.")

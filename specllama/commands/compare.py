@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from specllama.commands.side_by_side import report, report_gain, show
     from specllama.evidence import compare
+    from specllama.evidence.neighbours import Neighbours
     from specllama.prompts import Prompt
 
     prompt = Prompt("prompt", "text", read_prompt(arguments.prompt), chat=arguments.chat)
@@ -55,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps(compare.run(llm, prompt, **options).to_dict()))
         else:
-            report(out, show(out, llm, prompt, **options))
+            neighbours = Neighbours()
+            report(out, show(out, llm, prompt, **options), remark=neighbours.remark(llm.n_threads))
     if arguments.against is not None:
         report_gain(out, prompt, *common.both_classes(arguments), **options)
     return 0

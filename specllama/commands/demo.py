@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     from specllama.backend.prepare import prepare_backend
     from specllama.commands.generate import read_prompt
     from specllama.commands.side_by_side import report, report_gain, show
+    from specllama.evidence.neighbours import Neighbours
     from specllama.models.download import pull
 
     target, draft = (catalog().find(name) for name in (catalog().default_target, catalog().default_draft))
@@ -76,8 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.num_draft_tokens is not None:
         ours["num_draft_tokens"] = arguments.num_draft_tokens
     with contextlib.closing(Llama(**ours, verbose=False)) as llm:
+        neighbours = Neighbours()
         comparison = show(out, llm, prompt, **options)
-    report(out, comparison, f"{target.title} {pair.target_type}, draft {draft.title} {pair.draft_type}")
+        remark = neighbours.remark(threads)
+    report(out, comparison, f"{target.title} {pair.target_type}, draft {draft.title} {pair.draft_type}", remark)
     _say("the same prompt with llama_cpp.Llama, in a process of its own")
     report_gain(out, prompt, theirs, ours, **options)
     return 0

@@ -120,8 +120,15 @@ def _rate(side: compare.Side) -> str:
     return f"{side.stats.num_tokens} tokens, {side.tokens_per_second:.2f} t/s"
 
 
-def report(out: Console, comparison: compare.Comparison, models: str = "") -> None:
-    """Show what both ways took, and say what it means, also when plain decoding won."""
+def report(out: Console, comparison: compare.Comparison, models: str = "", remark: str | None = None) -> None:
+    """Show what both ways took, and say what it means, also when plain decoding won.
+
+    Args:
+        out: where to.
+        comparison: of both ways.
+        models: their names.
+        remark: what a reader must know besides.
+    """
     out.rule()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("decoding", no_wrap=True)
@@ -132,7 +139,8 @@ def report(out: Console, comparison: compare.Comparison, models: str = "") -> No
         table.add_row(name, plain, speculative)
     out.print(table)
     heading = f"{models}; one run each" if models else "One run each"
-    for line in [f"{heading}, the prompt's time left out.", *_conclusions(comparison)]:
+    remarks = [] if remark is None else [f"Note: {remark}."]
+    for line in [f"{heading}, the prompt's time left out.", *_conclusions(comparison), *remarks]:
         out.print(line, markup=False, soft_wrap=True)
 
 
@@ -157,7 +165,8 @@ def report_gain(
     from specllama.prompts import Prompt
 
     against = Against([Prompt.of(prompt, 1)], Plan.checked(**options), theirs=theirs, ours=ours)
-    gains = {gain.mode: gain for gain in against.run(lambda *call: None, lambda note: None).gains}
+    result = against.run(lambda *call: None, lambda note: None)
+    gains = {gain.mode: gain for gain in result.gains}
     if not gains:
         out.print("No token was generated: there is no speed to compare.")
         return
@@ -169,6 +178,8 @@ def report_gain(
         markup=False,
         soft_wrap=True,
     )
+    for note in result.notes:
+        out.print(f"Note: {note}.", markup=False, soft_wrap=True)
 
 
 def _measures(side: compare.Side, speed: float) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from specllama import _core
 from specllama.models import catalog
 from specllama.models.head_file import HeadFile, MtpFile, read_head, require_mtp
-from specllama.models.loading import one_at_a_time, quiet
+from specllama.models.loading import one_at_a_time, quiet, require_gguf
 from specllama.warn import warn
 
 from .draft_vocabulary import DraftVocabulary, DraftVocabularySize
@@ -44,14 +44,17 @@ def named(draft: Any, target: str) -> Any:
         target: the path of the target.
 
     Raises:
-        ModelNotFoundError: a model of the catalog that is not on this machine.
+        ModelNotFoundError: there is no such file.
+        ValueError: it is no GGUF file.
     """
     if isinstance(draft, (list, tuple)):
         return [named(each, target) for each in draft]
     if not isinstance(draft, (str, os.PathLike)) or draft in (*TEXT_DRAFTERS, MTP):
         return draft
     if draft != AUTO:
-        return catalog.resolve(os.fspath(draft))
+        path = catalog.resolve(os.fspath(draft))
+        require_gguf(path)
+        return path
     try:
         require_mtp(target)
     except ValueError:

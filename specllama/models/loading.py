@@ -24,6 +24,7 @@ from .header_checks import require_sound
 from .opening import lora_errors
 
 _ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR of ggml.h; llama_cpp's own table is off by one
+_OF_A_DECODE_THAT_ENDED = b"decode: removing memory module entries"  # by Ctrl-C, say: it is no error
 _turn = threading.RLock()
 
 
@@ -73,7 +74,7 @@ def explained(path: str, *, as_head: bool = False) -> Iterator[None]:
         ModelNotFoundError: there is no such file.
         ValueError: not a GGUF file, a truncated or damaged one, or not a model (a LoRA adapter, say).
     """
-    _require_gguf(path)
+    require_gguf(path)
     require_sound(path, as_head=as_head)
     prepare_backend()
     with one_at_a_time(), captured_errors() as errors, lora_errors(errors):
@@ -90,7 +91,13 @@ def explained(path: str, *, as_head: bool = False) -> Iterator[None]:
             raise ValueError(f"cannot load {path}: {_reason(path, errors)}") from error
 
 
-def _require_gguf(path: str) -> None:
+def require_gguf(path: str) -> None:
+    """Refuse what is no GGUF file.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        ValueError: it is something else.
+    """
     try:
         found = os.stat(path)
     except PermissionError:
@@ -141,6 +148,8 @@ def _collect(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
 
     It lives as long as Python does: a thread of llama.cpp's may be about to call it, whenever another one is set.
     """
+    if text.startswith(_OF_A_DECODE_THAT_ENDED) and not _logger.logger.isEnabledFor(logging.DEBUG):
+        return
     if level == _ERROR_LEVEL and _errors.collected is not None:
         _errors.collected.append(text.decode("utf-8", errors="replace").strip())
     _logger.llama_log_callback(level, text, user_data)

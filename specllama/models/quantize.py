@@ -16,6 +16,7 @@ from .gguf_header import GgufHeader, read_header
 _WORKER = "specllama.models._quantize_worker"
 Progress = Callable[[str, int, int], None]
 """Hears what is done, how many tensors, and of how many."""
+_WHOLE = 16  # bits of a weight: such a type has all of what it was made from
 _ELSEWHERE = "name a file on another disk with --output"
 _HEADER_ROOM = 64 << 20  # Vocabulary and padding, next to the weights.
 
@@ -25,9 +26,20 @@ class QuantizeError(RuntimeError):
 
 
 def default_output(model: str | os.PathLike[str], file_type: str) -> Path:
-    """Where `quantize` writes when it is not told: the cache for a catalog name, else beside the file."""
+    """Where `quantize` writes when it is not told: the cache for a catalog name, else beside the file.
+
+    Raises:
+        ValueError: a type of a model of the catalog, from which others are not made under the model's name.
+    """
     entry = _catalog_entry(model)
     if entry is not None:
+        # The file of that name is the one that was made from the original, or from what lost nothing of it.
+        source = os.fspath(model).partition(":")[2]
+        if source and FILE_TYPES[parse_file_type(source)] < _WHOLE and Path(resolve(model)) != entry.path:
+            raise ValueError(
+                f"{os.fspath(model)} is of another type than {entry.name}, and has lost some of it: make "
+                f"{parse_file_type(file_type)} from {entry.name}, or name the file with --output"
+            )
         return entry.variant_path(file_type)
     path = Path(model)
     return path.with_name(retype(path.name, parse_file_type(file_type)))

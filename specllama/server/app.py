@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
@@ -144,6 +145,7 @@ def _add_tokenizer(app: FastAPI, llm: Llama, bodies: Bodies) -> None:
 
 def _add_service(app: FastAPI, name: str, worker: Worker, registry: CollectorRegistry) -> None:
     page, policy = page_and_policy()
+    model = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "me", "permissions": []}
 
     @app.get("/", include_in_schema=False)
     async def index() -> HTMLResponse:
@@ -162,8 +164,13 @@ def _add_service(app: FastAPI, name: str, worker: Worker, registry: CollectorReg
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        model = {"id": name, "object": "model", "owned_by": "me", "permissions": []}
         return {"object": "list", "data": [model]}
+
+    @app.get("/v1/models/{found:path}")
+    async def one_model(found: str) -> dict[str, Any]:
+        if found != name:
+            raise HTTPException(404, f"there is no model {found[:100]!r} here: this server has {name!r}")
+        return model
 
 
 def _add_errors(app: FastAPI) -> None:

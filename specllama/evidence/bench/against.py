@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from specllama.evidence.neighbours import Neighbours
 from specllama.prompts import Prompt
 
 from .gains import THEIRS, AgainstResult, Call, gains
@@ -63,6 +64,7 @@ class Against:
             ValueError: no prompt could be answered.
         """
         modes = self._plan.modes
+        neighbours = Neighbours()
         with _Side(THEIRS, self._theirs) as theirs, _Side("specllama", self._ours) as ours:
             self._machine = ours.about
             sides = {mode.name: theirs if mode.name == THEIRS else ours for mode in modes}
@@ -84,6 +86,8 @@ class Against:
                     on_call(self.calls[-1], self._done, self._total)
         if not self.calls:
             raise ValueError(f"no prompt could be answered: {self._notes[0]}")
+        if (remark := neighbours.remark(self._machine["target"]["n_threads"])) is not None:
+            self._notes.append(remark)
         return self.result()
 
     def result(self) -> AgainstResult:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specllama.engine.rules import is_independent_of_draft
 from specllama.evidence.answer import Answer, answer
 from specllama.evidence.machine import describe_machine
+from specllama.evidence.neighbours import Neighbours
 from specllama.evidence.plan import require_draft, that_fit
 from specllama.prompts import Prompt, as_prompts
 
@@ -73,6 +74,7 @@ class Bench:
         self._plain: dict[tuple[str, int], Answer] = {}
         self._curves: dict[str, CostCurve] = {}
         self._finished = False
+        self._neighbours = Neighbours()
         if not all(mode.is_plain for mode in plan.modes):
             require_draft(llm)
         given = distinct(as_prompts(prompts))
@@ -98,6 +100,7 @@ class Bench:
         """Warm up, and do all runs; then measure the curves if they are wanted."""
         say = on_note or (lambda text: None)
         say("warming up")
+        self._neighbours = Neighbours()
         for mode in self._plan.modes:
             self._answer(self._prompts[0][1], mode, 0, max_tokens=min(_WARM_UP_TOKENS, self._plan.max_tokens))
         say(f"{self.num_runs} runs")
@@ -166,6 +169,7 @@ class Bench:
 
     def _notes(self, runs: list[Run], machine: dict[str, Any]) -> list[str]:
         found = [remarks.on_threads(name, machine[name]) for name in ("target", "draft") if machine[name]]
+        found.append(self._neighbours.remark(machine["target"]["n_threads"]))
         found.append(remarks.on_noise([run for run in runs if run.mode == "plain"]))
         for mode in self._plan.modes:
             pairs = [
