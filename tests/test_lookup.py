@@ -134,11 +134,11 @@ NO_CORPUS: list[tuple[Any, type[Exception], str]] = [
 
 @pytest.mark.parametrize(("corpus", "error", "message"), NO_CORPUS, ids=[repr(case[0])[:20] for case in NO_CORPUS])
 def test_what_is_no_corpus_is_refused(
-    make_llama: MakeLlama, tmp_path: Path, corpus: Any, error: type[Exception], message: str
+    make_llama: MakeLlama, tiny_files: TinyFiles, corpus: Any, error: type[Exception], message: str
 ) -> None:
     """Before a draft model is loaded, too."""
     message = message.format(last=make_llama().n_vocab() - 1)
-    for draft in ("lookup", tmp_path / "missing.gguf"):
+    for draft in ("lookup", tiny_files.other_token):
         with pytest.raises(error, match=f"^lookup_corpus.*{message}"):
             make_llama(draft=draft, lookup_corpus=corpus)
 

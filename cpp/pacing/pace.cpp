@@ -395,7 +395,8 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     }
     counters_.plain_seconds = target_.seconds(1);
     if (counters_.plain_seconds <= 0.0) {
-        return;  // of several texts nobody knows it yet
+        credit_ = constants_.largest_credit;  // of several texts nobody knows yet what anything costs
+        return;
     }
     const double in_plain = spent / counters_.plain_seconds;
     const double lost = exploring_ && num_drawn_ > 0 ? in_plain - static_cast<double>(num_accepted + 1) : 0.0;
