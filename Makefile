@@ -36,7 +36,8 @@ demo: models ## Fetch the default models; decode a prompt plainly and speculativ
 # `pip install .` puts one without what only tests need into its place, as the extras do.
 test test-all: complete
 complete: $(VENV)/.installed
-	@$(BIN)/python -c "from specllama import _core_test" 2>/dev/null || { touch pyproject.toml && $(MAKE) $(VENV)/.installed; }
+	@$(BIN)/python -c "from specllama import _core_test" 2>/dev/null || rm -f $(VENV)/.installed
+	@$(MAKE) --no-print-directory $(VENV)/.installed
 
 test: $(VENV)/.test ## Run the tests that take minutes (PYTEST_ARGS="-k name" chooses; missing models are skipped)
 	$(RUN) $(PYTEST) -m "not long" $(PYTEST_ARGS)
@@ -105,7 +106,7 @@ $(VENV)/.installed: $(VENV)/.venv $(SOURCES)
 	@$(BIN)/python -c "from specllama.backend.prepare import prepare_backend; prepare_backend()"
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.installed
+$(VENV)/.test: $(VENV)/.installed | complete
 	$(PIP) install "specllama[test]"
 	@touch $@
 

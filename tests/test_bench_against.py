@@ -49,7 +49,7 @@ def test_calls_by_turns(line: list[str], make_base: MakeBase, tiny_files: TinyFi
     ]
     assert all(row["num_texts_equal"] == row["num_texts_compared"] > 0 for row in found["gains"])
     assert found["machine"]["draft"] is not None
-    assert found["notes"] == []
+    assert [note for note in found["notes"] if "other programs used" not in note] == []  # such as other tests
     assert found["settings"]["command"].startswith("specllama bench --against llama_cpp")
 
 

@@ -116,20 +116,26 @@ def test_scoring_beside_something_else_is_refused(engine: Engine) -> None:
     assert len(list(engine.score(tokens))) == len(tokens) - 1
 
 
-def test_a_text_is_not_changed_within_one_of_its_rounds(engine: Engine) -> None:
+@pytest.mark.parametrize("where", ["logits_processor", "stopping_criteria"])
+def test_a_text_is_not_changed_while_its_next_token_is_made(engine: Engine, where: str) -> None:
     prompt = engine.tokenize(PROMPT)
     expected = list(engine.generate(prompt, max_tokens=9, temperature=0.0))
     refused = []
 
     def changing(_: object, scores: Any) -> Any:
-        with pytest.raises(specllama.BusyError, match="cannot be changed within one of its rounds") as error:
+        with pytest.raises(specllama.BusyError, match="generating already") as error:
             text.append([5])
         refused.append(error)
-        return scores
+        return scores if where == "logits_processor" else False
 
-    text = engine.generate(prompt, max_tokens=9, temperature=0.0, logits_processor=[changing])
+    asked: Any = {where: [changing]}
+    text = engine.generate(prompt, max_tokens=9, temperature=0.0, **asked)
     assert list(text) == expected
     assert len(refused) == 9
+    text = engine.generate(prompt, max_tokens=9, temperature=0.0)
+    assert next(text) == expected[0]
+    text.append([5])
+    assert len(list(text)) == 7
 
 
 def test_a_listener_hears_of_it_and_ends_it(engine: Engine) -> None:

@@ -85,13 +85,14 @@ def test_how_long_answers_are_is_learned() -> None:
         pace.end_generation(20, 1000)
     pace.begin_generation()
     assert not pace.prompt_pays(600, MOST, 1000)
-    rounds = 0
-    while not pace.prompt_pays(600, MOST, 1000):
+    pays = []
+    for _ in range(150):
+        pays.append(pace.prompt_pays(600, MOST, 1000))
         pace.begin_round(MOST, 0)
         assert decided(pace, [])[0] == "stop"
         pace.end_round(0, TARGETS["16-bit"](1), 0.0)
-        rounds += 1
-    assert 40 < rounds < 150
+    assert not any(pays[:40])
+    assert pays[-1]
     pace.begin_generation()
     assert not pace.prompt_pays(600, MOST, 30)
     for _ in range(20):

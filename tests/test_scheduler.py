@@ -156,9 +156,11 @@ def test_a_drafts_prompt_comes_in_parts_beside_the_others_tokens(
     during: list[int] = []
 
     def read_by_the_draft() -> None:
-        while second.prefill():
-            pass
-        read.set()
+        try:
+            while second.prefill():
+                pass
+        finally:
+            read.set()
 
     thread = threading.Thread(target=read_by_the_draft)
     thread.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import random
 import threading
@@ -186,7 +187,7 @@ def followed(served: Served, leavers: dict[int, Leaver]) -> collections.Counter[
     start = worker.start
 
     def start_and_count(work: Any) -> Any:
-        seed = work._request.seed
+        seed = (work.args[0] if isinstance(work, functools.partial) else work._request).seed
         job = start(leavers[seed].slowed(work) if seed in leavers else work)
         started["garbage" if seed is None else "requests"] += 1
         return job

@@ -1,7 +1,7 @@
 // Many texts at once, decoded together ("continuous batching": Yu et al. 2022, Orca).
 //
 // Each text runs the loop of speculator.hpp in a thread of its own. What the texts want to have decoded is decoded in
-// one batch by one more thread, as soon as no text is at work any more. First come the draft's decodes, so that the
+// one batch by one more thread, as soon as no text is at work any more. First come the draft's rounds, so that the
 // target's batch has what all texts have drafted. A text joins with its next call, and leaves by ending.
 #pragma once
 

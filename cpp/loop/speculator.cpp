@@ -6,7 +6,6 @@
 #include <stdexcept>
 
 #include "llama/clock.hpp"
-#include "llama/errors.hpp"
 #include "loop/prompt_checks.hpp"
 #include "math/rules/residual.hpp"
 #include "pacing/pace.hpp"
@@ -38,18 +37,6 @@ public:
 private:
     std::shared_ptr<Constraint> constraint_;
     Constraint::Heed heed_;
-};
-
-// Sets a flag for the length of one call.
-class Within {
-public:
-    explicit Within(bool & flag) : flag_(flag) { flag_ = true; }
-    ~Within() { flag_ = false; }
-    Within(const Within &) = delete;
-    Within & operator=(const Within &) = delete;
-
-private:
-    bool & flag_;
 };
 
 }  // namespace
@@ -115,7 +102,7 @@ bool Speculator::prefill() {
     if (round_.is_open) {
         return false;
     }
-    const Stopwatch stopwatch(counters_.prompt_seconds);
+    const Stopwatch stopwatch(round_number_ <= 1 ? counters_.prompt_seconds : counters_.draft_seconds);
     bool more = prefill_target(true);
     // Later the draft catches up where it drafts, with what it then needs in one batch.
     if (!more && choose_gamma(2) > 0 && (round_number_ == 1 || drafting_->reconsiders())) {
@@ -156,7 +143,6 @@ const Round & Speculator::step(std::size_t max_tokens) {
         throw std::invalid_argument("max_tokens=0: a round emits at least one token");
     }
     const auto visiting = visit();
-    const Within within(is_in_round_);
     const Heeding heeding(settings_.constraint, [this](double seconds) { heed(seconds); });
     try {
         if (!round_.is_open) {
@@ -268,7 +254,6 @@ std::optional<double> Speculator::acceptance_probability(std::size_t i) const {
 }
 
 void Speculator::rewind(std::size_t count) {
-    refuse_within_round();
     if (count < counters_.num_prompt_tokens || count > history_.size()) {
         throw std::invalid_argument("cannot rewind to " + std::to_string(count) + " tokens: the prompt has " +
                                     std::to_string(counters_.num_prompt_tokens) + ", the history " +
@@ -281,19 +266,10 @@ void Speculator::rewind(std::size_t count) {
 }
 
 void Speculator::extend(const std::vector<int32_t> & tokens) {
-    refuse_within_round();
     refuse_bad_tokens(tokens, 0, own().decoder());
     abandon_round();
     history_.insert(history_.end(), tokens.begin(), tokens.end());
     target_.forget_carried();
-}
-
-void Speculator::refuse_within_round() const {
-    if (is_in_round_) {
-        throw BusyError(
-            "the text cannot be changed within one of its rounds (by a logits processor, say): change it between "
-            "two tokens");
-    }
 }
 
 std::size_t Speculator::finish(std::size_t count) {

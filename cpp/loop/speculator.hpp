@@ -115,7 +115,6 @@ private:
     void heed(double seconds);
     void count_decoded();
     void require_generation() const;
-    void refuse_within_round() const;
     bool drafts() const { return drafting_ && settings_.num_draft_tokens > 0 && drafting_stopped_.empty(); }
     // Whether somebody looks at logits when another text may have decoded.
     bool copies_rows() const { return settings_.keeps_logits || settings_.logits_processor || settings_.constraint; }
@@ -129,8 +128,7 @@ private:
     std::unique_ptr<Decoding> decoding_;
     Target target_;
     std::unique_ptr<Drafting> drafting_;
-    bool under_way_ = false;    // a generation
-    bool is_in_round_ = false;  // within step(), which may ask callbacks
+    bool under_way_ = false;  // a generation
 
     std::vector<int32_t> history_;
     bool has_embeddings_ = false;  // the prompt

@@ -158,7 +158,7 @@ def _shown_in(progress: Steps, num_modes: int) -> Callable[[Run | Call, int, int
     turn: list[Run | Call] = []
 
     def on_run(run: Run | Call, done: int, total: int) -> None:
-        if any(one.mode == run.mode for one in turn):  # a call that failed is not shown
+        if turn and (turn[0].prompt_id, turn[0].repeat) != (run.prompt_id, run.repeat):  # a call of it has failed
             turn.clear()
         turn.append(run)
         line = None

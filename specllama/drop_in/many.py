@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Sized
 from typing import Any, cast
@@ -69,11 +70,10 @@ class ParallelCompletions:
         self, prompts: Iterable[Any], *, max_parallel: int | None = None, **kwargs: Any
     ) -> AsyncIterator[Outcome]:
         """The outcomes as they end, for ``async for``. Closing it ends what is under way."""
-        opening = asyncio.create_task(
-            asyncio.to_thread(
-                self.create_completions, prompts, max_parallel=max_parallel, stream=True, progress=False, **kwargs
-            )
+        open_them = functools.partial(
+            self.create_completions, prompts, max_parallel=max_parallel, stream=True, progress=False, **kwargs
         )
+        opening = asyncio.get_running_loop().run_in_executor(None, open_them)  # no task, which could be cancelled
         try:
             outcomes = cast(Outcomes, await asyncio.shield(opening))
             while (outcome := await asyncio.to_thread(next, outcomes, None)) is not None:

@@ -52,7 +52,7 @@ def named(draft: Any, target: str) -> Any:
     if not isinstance(draft, (str, os.PathLike)) or draft in (*TEXT_DRAFTERS, MTP):
         return draft
     if draft != AUTO:
-        path = catalog.resolve(os.fspath(draft))
+        path = catalog.resolve(os.fsdecode(draft))
         require_gguf(path)
         return path
     try:

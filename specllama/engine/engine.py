@@ -228,9 +228,9 @@ class Engine:
                         "this Llama was used for something else while tokens were scored: score them to the end first, "
                         "or create one Llama for each"
                     )
+                position.change(start)  # first: what follows may fail, or be interrupted
                 sequence.assume(ids[:start])
                 sequence.keep(start)
-                position.change(start)  # before what may fail, or be interrupted
                 sequence.decode(part, 0)
                 position.ids[start : start + len(part)] = part
                 position.change(sequence.num_tokens)

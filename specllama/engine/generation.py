@@ -20,7 +20,7 @@ from specllama.token import Origin
 from .listener import SILENT
 from .model import token_ids
 from .request import Chooser, Request, checked_callables
-from .slot import Slot
+from .slot import Slot, raise_busy
 
 _ORIGINS = {drafter.name: cast(Origin, drafter.origin) for drafter in _core.drafters()}
 
@@ -64,6 +64,7 @@ class Generation(Iterator[int]):
         self.stopped_by_criteria = False
         self.origin: Origin = "plain"
         self._is_closed = False
+        self._is_advancing = False
 
     def __next__(self) -> int:
         """The next token.
@@ -82,6 +83,7 @@ class Generation(Iterator[int]):
                 if not self.has_begun:
                     self._begin()
                 self._require_undisturbed()
+                self._is_advancing = True
                 try:
                     if not self._waiting:
                         self._waiting.extend(self._round())
@@ -89,6 +91,8 @@ class Generation(Iterator[int]):
                 except BaseException:
                     self._note_after_an_error()
                     raise
+                finally:
+                    self._is_advancing = False
         except BaseException:
             self.close()
             raise
@@ -118,10 +122,13 @@ class Generation(Iterator[int]):
 
         Raises:
             TypeError, ValueError: they are no tokens, or do not fit.
+            BusyError: this is called while the next token is made, by a logits processor, say.
             RuntimeError: see ``__next__``.
         """
         slot = self._slot
         with slot.exclusive():
+            if self._is_advancing:
+                raise_busy()
             self._require_undisturbed()
             ids = token_ids(tokens, "what is sent", slot.model.n_vocab)
             end = self._end + len(ids)

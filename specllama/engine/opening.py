@@ -58,37 +58,33 @@ def open_model(
     file = os.fspath(path)
     threads = n_threads or max(1, (os.cpu_count() or 2) // 2)
     as_head = hidden is not None and hidden.n_features > 0
-    with (
-        explained(file, as_head=as_head),
-        loading(checked_kernels(kernels)) as use,
-        quiet(),
-        contextlib.ExitStack() as opened,
-    ):
-        model_params = llama_cpp.llama_model_default_params()  # what explained() has prepared may be in them
-        model_params.n_gpu_layers = 0x7FFFFFFF if n_gpu_layers == -1 else n_gpu_layers
-        params: Any = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, n_batch, min(n_batch, 512)
-        params.n_threads = params.n_threads_batch = threads
-        if hasattr(params, "n_rs_seq"):
-            params.n_rs_seq = num_snapshots_of(num_snapshots, params)
-        taps = None
-        if hidden is not None:
-            hidden.load_with(model_params)
-            taps = hidden.make_with(params)
-        llama_cpp.llama_backend_init()
-        weights = llama_cpp.llama_model_load_from_file(file.encode(), model_params)
-        if not weights:
-            raise ValueError(f"Failed to load model from file: {file}")
-        opened.callback(llama_cpp.llama_model_free, weights)
-        context = llama_cpp.llama_init_from_model(weights, params)
-        if not context:
-            raise ValueError("Failed to create llama_context")
-        opened.callback(llama_cpp.llama_free, context)
-        if hidden is not None:
-            hidden.begin(context)
+    with contextlib.ExitStack() as opened:
+        with explained(file, as_head=as_head), loading(checked_kernels(kernels)) as use, quiet():
+            model_params = llama_cpp.llama_model_default_params()  # what explained() has prepared may be in them
+            model_params.n_gpu_layers = 0x7FFFFFFF if n_gpu_layers == -1 else n_gpu_layers
+            params: Any = llama_cpp.llama_context_default_params()
+            params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, n_batch, min(n_batch, 512)
+            params.n_threads = params.n_threads_batch = threads
+            if hasattr(params, "n_rs_seq"):
+                params.n_rs_seq = num_snapshots_of(num_snapshots, params)
+            taps = None
+            if hidden is not None:
+                hidden.load_with(model_params)
+                taps = hidden.make_with(params)
+            llama_cpp.llama_backend_init()
+            weights = llama_cpp.llama_model_load_from_file(file.encode(), model_params)
+            if not weights:
+                raise ValueError(f"Failed to load model from file: {file}")
+            opened.callback(llama_cpp.llama_model_free, weights)
+            context = llama_cpp.llama_init_from_model(weights, params)
+            if not context:
+                raise ValueError("Failed to create llama_context")
+            opened.callback(llama_cpp.llama_free, context)
+            if hidden is not None:
+                hidden.begin(context)
+        kept = (file, _metadata(weights), model_params, params, n_batch, threads, threads, use)
+        model = Model(int(weights), int(context), Settings(*kept, hidden=hidden), name=name, taps=taps)
         opened.pop_all()
-    settings = Settings(file, _metadata(weights), model_params, params, n_batch, threads, threads, use, hidden=hidden)
-    model = Model(int(weights), int(context), settings, name=name, taps=taps)
     return model, lambda: model.close(
         lambda: llama_cpp.llama_free(context), lambda: llama_cpp.llama_model_free(weights)
     )

@@ -19,7 +19,11 @@ class _Reading(NamedTuple):
 
 
 class Neighbours:
-    """Watches from when it is made. On Windows it sees nothing: there nobody knows what ended children took."""
+    """Watches from when it is made.
+
+    It is asked while the children that work for this process live: not all systems know what ended ones took. On
+    Windows, and where a system does not say what its cores do, it sees nothing.
+    """
 
     def __init__(self) -> None:
         self._begin = _read()
@@ -45,8 +49,12 @@ class Neighbours:
 def _read() -> _Reading | None:
     if sys.platform == "win32":
         return None
-    times = psutil.cpu_times()
-    idle = times.idle + getattr(times, "iowait", 0.0)
+    try:
+        times = psutil.cpu_times()
+    except (psutil.Error, OSError):
+        return None
+    # What another machine on the same hardware takes is no program that could be ended.
+    idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "steal", 0.0)
     guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # which are in user and nice, too
     own = psutil.Process()
     taken = 0.0

@@ -45,7 +45,7 @@ def read_whole_header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dic
     Of the pairs numbers are numbers, texts bytes, arrays of numbers NumPy's, and arrays of texts lists of bytes.
 
     Raises:
-        ValueError: the header is damaged. It is not said how: `gguf_header.read_header` does that.
+        ValueError: the header is damaged.
         OSError: the file cannot be read.
     """
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -86,7 +86,9 @@ class _Walk:
     def whole(self) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
         (count,) = _LENGTH.unpack_from(self._data, self._at)
         values = self.pairs()
-        alignment = int(values.get("general.alignment", 32))
+        alignment = values.get("general.alignment", 32)
+        if not isinstance(alignment, int):
+            raise EOFError(f"general.alignment is {alignment!r:.60}")
         found = {}
         for _ in range(count):
             name = self._text().decode("utf-8", "replace")
@@ -131,8 +133,8 @@ class _Walk:
             raise EOFError("an array is longer than the file")
         if kind == _STRING:
             return [self._text() for _ in range(count)]
-        if kind == _ARRAY:
-            return [self._array() for _ in range(count)]
+        if kind == _ARRAY:  # llama.cpp reads none
+            raise EOFError("an array of arrays")
         size = struct.calcsize("<" + _SCALARS[kind]) * count
         part = self._data[self._at : self._at + size]
         if len(part) < size:

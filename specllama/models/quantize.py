@@ -34,11 +34,12 @@ def default_output(model: str | os.PathLike[str], file_type: str) -> Path:
     entry = _catalog_entry(model)
     if entry is not None:
         # The file of that name is the one that was made from the original, or from what lost nothing of it.
-        source = os.fspath(model).partition(":")[2]
-        if source and FILE_TYPES[parse_file_type(source)] < _WHOLE and Path(resolve(model)) != entry.path:
+        source, wanted = os.fspath(model).partition(":")[2], parse_file_type(file_type)
+        is_less = bool(source) and wanted != parse_file_type(source) and FILE_TYPES[parse_file_type(source)] < _WHOLE
+        if is_less and Path(resolve(model)) != entry.path:
             raise ValueError(
                 f"{os.fspath(model)} is of another type than {entry.name}, and has lost some of it: make "
-                f"{parse_file_type(file_type)} from {entry.name}, or name the file with --output"
+                f"{wanted} from {entry.name}, or name the file with --output"
             )
         return entry.variant_path(file_type)
     path = Path(model)

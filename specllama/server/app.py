@@ -166,7 +166,7 @@ def _add_service(app: FastAPI, name: str, worker: Worker, registry: CollectorReg
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [model]}
 
-    @app.get("/v1/models/{found:path}")
+    @app.get("/v1/models/{found}")
     async def one_model(found: str) -> dict[str, Any]:
         if found != name:
             raise HTTPException(404, f"there is no model {found[:100]!r} here: this server has {name!r}")

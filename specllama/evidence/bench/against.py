@@ -84,10 +84,10 @@ class Against:
                         continue
                     self.calls.append(Call(prompt.id, prompt.category, mode.name, repeat, **answer))
                     on_call(self.calls[-1], self._done, self._total)
+            if (remark := neighbours.remark(self._machine["target"]["n_threads"])) is not None:
+                self._notes.append(remark)
         if not self.calls:
             raise ValueError(f"no prompt could be answered: {self._notes[0]}")
-        if (remark := neighbours.remark(self._machine["target"]["n_threads"])) is not None:
-            self._notes.append(remark)
         return self.result()
 
     def result(self) -> AgainstResult:
