@@ -15,6 +15,7 @@ import specllama
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from conftest import MakeBase, MakeLlama, TinyFiles
 
@@ -263,3 +264,15 @@ def test_a_stream_whose_llama_nobody_else_holds(tiny_files: TinyFiles) -> None:
         ["hello", "word " * 20] * 8, max_tokens=20, stream=True
     )
     assert [outcome.error for outcome in outcomes] == [None] * 16
+
+
+def test_the_end_of_a_with_block_closes_it(make_llama: MakeLlama) -> None:
+    with make_llama() as llm:
+        assert llm.create_completion("the cat", max_tokens=2)["choices"]
+    with pytest.raises(specllama.ClosedError):
+        llm.create_completion("the cat", max_tokens=2)
+
+
+def test_a_draft_that_is_not_there_is_missed_before_the_target_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(specllama.ModelNotFoundError, match=r"draft\.gguf does not exist"):
+        specllama.Llama(str(tmp_path / "target.gguf"), draft_model=str(tmp_path / "draft.gguf"))
