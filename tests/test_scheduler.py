@@ -120,6 +120,26 @@ def test_of_those_that_begin_at_the_same_time_one_decodes_what_they_share(
         assert decoder.num_decoded - before < shared + own + 32  # and what is sooner decoded than waited for
 
 
+def tokens_meanwhile(text: _core.Speculator, work: Callable[[], object]) -> list[int]:
+    """What a text of three tokens gets, by plain rounds, while another thread does some work."""
+    done = threading.Event()
+    during: list[int] = []
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not done.is_set():
+        during += text.step(1).tokens
+        text.rewind(4)  # its context is finite
+    thread.join()
+    return during
+
+
 def test_a_prompt_comes_in_parts_beside_the_others_tokens(
     tiny_files: TinyFiles, open_texts: Callable[..., ManyTexts]
 ) -> None:
@@ -127,20 +147,8 @@ def test_a_prompt_comes_in_parts_beside_the_others_tokens(
     texts = open_texts(tiny_files.target, None, 2, n_batch=32)
     first = texts.begin(0, [1, 5, 6], gamma=0)
     first.step(1)
-    joined = threading.Event()
-    during: list[int] = []
-
-    def join() -> None:
-        texts.begin(1, prompts(1, shared=400)[0], gamma=0)
-        joined.set()
-
-    thread = threading.Thread(target=join)
-    thread.start()
-    while not joined.is_set():
-        during += first.step(1).tokens
-        first.rewind(4)  # its context is finite
-    thread.join()
-    assert len(during) > 6
+    prompt = prompts(1, shared=400)[0]
+    assert len(tokens_meanwhile(first, lambda: texts.begin(1, prompt, gamma=0))) > 6
     texts.finish()
 
 
@@ -152,23 +160,12 @@ def test_a_drafts_prompt_comes_in_parts_beside_the_others_tokens(
     first.step(1)
     second = texts.begin(1, prompts(1, shared=400)[0], gamma=3)
     second.step(1)
-    read = threading.Event()
-    during: list[int] = []
 
     def read_by_the_draft() -> None:
-        try:
-            while second.prefill():
-                pass
-        finally:
-            read.set()
+        while second.prefill():
+            pass
 
-    thread = threading.Thread(target=read_by_the_draft)
-    thread.start()
-    while not read.is_set():
-        during += first.step(1).tokens
-        first.rewind(4)
-    thread.join()
-    assert len(during) > 6
+    assert len(tokens_meanwhile(first, read_by_the_draft)) > 6
     texts.finish()
 
 

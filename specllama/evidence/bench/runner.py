@@ -100,7 +100,6 @@ class Bench:
         """Warm up, and do all runs; then measure the curves if they are wanted."""
         say = on_note or (lambda text: None)
         say("warming up")
-        self._neighbours = Neighbours()
         for mode in self._plan.modes:
             self._answer(self._prompts[0][1], mode, 0, max_tokens=min(_WARM_UP_TOKENS, self._plan.max_tokens))
         say(f"{self.num_runs} runs")
