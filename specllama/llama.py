@@ -27,7 +27,7 @@ from .drop_in.chat_arguments import check_chat
 from .drop_in.closed import close_for_good
 from .drop_in.completion import Completion
 from .drop_in.context_params import ContextParams
-from .drop_in.drafts import opened, refuse
+from .drop_in.draft_loading import DraftLoader
 from .drop_in.lending import lent
 from .drop_in.many import ParallelCompletions
 from .drop_in.requests import request_of
@@ -35,8 +35,9 @@ from .drop_in.saved_state import fitted, marked, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
 from .drop_in.tokenizing import Tokenizing
 from .drop_in.view import EngineLlama, calling, exclusively, run
-from .engine.draft_vocabulary import DraftVocabularySize, checked_draft_vocabulary
-from .engine.drafts import MTP, Draft, ModelDraft, Together, named, shown_for
+from .engine.drafts.draft_options import DraftOptions
+from .engine.drafts.kinds import understood
+from .engine.drafts.vocabulary import DraftVocabularySize
 from .engine.engine import Engine
 from .engine.forks import told_of_forks
 from .engine.generation import Generation
@@ -44,9 +45,7 @@ from .engine.model import token_ids
 from .engine.options import (
     NumDraftTokens,
     Options,
-    checked_index,
     checked_max_draft_tokens,
-    checked_positive,
     checked_seed,
 )
 from .engine.position import Position
@@ -143,30 +142,21 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         self.max_parallel = checked_max_parallel(max_parallel)
         self.cache_tokens = checked_cache_tokens(cache_tokens)
         check_constructor(kwargs)
+        self._draft_options = DraftOptions(
+            draft_model, draft_kwargs, lookup_corpus, draft_vocabulary, draft_mask_token, draft_window
+        )
         check_draft_kwargs(draft_kwargs)
         self.tokenizing = _core.Block()
         told_of_forks(self.tokenizing)
         self.position = Position()
-        self._draft_kwargs = draft_kwargs
-        self._lookup_corpus = lookup_corpus
-        self._draft_vocabulary = checked_draft_vocabulary(draft_vocabulary)
-        if draft_mask_token is not None:
-            draft_mask_token = checked_index("draft_mask_token", draft_mask_token, "a token id, or None")
-        self._draft_mask_token = draft_mask_token
-        self._draft_window = checked_positive(
-            "draft_window", draft_window, "an int, from 1 up, or None (all that the draft's context has room for)"
-        )
         self._num_snapshots = 0 if draft_model is None else options.most_draft_tokens
-        if draft_model is None:
-            refuse(draft_kwargs, "draft_kwargs", "a draft_model given by its path")
-            refuse(lookup_corpus, "lookup_corpus", "a draft model or draft_model='lookup'")
         if flash_attn is not None:
             kwargs["flash_attn"] = flash_attn
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
-        draft_model = named(draft_model, model_path)  # before weights are loaded
-        self._hidden = shown_for(draft_model, model_path)
+        draft = understood(self._draft_options, model_path)  # before weights are loaded
+        self._hidden = None if draft is None else draft.shown(model_path)
         check_opening(model_path, kwargs)
         with explained(model_path), loading(self._kernels) as use:
             self.attend_as_kernels_do(kwargs)
@@ -180,8 +170,9 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         self.engine = Engine(model, options=options, position=self.position, cache_tokens=self.cache_tokens)
         if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
             model.sequence  # refuses a model that cannot generate  # noqa: B018
-        if draft_model is not None:
-            self.engine.own.exchange_draft(self._opened(draft_model, draft_kwargs, lookup_corpus))
+        self._draft_loader = DraftLoader(self, kwargs)
+        if draft is not None:
+            self.engine.own.exchange_draft(draft.open(model, self._draft_loader))
 
     # What llama_cpp calls the position
 
@@ -228,32 +219,12 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
     def draft_model(self, draft: DraftModel | None) -> None:
         if draft is None and not hasattr(self, "engine"):
             return  # the constructor of the base class
-        opened = None if draft is None else self._opened(draft)
-        try:
-            self.engine.own.exchange_draft(opened)
-        except BaseException:
-            if opened is not None:
-                opened.close()
-            raise
-        self._draft_kwargs = self._lookup_corpus = None  # were for the draft before
-
-    def _opened(
-        self,
-        draft: DraftModel,
-        draft_kwargs: dict[str, Any] | None = None,
-        lookup_corpus: str | Sequence[int] | None = None,
-    ) -> Draft:
-        settings = {**self._kwargs, "kernels": self._kernels}
-        return opened(
-            self,
-            draft,
-            settings=settings,
-            draft_kwargs=draft_kwargs,
-            lookup_corpus=lookup_corpus,
-            draft_vocabulary=self._draft_vocabulary,
-            draft_mask_token=self._draft_mask_token,
-            draft_window=self._draft_window,
-        )
+        # Corpus and arguments were for the draft before.
+        options = dataclasses.replace(self._draft_options, draft_model=draft, draft_kwargs=None, lookup_corpus=None)
+        kind = understood(options, self.model_path, as_assigned=True)
+        opened = None if kind is None else kind.open(self.engine.model, self._draft_loader)
+        self.engine.own.exchange_draft(opened)
+        self._draft_options = options
 
     # Options and statistics
 
@@ -498,22 +469,13 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
 
     def __getstate__(self) -> dict[str, Any]:
         draft = self.engine.draft
-        given = self.draft_model
-        if isinstance(draft, ModelDraft):
-            given = _reopened(draft)
-        elif isinstance(draft, Together):
-            given = [_reopened(each) for each in draft.both]
         state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
         for name in {"logits_all", "use_mmap"} - self._kwargs.keys():  # use_mmap: a draft has a default of its own
             state.pop(name, None)
         return {
             **state,
-            "draft_model": given,
-            "draft_kwargs": self._draft_kwargs,
-            "lookup_corpus": self._lookup_corpus,
-            "draft_vocabulary": self._draft_vocabulary,
-            "draft_mask_token": self._draft_mask_token,
-            "draft_window": self._draft_window,
+            **vars(self._draft_options),
+            "draft_model": None if draft is None else draft.reopened_by,
             "num_draft_tokens": self.num_draft_tokens,
             "max_draft_tokens": self.max_draft_tokens,
             "verify": self.verify,
@@ -552,11 +514,6 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
             while self.tokenizing.has_others:
                 time.sleep(_SOON)
             super().close()
-
-
-def _reopened(draft: ModelDraft) -> Any:
-    """What opens the same draft in another process."""
-    return draft.given if not draft.is_owned or draft.given == MTP else draft.model.settings.path
 
 
 def _with_send(generation: Generation) -> Generator[int, Sequence[int] | None, None]:

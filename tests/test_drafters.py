@@ -11,7 +11,7 @@ from structs import values
 
 from specllama import _core
 from specllama import _core_test as _test
-from specllama.engine.drafts import TEXT_DRAFTERS
+from specllama.engine.drafts.text import TEXT_DRAFTERS
 from specllama.token import Origin
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from interrupts import seconds_until_interrupted
 from test_decode_failures import aborting
 
 import specllama
-from specllama.engine.drafts import ModelDraft
+from specllama.engine.drafts.head import HeadDraft
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -200,7 +200,7 @@ def test_a_heads_decodes_that_fail_cost_no_text(make_llama: MakeLlama, tiny_file
     llm = make_llama(tiny_files.deep, tiny_files.deep_head, **EXACT_CACHE)
     plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
     draft = llm.engine.own.draft
-    assert isinstance(draft, ModelDraft)
+    assert isinstance(draft, HeadDraft)
     head: Any = types.SimpleNamespace(_ctx=types.SimpleNamespace(ctx=draft.model.context))
     for first in (0, 7):
         tokens = plain.tokenize(PROMPT.encode())

@@ -74,7 +74,9 @@ def test_an_application_gets_the_same_text(tiny_files: TinyFiles, theirs: dict[s
     else:
         assert ours["class"] == "Drafting"
         assert ours["drafted"] > 0
-        assert ours["draft"] == "specllama.drop_in.drafts", "the draft of a draft would have one, too, without an end"
+        assert ours["draft"] == "specllama.drop_in.draft_loading", (
+            "the draft of a draft would have one, too, without an end"
+        )
 
 
 def test_what_comes_with_specllama_works_with_it(tiny_files: TinyFiles) -> None:

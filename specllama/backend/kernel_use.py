@@ -25,6 +25,8 @@ class KernelUse:
     """Of its weights that are packed for them."""
     why_not: str = ""
     """Why none is, in one line; empty if some are."""
+    choice: str | None = None
+    """What the user has chosen: other models that belong to it are opened likewise."""
 
     def __str__(self) -> str:
         if not self.num_bytes:
@@ -54,11 +56,10 @@ def loading(choice: str | None) -> Iterator[KernelUse]:
         What becomes of the model, which is known after the block.
     """
     kernels = prepare_backend().kernels
-    use = KernelUse(
-        kernels.instruction_set, why_not=kernels.why_not or "none of its weights are of a type that they multiply"
-    )
+    why_not = kernels.why_not or "none of its weights are of a type that they multiply"
+    use = KernelUse(kernels.instruction_set, why_not=why_not, choice=choice)
     if choice == "off":
-        use = KernelUse(why_not="the model was opened with kernels='off'")
+        use = KernelUse(why_not="the model was opened with kernels='off'", choice=choice)
     before = _core.KernelBufferType.bytes_loaded()
     _core.KernelBufferType.take_weights(choice != "off" and bool(kernels.instruction_set))
     try:

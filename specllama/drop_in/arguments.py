@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from specllama.engine.samplers import CHAIN, DEFAULTS, check_numbers
@@ -126,22 +126,15 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
     check_sizes(kwargs)
 
 
-def check_draft_kwargs(draft_kwargs: Any) -> None:
+def check_draft_kwargs(draft_kwargs: Mapping[str, Any] | None) -> None:
     """The same for a draft that is given by its path.
 
     Raises:
-        TypeError: neither None nor a dict of such arguments.
-        ValueError: see there.
+        TypeError, ValueError: see there.
     """
-    if draft_kwargs is None:
-        return
-    if not isinstance(draft_kwargs, dict) or not all(isinstance(name, str) for name in draft_kwargs):
-        raise TypeError(
-            f"draft_kwargs={draft_kwargs!r:.100} must be a dict of the draft's constructor arguments, such as "
-            "{'n_gpu_layers': 0}"
-        )
-    _check_names("the draft", draft_kwargs, {*_of_constructor(), "kernels"} - {"model_path", "draft_model"})
-    check_sizes(draft_kwargs)
+    if draft_kwargs is not None:
+        _check_names("the draft", draft_kwargs, {*_of_constructor(), "kernels"} - {"model_path", "draft_model"})
+        check_sizes(draft_kwargs)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -155,7 +148,7 @@ def _of_constructor() -> set[str]:
     return {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD} - {"self"}
 
 
-def _check_names(whose: str, kwargs: dict[str, Any], known: set[str]) -> None:
+def _check_names(whose: str, kwargs: Mapping[str, Any], known: set[str]) -> None:
     for name in kwargs.keys() - known - _OF_OLD_RELEASES:
         hint = nearest(name, sorted(known)) or "; help(llama_cpp.Llama) lists those of the installed release"
         raise TypeError(f"{whose} has no argument {name}{hint}")

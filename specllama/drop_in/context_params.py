@@ -8,7 +8,7 @@ import llama_cpp
 
 from specllama import _core
 from specllama.engine.hidden import Hidden
-from specllama.engine.opening import num_snapshots_of
+from specllama.engine.opening import attend_as_kernels_do, num_snapshots_of
 
 
 def has_flash_attention(params: Any) -> bool:
@@ -57,13 +57,8 @@ class ContextParams:
     def _decide_attention(self, params: Any) -> None:
         """The weights are loaded, and a context is about to be made."""
         before, self._bytes_before = self._bytes_before, None
-        if _core.KernelBufferType.bytes_loaded() == before or not hasattr(params, "flash_attn_type"):
-            return
-        model = self.__dict__["_model"].model
-        n_embd, n_head = llama_cpp.llama_model_n_embd(model), llama_cpp.llama_model_n_head(model)
-        if n_head > 0 and n_embd % (16 * n_head) == 0:  # our kernels compute 16 numbers at once
-            # Not ENABLED: llama_cpp would have the encoder of images do so, too, which has no kernels of ours.
-            params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
+        if _core.KernelBufferType.bytes_loaded() != before:
+            attend_as_kernels_do(params, self.__dict__["_model"].model)
 
     @property
     def model_params(self) -> Any:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from specllama import _core
 from specllama.backend.kernel_use import KernelUse
+from specllama.engine.drafts.second_model import borrowed
 from specllama.engine.hidden import Hidden
 from specllama.engine.model import Lora, Model, Settings, raise_closed
 from specllama.engine.position import Position
@@ -51,6 +52,13 @@ def lent(
         if model is None:
             model = _MODELS[llama] = _made(llama, name, kernels, hidden, taps)
         return model
+
+
+@borrowed.register(BaseLlama)
+def _as_draft(llama: BaseLlama) -> Model:
+    if not is_open(llama):
+        raise _core.ClosedError("the draft Llama is closed: open it again, or give its path as draft_model")
+    return lent(llama, "draft")
 
 
 def _made(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from typing import Any
 
 import llama_cpp
@@ -11,8 +10,8 @@ import llama_cpp
 from specllama import _core
 from specllama.models.loading import one_at_a_time, quiet
 
-from .drafts import Draft
-from .model import Lora, Model
+from .drafts.draft import Draft
+from .model import Model
 
 
 class Contexts:
@@ -99,19 +98,7 @@ class Contexts:
         if settings.hidden is not None:
             settings.hidden.begin(context)
         if settings.lora is not None:
-            _apply_lora(settings.lora, context)
+            settings.lora.apply(context)
         decoder = settings.decoder(int(context), name, taps, n_ctx)
         self._stack.callback(decoder.close)
         return decoder
-
-
-def _apply_lora(lora: Lora, context: Any) -> None:
-    """Does what llama_cpp.Llama does to its own context."""
-    if hasattr(llama_cpp, "llama_set_adapters_lora"):
-        kind: Any = llama_cpp.llama_adapter_lora_p_ctypes
-        adapters, scales = (kind * 1)(lora.adapter), (ctypes.c_float * 1)(lora.scale)
-        failed = llama_cpp.llama_set_adapters_lora(context, adapters, 1, scales)
-    else:  # before 0.3.17
-        failed = llama_cpp.llama_set_adapter_lora(context, lora.adapter, lora.scale)
-    if failed:
-        raise RuntimeError(f"the LoRA adapter {lora.path} cannot be applied to the texts' context")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import llama_cpp
@@ -15,33 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.models import catalog
-from specllama.models.head_file import read_head
 from specllama.stats import Stats
 
 from .account import Account
-from .drafts import (
-    MTP,
-    TEXT_DRAFTERS,
-    Draft,
-    FunctionDraft,
-    ModelDraft,
-    TextDraft,
-    named,
-    open_head,
-    open_mtp,
-    shown_for,
-    together,
-)
+from .drafts.draft import Draft, Loaded
+from .drafts.draft_options import DraftOptions
+from .drafts.kinds import understood
+from .drafts.vocabulary import DraftVocabularySize
 from .generation import Generation
 from .listener import SILENT, Listener
 from .model import Model, token_ids
-from .opening import open_model
+from .opening import Opening, open_model
 from .options import NumDraftTokens, Options, checked_seed
 from .position import Position
 from .request import Constraint, Request, checked_bias
-from .same_vocabulary import require_same_vocabulary_file
 from .samplers import CHAIN, SAMPLERS
-from .sizes import check_sizes
 from .slot import Slot
 from .texts import Texts, checked_cache_tokens
 from .writable import require_writable
@@ -93,7 +81,14 @@ class Engine:
         n_threads: int | None = None,
         n_gpu_layers: int = 0,
         kernels: str | None = None,
-        lookup_corpus: Sequence[int] = (),
+        flash_attn: bool | None = None,
+        lora_path: str | None = None,
+        lora_scale: float = 1.0,
+        draft_kwargs: dict[str, Any] | None = None,
+        lookup_corpus: str | Sequence[int] | None = None,
+        draft_vocabulary: DraftVocabularySize = "auto",
+        draft_mask_token: int | None = None,
+        draft_window: int | None = None,
         num_draft_tokens: NumDraftTokens = "auto",
         max_draft_tokens: int = 64,
         verify: str = "auto",
@@ -102,17 +97,25 @@ class Engine:
         """Open a target, and what drafts for it.
 
         Args:
-            target: a GGUF file.
-            draft: a GGUF file of a smaller model with the target's vocabulary, or of an EAGLE-3 head for the target;
-                ``"mtp"`` for the MTP layers in the target's file; ``"lookup"``; ``"auto"`` for the former if there are
-                any, else the latter; a list of a head and a model; a function from token ids to those that may follow;
-                or None for plain decoding.
+            target: a GGUF file, or a name of the catalog.
+            draft: what ``specllama.Llama`` takes as ``draft_model``: a GGUF file of a smaller model with the target's
+                vocabulary, or of an EAGLE-3 head for the target; ``"mtp"`` for the MTP layers in the target's file;
+                ``"lookup"``; ``"auto"`` for the former if there are any, else the latter; a list of a head and a
+                model; a function from token ids to those that may follow; a Llama; or None for plain decoding.
             n_ctx: tokens of one text.
             n_batch: the most that are decoded at once.
             n_threads: of both models; None: half of the machine's.
             n_gpu_layers: how many layers of both models are on the GPU; -1 for all.
             kernels: ``"auto"`` or ``"off"``, see ``specllama.Llama``.
-            lookup_corpus: token ids to look up besides the text.
+            flash_attn: see ``specllama.Llama``.
+            lora_path: an adapter for the target's weights.
+            lora_scale: what it is multiplied with.
+            draft_kwargs: of a draft given by its path what differs from the target: any of the arguments from
+                ``n_ctx`` to ``lora_scale``, ``n_threads_batch``, ``type_k``, ``type_v`` and ``use_mmap``.
+            lookup_corpus: a text, or token ids, to look up besides the text.
+            draft_vocabulary: see ``specllama.Llama``, as for the two that follow.
+            draft_mask_token: of a parallel draft.
+            draft_window: how much of a text the draft holds.
             num_draft_tokens: gamma, or ``"auto"``: what pays. 0 is plain decoding.
             max_draft_tokens: the most that ``"auto"`` drafts in a round.
             verify: the acceptance rule.
@@ -123,22 +126,30 @@ class Engine:
             TypeError: an option of another type.
         """
         options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
-        sizes = {"n_ctx": n_ctx, "n_batch": n_batch, "n_threads": n_threads}
-        check_sizes(sizes)
+        of_draft = DraftOptions(draft, draft_kwargs, lookup_corpus, draft_vocabulary, draft_mask_token, draft_window)
+        opening = Opening(
+            n_ctx,
+            n_batch,
+            n_threads,
+            n_gpu_layers=n_gpu_layers,
+            kernels=kernels,
+            flash_attn=flash_attn,
+            lora_path=lora_path,
+            lora_scale=lora_scale,
+        )
+        opening.changed(draft_kwargs or {})  # refuses what does not exist
         cache_tokens = checked_cache_tokens(cache_tokens)
-        settings: dict[str, Any] = {**sizes, "n_gpu_layers": n_gpu_layers}
-        room = 0 if draft is None else options.most_draft_tokens
         path = catalog.resolve(os.fspath(target))
-        draft = named(draft, path)
-        hidden = shown_for(draft, path)
-        model, close = open_model(path, name="target", kernels=kernels, num_snapshots=room, hidden=hidden, **settings)
+        kind = understood(of_draft, path)
+        hidden = None if kind is None else kind.shown(path)
+        room = 0 if kind is None else options.most_draft_tokens
+        model, close = open_model(path, opening, name="target", num_snapshots=room, hidden=hidden)
         engine = cls(model, options=options, cache_tokens=cache_tokens)
         engine._close_model = close
         try:
             model.sequence  # refuses a model that cannot generate  # noqa: B018
-            if draft is not None:
-                corpus = token_ids(lookup_corpus, "lookup_corpus", model.n_vocab)
-                engine.own.exchange_draft(_draft(model, draft, corpus, {**settings, "kernels": kernels}))
+            if kind is not None:
+                engine.own.exchange_draft(kind.open(model, _Loader(engine, opening)))
         except BaseException:
             engine.close()
             raise
@@ -356,22 +367,28 @@ class Engine:
         self.close()
 
 
-def _draft(target: Model, draft: Any, corpus: npt.NDArray[np.int32], settings: dict[str, Any]) -> Draft:
-    if isinstance(draft, list):
-        return together([partial(_draft, target, each, corpus, settings) for each in draft], corpus)
-    if callable(draft):
-        return FunctionDraft(target, draft)
-    if draft in TEXT_DRAFTERS:
-        return TextDraft(target, draft, corpus)
-    if draft == MTP:
-        return open_mtp(target, corpus, None)
-    head = read_head(draft)
-    if head is not None:
-        return open_head(target, head, corpus, given=draft, window=None, **settings)
-    require_same_vocabulary_file(target.vocab, draft)
-    model, close = open_model(draft, name="draft", **settings)
-    try:
-        return ModelDraft(target, model, corpus, given=draft, close=close)
-    except BaseException:
-        close()
-        raise
+class _Loader:
+    """Loads drafts of an engine that was opened from a file."""
+
+    def __init__(self, engine: Engine, opening: Opening) -> None:
+        self._engine = engine
+        self._opening = opening
+
+    def load(self, path: str, target: Model, own: Mapping[str, Any]) -> Loaded:
+        """See ``engine.drafts.draft.Loader``."""
+        # The target's adapter is for its weights. And llama.cpp repacks 4-bit weights as it loads them: mapped, the
+        # file would stay in memory beside the copy.
+        of_target = dataclasses.replace(
+            self._opening,
+            n_ctx=target.n_ctx,
+            n_batch=target.settings.n_batch,
+            lora_path=None,
+            lora_scale=1.0,
+            use_mmap=False,
+        )
+        model, close = open_model(path, of_target.changed(own), name="draft")
+        return Loaded(model, path, close)
+
+    def tokenize(self, text: str) -> Sequence[int]:
+        """See ``engine.drafts.draft.Loader``."""
+        return self._engine.tokenize(text, add_bos=False)

@@ -34,6 +34,21 @@ class Lora:
     adapter: Any
     """llama.cpp's."""
 
+    def apply(self, context: Any) -> None:
+        """Have a context use it, as ``llama_cpp.Llama`` does with its own.
+
+        Raises:
+            RuntimeError: llama.cpp refuses.
+        """
+        if hasattr(llama_cpp, "llama_set_adapters_lora"):
+            kind: Any = llama_cpp.llama_adapter_lora_p_ctypes
+            adapters, scales = (kind * 1)(self.adapter), (ctypes.c_float * 1)(self.scale)
+            failed = llama_cpp.llama_set_adapters_lora(context, adapters, 1, scales)
+        else:  # before 0.3.17
+            failed = llama_cpp.llama_set_adapter_lora(context, self.adapter, self.scale)
+        if failed:
+            raise RuntimeError(f"the LoRA adapter {self.path} cannot be applied to a context")
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:

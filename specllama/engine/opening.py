@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import llama_cpp
 
+from specllama import _core
 from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.models.loading import explained, quiet
+from specllama.models.opening import check_opening
 
 from .hidden import Hidden
-from .model import Model, Settings
+from .model import Lora, Model, Settings
+from .sizes import check_sizes
+
+_ALL_LAYERS = 0x7FFFFFFF
+_YARN = (1.0, 32.0, 1.0)  # what llama_cpp.Llama has by default, where llama.cpp would ask the file
 
 _MOST_SNAPSHOTS = 8  # each takes as much memory as the state; drafts that are longer are rolled back by a copy
 
@@ -27,15 +34,114 @@ def num_snapshots_of(wanted: int, params: Any) -> int:
     return max(0, min(wanted, _MOST_SNAPSHOTS, int(params.n_ubatch) - 2))
 
 
+@dataclasses.dataclass(frozen=True)
+class Opening:
+    """How a model is opened. The names are those of ``llama_cpp.Llama``'s arguments, and mean what they mean there.
+
+    Attributes:
+        n_ctx: tokens of the context.
+        n_batch: the most that are decoded at once.
+        n_threads: of single tokens; None for half of the machine's.
+        n_threads_batch: of several at once; None for as many.
+        n_gpu_layers: how many layers are on the GPU; -1 for all.
+        kernels: see `checked_kernels`.
+        flash_attn: whether attention is computed in one step. None: where our kernels do it.
+        type_k: of the cache's keys, one of ggml's types.
+        type_v: of its values.
+        lora_path: an adapter for the weights.
+        lora_scale: what it is multiplied with.
+        use_mmap: whether the file stays mapped.
+
+    Raises:
+        TypeError: one of another type.
+        ValueError: one that is out of range.
+    """
+
+    n_ctx: int = 4096
+    n_batch: int = 512
+    n_threads: int | None = None
+    n_threads_batch: int | None = None
+    n_gpu_layers: int = 0
+    kernels: str | None = None
+    flash_attn: bool | None = None
+    type_k: int | None = None
+    type_v: int | None = None
+    lora_path: str | None = None
+    lora_scale: float = 1.0
+    use_mmap: bool = True
+
+    def __post_init__(self) -> None:
+        """See the class."""
+        check_sizes(vars(self))
+        checked_kernels(self.kernels)
+
+    def changed(self, own: Mapping[str, Any]) -> Opening:
+        """The same but for what is given.
+
+        Raises:
+            TypeError: an argument that does not exist here. Others: see the class.
+        """
+        for name in own:
+            if name not in vars(self):
+                raise TypeError(f"the draft of an Engine has no argument {name}: it has {', '.join(vars(self))}")
+        return dataclasses.replace(self, **own)
+
+    @property
+    def decides_attention(self) -> bool:
+        """Whether it is for the kernels to say: of a cache not in float16 llama.cpp would make copies of float16."""
+        types = (None, llama_cpp.GGML_TYPE_F16)
+        return self.flash_attn is None and self.type_k in types and self.type_v in types
+
+    def model_params(self) -> Any:
+        """``llama_model_params``: what `explained` has prepared may be in them."""
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers = _ALL_LAYERS if self.n_gpu_layers == -1 else self.n_gpu_layers
+        use_mmap = self.use_mmap and not self.lora_path
+        if hasattr(params, "load_mode"):
+            mapped, copied = llama_cpp.LLAMA_LOAD_MODE_MMAP, llama_cpp.LLAMA_LOAD_MODE_NONE
+            params.load_mode = mapped if use_mmap else copied
+        else:  # before 0.3.36
+            params.use_mmap = use_mmap
+        return params
+
+    def context_params(self, num_snapshots: int) -> Any:
+        """``llama_context_params``, without flash attention where the kernels are to say."""
+        params: Any = llama_cpp.llama_context_default_params()
+        params.n_ctx = self.n_ctx
+        params.n_batch = min(self.n_batch, self.n_ctx or self.n_batch)
+        params.n_ubatch = min(params.n_batch, 512)
+        params.n_threads = self.n_threads or max(1, (os.cpu_count() or 2) // 2)
+        params.n_threads_batch = self.n_threads_batch or params.n_threads
+        params.yarn_attn_factor, params.yarn_beta_fast, params.yarn_beta_slow = _YARN
+        params.no_perf = False
+        for name in ("type_k", "type_v"):
+            if getattr(self, name) is not None:
+                setattr(params, name, getattr(self, name))
+        if hasattr(params, "flash_attn_type"):
+            on, off = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+            params.flash_attn_type = on if self.flash_attn else off
+        else:  # before 0.3.17
+            params.flash_attn = bool(self.flash_attn)
+        if hasattr(params, "n_rs_seq"):
+            params.n_rs_seq = num_snapshots_of(num_snapshots, params)
+        return params
+
+
+def attend_as_kernels_do(params: Any, model: Any) -> None:
+    """Have flash attention in a context over a model whose weights our kernels multiply, where they compute it."""
+    if not hasattr(params, "flash_attn_type"):
+        return
+    n_embd, n_head = llama_cpp.llama_model_n_embd(model), llama_cpp.llama_model_n_head(model)
+    if n_head > 0 and n_embd % (16 * n_head) == 0:  # our kernels compute 16 numbers at once
+        # Not ENABLED: llama_cpp would have the encoder of images do so, too, which has no kernels of ours.
+        params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
+
+
 def open_model(
     path: str | os.PathLike[str],
+    opening: Opening,
     *,
     name: str,
-    n_ctx: int,
-    n_batch: int,
-    n_threads: int | None,
-    n_gpu_layers: int,
-    kernels: str | None,
     num_snapshots: int = 0,
     hidden: Hidden | None = None,
 ) -> tuple[Model, Callable[[], None]]:
@@ -43,12 +149,8 @@ def open_model(
 
     Args:
         path: a GGUF file.
+        opening: how.
         name: ``"target"`` or ``"draft"``, for messages.
-        n_ctx: tokens of the context.
-        n_batch: the most that are decoded at once.
-        n_threads: None for half of the machine's.
-        n_gpu_layers: how many layers are on the GPU; -1 for all.
-        kernels: see `checked_kernels`.
         num_snapshots: how many tokens of a batch a recurrent model may have to forget again.
         hidden: the hidden states that its contexts show.
 
@@ -56,38 +158,48 @@ def open_model(
         ModelNotFoundError, ValueError: no loadable model.
     """
     file = os.fspath(path)
-    threads = n_threads or max(1, (os.cpu_count() or 2) // 2)
+    check_opening(file, vars(opening))
     as_head = hidden is not None and hidden.n_features > 0
     with contextlib.ExitStack() as opened:
-        with explained(file, as_head=as_head), loading(checked_kernels(kernels)) as use, quiet():
-            model_params = llama_cpp.llama_model_default_params()  # what explained() has prepared may be in them
-            model_params.n_gpu_layers = 0x7FFFFFFF if n_gpu_layers == -1 else n_gpu_layers
-            params: Any = llama_cpp.llama_context_default_params()
-            params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, n_batch, min(n_batch, 512)
-            params.n_threads = params.n_threads_batch = threads
-            if hasattr(params, "n_rs_seq"):
-                params.n_rs_seq = num_snapshots_of(num_snapshots, params)
+        with explained(file, as_head=as_head), loading(checked_kernels(opening.kernels)) as use, quiet():
+            model_params, params = opening.model_params(), opening.context_params(num_snapshots)
             taps = None
             if hidden is not None:
                 hidden.load_with(model_params)
                 taps = hidden.make_with(params)
             llama_cpp.llama_backend_init()
+            before = _core.KernelBufferType.bytes_loaded()
             weights = llama_cpp.llama_model_load_from_file(file.encode(), model_params)
             if not weights:
                 raise ValueError(f"Failed to load model from file: {file}")
             opened.callback(llama_cpp.llama_model_free, weights)
+            if opening.decides_attention and _core.KernelBufferType.bytes_loaded() != before:
+                attend_as_kernels_do(params, weights)
+            lora = _adapter(weights, opening)
             context = llama_cpp.llama_init_from_model(weights, params)
             if not context:
                 raise ValueError("Failed to create llama_context")
             opened.callback(llama_cpp.llama_free, context)
             if hidden is not None:
                 hidden.begin(context)
-        kept = (file, _metadata(weights), model_params, params, n_batch, threads, threads, use)
-        model = Model(int(weights), int(context), Settings(*kept, hidden=hidden), name=name, taps=taps)
+            if lora is not None:
+                lora.apply(context)
+        threads = (int(params.n_threads), int(params.n_threads_batch))
+        kept = (file, _metadata(weights), model_params, params, int(params.n_batch), *threads, use)
+        settings = Settings(*kept, lora=lora, hidden=hidden)
+        model = Model(int(weights), int(context), settings, name=name, taps=taps)
         opened.pop_all()
     return model, lambda: model.close(
         lambda: llama_cpp.llama_free(context), lambda: llama_cpp.llama_model_free(weights)
     )
+
+
+def _adapter(weights: Any, opening: Opening) -> Lora | None:
+    """What is to be applied to each context. It is freed with the weights."""
+    path = opening.lora_path
+    if not path:
+        return None
+    return Lora(path, opening.lora_scale, llama_cpp.llama_adapter_lora_init(weights, os.fspath(path).encode()))
 
 
 def _metadata(weights: Any) -> dict[str, str]:

@@ -13,7 +13,7 @@ from specllama.stats import Stats, Tally
 
 from .account import Account
 from .costs import CostMemory
-from .drafts import Draft
+from .drafts.draft import Draft
 from .forks import raise_forked, require_threads, told_of_forks
 from .listener import SILENT, Listener
 from .model import Model, raise_closed
@@ -145,13 +145,17 @@ class Slot:
         """Have another draft from here on. The one before is freed, if it was opened for this target.
 
         Raises:
-            BusyError: it is drafting. Nothing has changed then.
+            BusyError: it is drafting. Nothing has changed then, and the other one is freed.
         """
-        with self.exclusive():
-            if self._draft is not None:
-                self._draft.close()
-            self._draft = draft
-            self._loop = self._costs = None
+        with contextlib.ExitStack() as refused:
+            if draft is not None:
+                refused.callback(draft.close)
+            with self.exclusive():
+                if self._draft is not None:
+                    self._draft.close()
+                self._draft = draft
+                self._loop = self._costs = None
+            refused.pop_all()
         self._warn_if_unusable()
 
     def claim_draft(self) -> bool:

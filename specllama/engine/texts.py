@@ -18,7 +18,7 @@ from specllama.backend.prepare import require_own_gpu
 
 from .contexts import Contexts
 from .costs import CostMemory
-from .drafts import Draft, DraftOfMany
+from .drafts.draft import Draft, DraftOfMany
 from .forks import raise_forked, told_of_forks
 from .model import raise_closed
 from .options import checked_index, checked_positive

@@ -16,8 +16,7 @@ import numpy as np
 
 from specllama import _core
 from specllama.backend.cache import keyed_path, read_json, write_json
-
-from .model import Model
+from specllama.engine.model import Model
 
 DraftVocabularySize = int | Literal["auto"] | None
 

@@ -1,0 +1,92 @@
+"""A head in a file of its own: a layer that reads hidden states of the target (EAGLE-3, Li et al. 2025; MTP)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, cast
+
+import llama_cpp
+
+from specllama.engine.hidden import Hidden, of_head, shown_to
+from specllama.engine.model import Model
+from specllama.engine.opening import Opening, open_model
+from specllama.engine.same_vocabulary import require_same_vocabulary_file
+from specllama.models.head_file import HeadFile, MtpFile, read_head
+
+from .decoding import DecodingDraft, DecodingKind, freed_after_errors
+from .draft import Loader
+from .draft_options import TEXT, DraftOptions
+
+OF_A_HEAD = TEXT | {"draft_window"}
+_OWN = frozenset({"n_ctx", "n_batch", "n_threads", "n_gpu_layers", "kernels"})
+"""What of a head can be other than the target's."""
+
+
+class HeadDraft(DecodingDraft):
+    """A head: one layer, again and again."""
+
+    drafter = "head"
+    name = "head"
+
+
+class HeadInFile(DecodingKind):
+    """A head in a file of its own."""
+
+    takes = OF_A_HEAD | {"draft_kwargs"}
+    drafter = HeadDraft.drafter
+
+    def __init__(self, options: DraftOptions) -> None:
+        super().__init__(options)
+        self._file = cast("HeadFile | MtpFile", read_head(options.draft_model))
+        self._own: dict[str, Any] = dict(options.draft_kwargs or {})
+        if unknown := self._own.keys() - _OWN:
+            raise ValueError(
+                f"draft_kwargs of a head may have {', '.join(sorted(_OWN))}: leave {', '.join(sorted(unknown))} out"
+            )
+
+    @classmethod
+    def is_meant(cls, given: Any) -> bool:
+        """See the base class."""
+        return isinstance(given, str) and read_head(given) is not None
+
+    def shown(self, target: str) -> Hidden:
+        """See the base class."""
+        return shown_to(self._file)
+
+    def open(self, target: Model, loader: Loader) -> HeadDraft:
+        """See the base class."""
+        head, corpus = self._file, self.corpus(target, loader)
+        _require_fit(target, head)
+        of_target = target.settings
+        settings: dict[str, Any] = {
+            "n_ctx": target.n_ctx,
+            "n_batch": of_target.n_batch,
+            "n_threads": of_target.n_threads,
+            "n_gpu_layers": of_target.model_params.n_gpu_layers,
+            "kernels": of_target.kernels.choice,
+            **self._own,
+        }
+        model, close = open_model(head.path, Opening(**settings), name="draft", hidden=of_head(head, target.context))
+        with freed_after_errors(close):
+            given = head.path
+            return HeadDraft(target, model, corpus, given=given, window=self.options.draft_window, close=close)
+
+
+def _require_fit(target: Model, head: HeadFile | MtpFile) -> None:
+    """Refuse a head for another target, or a target that was opened without it.
+
+    Raises:
+        ValueError: what does not fit.
+    """
+    target.sequence  # refuses a model that cannot generate  # noqa: B018
+    head.require_fit(
+        n_layer=int(llama_cpp.llama_model_n_layer(target.address)),
+        n_embd=int(llama_cpp.llama_model_n_embd(target.address)),
+        n_vocab=target.n_vocab,
+    )
+    if target.settings.hidden != shown_to(head):
+        raise ValueError(
+            f"the target was not opened for the head {os.path.basename(head.path)}, and does not show what that reads: "
+            "give it as draft_model where you create the Llama"
+        )
+    require_same_vocabulary_file(target.vocab, head.path, as_head=True)

@@ -1,0 +1,84 @@
+"""The kinds of drafts, and which one a user means."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from specllama.models import catalog
+from specllama.models.head_file import require_mtp
+from specllama.models.loading import require_gguf
+
+from .draft import LOOKUP, DraftKind, raise_no_draft
+from .draft_options import DraftOptions
+from .function import DraftingFunction
+from .head import HeadInFile
+from .mtp import MTP, OwnMtp
+from .second_model import FileModel, LentModel
+from .several import HeadAndModel
+from .text import TEXT_DRAFTERS, NamedTextDrafter
+
+AUTO = "auto"
+"""The MTP layer, where the target's file has one, else lookup."""
+KINDS: tuple[type[DraftKind], ...] = (NamedTextDrafter, OwnMtp, HeadInFile, FileModel, LentModel, DraftingFunction)
+"""The first one that is meant is taken."""
+
+
+def understood(options: DraftOptions, target: str, *, as_assigned: bool = False) -> DraftKind | None:
+    """Which kind of draft a user means. No weights are loaded.
+
+    Args:
+        options: what the user says of it.
+        target: the path of the target.
+        as_assigned: it takes another draft's place, for which the options were given: those that this one does not
+            take are left out.
+
+    Returns:
+        None where there is no draft.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        TypeError: nothing that can draft.
+        ValueError: no GGUF file, a head that cannot be used, or an option that this kind of draft does not take.
+    """
+    given = options.draft_model
+    if given is None:
+        return None
+    if isinstance(given, (list, tuple)):
+        # Lookup, which "auto" may mean, drafts beside every model.
+        named = [_named(each, target) for each in given if not (_is_auto(each) and _meaning_of_auto(target) == LOOKUP)]
+        if len(named) > 1 or len(named) == len(given):
+            return HeadAndModel(options, [_kind_of(each) for each in named], named)
+        given = named[0] if named else LOOKUP
+    given = _named(given, target)
+    kind = _kind_of(given)
+    if not as_assigned:
+        options.require_taken(kind.takes)
+    return kind(options.of(given, kind.takes))
+
+
+def _kind_of(given: Any) -> type[DraftKind]:
+    return next((kind for kind in KINDS if kind.is_meant(given)), None) or raise_no_draft(given)
+
+
+def _named(given: Any, target: str) -> Any:
+    """What the user gave, with names of files as their paths, and ``"auto"`` as what it means."""
+    if _is_auto(given):
+        return _meaning_of_auto(target)
+    if not isinstance(given, (str, os.PathLike)) or given in (*TEXT_DRAFTERS, MTP):
+        return given
+    path = catalog.resolve(os.fsdecode(given))
+    require_gguf(path)
+    return path
+
+
+def _is_auto(given: Any) -> bool:
+    return isinstance(given, str) and given == AUTO
+
+
+def _meaning_of_auto(target: str) -> str:
+    try:
+        require_mtp(target)
+    except ValueError:
+        return LOOKUP
+    return MTP

@@ -1,0 +1,60 @@
+"""The MTP layer in the target's own file (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import llama_cpp
+
+from specllama.engine.hidden import Hidden, of_mtp, shown_to_mtp
+from specllama.engine.model import Model
+from specllama.models.loading import one_at_a_time, quiet
+
+from .decoding import DecodingKind, freed_after_errors
+from .draft import Loader
+from .head import OF_A_HEAD, HeadDraft
+
+MTP = "mtp"
+
+
+class OwnMtp(DecodingKind):
+    """The layer in the file that the target was loaded from, again and again."""
+
+    takes = OF_A_HEAD
+    drafter = HeadDraft.drafter
+
+    @classmethod
+    def is_meant(cls, given: Any) -> bool:
+        """See the base class."""
+        return isinstance(given, str) and given == MTP
+
+    def shown(self, target: str) -> Hidden:
+        """See the base class."""
+        return shown_to_mtp(target)
+
+    def open(self, target: Model, loader: Loader) -> HeadDraft:
+        """See the base class. The weights are the target's, and the context is one of its own."""
+        corpus, own = self.corpus(target, loader), target.settings
+        if own.hidden != shown_to_mtp(own.path):
+            raise ValueError(
+                "the target was opened without its MTP layers: give draft_model='mtp' where you create the Llama"
+            )
+        hidden = of_mtp(int(llama_cpp.llama_model_n_embd(target.address)))
+        params = type(own.context_params).from_buffer_copy(own.context_params)
+        params.n_rs_seq = 0
+        taps = hidden.make_with(params)
+        with one_at_a_time(), quiet(own.verbose):
+            context = llama_cpp.llama_init_from_model(target.address, params)
+        if not context:
+            raise MemoryError("there is no room for the context of the MTP layers: take a smaller n_ctx (-c)")
+        with freed_after_errors(lambda: llama_cpp.llama_free(context)):
+            hidden.begin(context)
+            settings = dataclasses.replace(own, context_params=params, hidden=hidden)
+            model = Model(target.address, int(context), settings, name="draft", taps=taps)
+
+        def close() -> None:
+            model.close(lambda: llama_cpp.llama_free(context), lambda: None)  # the weights are the target's
+
+        with freed_after_errors(close):
+            return HeadDraft(target, model, corpus, given=MTP, window=self.options.draft_window, close=close)

@@ -1,0 +1,116 @@
+"""A smaller model as the draft: by its path, or lent by who has opened it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import llama_cpp
+
+from specllama import _core
+from specllama.engine.model import Model
+from specllama.engine.same_vocabulary import require_same_vocabulary_file
+from specllama.models.header_checks import require_sound
+from specllama.warn import warn
+
+from .decoding import DecodingDraft, DecodingKind, freed_after_errors
+from .draft import Loader, Sequences, raise_no_draft
+from .draft_options import TEXT, DraftOptions
+from .vocabulary import DraftVocabulary
+
+_OF_A_MODEL = TEXT | {"draft_vocabulary", "draft_mask_token", "draft_window"}
+
+
+class ModelDraft(DecodingDraft):
+    """A smaller model: the draft of Leviathan et al. (2022) and Chen et al. (2023).
+
+    Args:
+        target: what it drafts for.
+        model: the draft.
+        options: what the user says of it.
+        more: see the base class.
+
+    Raises:
+        ValueError: another vocabulary, a model that keeps no KV cache, or a mask that the draft cannot have.
+    """
+
+    drafter = "model"
+    name = "draft"
+
+    def __init__(self, target: Model, model: Model, options: DraftOptions, **more: Any) -> None:
+        super().__init__(target, model, window=options.draft_window, **more)
+        self._vocabulary = DraftVocabulary(target, self.sequence.decoder, options.draft_vocabulary)
+        self._mask = _checked_mask(options.draft_mask_token, self.sequence.decoder)
+        _warn_if_larger(target, model)
+
+    def parts(self, own: Sequences | None) -> dict[str, Any]:
+        """See the base class."""
+        return {**super().parts(own), "draft_tokens": self._vocabulary.tokens, "draft_mask": self._mask}
+
+
+class FileModel(DecodingKind):
+    """A model that is loaded for this target."""
+
+    takes = _OF_A_MODEL | {"draft_kwargs"}
+    drafter = ModelDraft.drafter
+
+    @classmethod
+    def is_meant(cls, given: Any) -> bool:
+        """See the base class. A head is asked before."""
+        return isinstance(given, str)
+
+    def open(self, target: Model, loader: Loader) -> ModelDraft:
+        """See the base class."""
+        path, own = self.options.draft_model, self.options.draft_kwargs or {}
+        corpus = self.corpus(target, loader)
+        require_same_vocabulary_file(target.vocab, path)
+        model, given, close = loader.load(path, target, own)
+        with freed_after_errors(close):
+            return ModelDraft(target, model, self.options, corpus=corpus, given=given, close=close, reopened_by=path)
+
+
+class LentModel(DecodingKind):
+    """A model that somebody else has opened, who frees it, too."""
+
+    takes = _OF_A_MODEL
+    drafter = ModelDraft.drafter
+
+    @classmethod
+    def is_meant(cls, given: Any) -> bool:
+        """See the base class."""
+        return borrowed.dispatch(type(given)) is not borrowed.dispatch(object)
+
+    def open(self, target: Model, loader: Loader) -> ModelDraft:
+        """See the base class."""
+        given = self.options.draft_model
+        model = borrowed(given)
+        if model is target:
+            raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
+        require_sound(model.settings.path)
+        return ModelDraft(target, model, self.options, corpus=self.corpus(target, loader), given=given)
+
+
+@functools.singledispatch
+def borrowed(given: Any) -> Model:
+    """The model that an object lends. Whoever has such objects registers a function for their class."""
+    raise_no_draft(given)
+
+
+def _checked_mask(mask: int | None, draft: _core.Decoder) -> int | None:
+    """A token of the draft's, where its memory can forget masks."""
+    if mask is None:
+        return None
+    if not 0 <= mask < draft.n_vocab:
+        raise ValueError(f"draft_mask_token={mask} is out of range: the draft has the tokens 0 to {draft.n_vocab - 1}")
+    if not draft.rollback.startswith("seq_rm"):
+        raise ValueError("draft_mask_token is for a draft with a KV cache: this one is recurrent, so leave it out")
+    return mask
+
+
+def _warn_if_larger(target: Model, draft: Model) -> None:
+    of_target, of_draft = (llama_cpp.llama_model_n_params(model.address) for model in (target, draft))
+    if of_draft > of_target:
+        warn(
+            f"the draft ({of_draft:,} parameters) is larger than the target ({of_target:,}): this is slower than no "
+            "draft; exchange the two paths"
+        )

@@ -1,0 +1,130 @@
+"""Several drafts for one target: each round has the one that promises most."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specllama import _core
+from specllama.engine.hidden import Hidden
+from specllama.engine.model import Model
+
+from .decoding import DecodingDraft, DecodingKind
+from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, Loader, Sequences
+from .draft_options import DraftOptions
+
+
+class Together(Draft):
+    """A head and a model, which both draft for the target.
+
+    Args:
+        both: the head, then the model.
+        corpus: tokens [n] to look up besides.
+    """
+
+    def __init__(self, both: Sequence[DecodingDraft], corpus: npt.NDArray[np.int32]) -> None:
+        super().__init__([draft.given for draft in both], None)
+        self.both = both
+        self.models = {name: model for draft in both for name, model in draft.models.items()}
+        self._corpus = corpus
+        self.notice_closing()
+
+    @property
+    def label(self) -> str:
+        """The names of both."""
+        return " and ".join(draft.label for draft in self.both)
+
+    @property
+    def reopened_by(self) -> list[Any]:
+        """See the base class."""
+        return [draft.reopened_by for draft in self.both]
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """See the base class."""
+        with self.both[0].kept(), self.both[1].kept():
+            yield
+
+    def loop(
+        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
+    ) -> _core.Speculator:
+        """See the base class."""
+        parts = {name: part for draft in self.both for name, part in draft.parts(own).items()}
+        drafters = [GRAMMAR, LOOKUP, *(draft.drafter for draft in self.both)]
+        return _core.Speculator(target, drafters, corpus=self._corpus, scheduler=scheduler, **parts)
+
+    def notice_closing(self) -> None:
+        """See the base class."""
+        for draft in self.both:
+            draft.notice_closing()
+            self.unusable = self.unusable or draft.unusable
+
+    def claim(self) -> None:
+        """See the base class."""
+        for draft in self.both:
+            draft.claim()
+        self.notice_closing()
+
+    def forget(self) -> None:
+        """See the base class."""
+        for draft in self.both:
+            draft.forget()
+
+    def close(self) -> None:
+        """See the base class."""
+        for draft in self.both:
+            draft.close()
+
+
+class HeadAndModel(DraftKind):
+    """A list of a head and a model.
+
+    Args:
+        options: what the user says of them. Each gets what it takes. ``draft_kwargs`` are the model's, if that is given
+            by its path.
+        kinds: of each: its kind.
+        given: of each: what the user gave.
+
+    Raises:
+        ValueError: other drafts than these two, or an option that neither takes.
+    """
+
+    def __init__(self, options: DraftOptions, kinds: Sequence[type[DraftKind]], given: Sequence[Any]) -> None:
+        super().__init__(options)
+        both = [(kind, one) for kind, one in zip(kinds, given, strict=True) if issubclass(kind, DecodingKind)]
+        both.sort(key=lambda of_one: of_one[0].drafter)
+        if [kind.drafter for kind, _ in both] != ["head", "model"] or len(given) > len(both):
+            raise ValueError(
+                f"draft_model={[*given]!r:.200} must be a head (or 'mtp') and a smaller model, where it is a list"
+            )
+        of_head, of_model = (kind.takes for kind, _ in both)
+        if "draft_kwargs" in of_model:
+            of_head -= {"draft_kwargs"}
+        options.require_taken(of_head | of_model)
+        self._both = [
+            kind(options.of(one, takes)) for (kind, one), takes in zip(both, (of_head, of_model), strict=True)
+        ]
+
+    @classmethod
+    def is_meant(cls, given: Any) -> bool:
+        """See the base class."""
+        return isinstance(given, list)
+
+    def shown(self, target: str) -> Hidden | None:
+        """See the base class."""
+        return self._both[0].shown(target)
+
+    def open(self, target: Model, loader: Loader) -> Together:
+        """See the base class. Both are opened, or none."""
+        with contextlib.ExitStack() as stack:
+            drafts = []
+            for kind in self._both:
+                drafts.append(kind.open(target, loader))
+                stack.callback(drafts[-1].close)
+            together = Together(drafts, self.corpus(target, loader))
+            stack.pop_all()
+        return together
