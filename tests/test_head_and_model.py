@@ -134,9 +134,18 @@ def test_others_are_refused(make_llama: MakeLlama, tiny_files: TinyFiles, names:
         make_llama(tiny_files.deep, [getattr(tiny_files, name) for name in names])
 
 
-@pytest.mark.parametrize("other", ["lookup", len, 5])
-def test_what_decodes_nothing_is_refused(make_llama: MakeLlama, tiny_files: TinyFiles, other: Any) -> None:
-    with pytest.raises(TypeError, match="must be a path, a model name"):
+@pytest.mark.parametrize(
+    ("other", "error", "message"),
+    [
+        ("lookup", ValueError, "must be a head"),
+        (len, ValueError, "must be a head"),
+        (5, TypeError, "must be a path, a model name"),
+    ],
+)
+def test_what_decodes_nothing_is_refused(
+    make_llama: MakeLlama, tiny_files: TinyFiles, other: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
         make_llama(tiny_files.deep, [tiny_files.deep_head, other])
 
 
