@@ -76,11 +76,9 @@ class Contexts:
                     "fill: take a larger cache_tokens (--cache-tokens), or a smaller n_ctx (-c)"
                 )
             size = min(size, cache_tokens)
-        params: Any = type(settings.context_params).from_buffer_copy(settings.context_params)
+        params = settings.params_of_another()
         params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count, True
         params.n_batch = max(params.n_batch, count)  # llama.cpp makes room for a row of each text, and asserts it
-        if hasattr(params, "n_rs_seq"):
-            params.n_rs_seq = 0
         if settings.kernels.num_bytes and hasattr(params, "flash_attn_type"):
             # Without it each text goes through the cells of all: our kernels skip them in flash attention alone.
             params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED

@@ -75,6 +75,17 @@ class Settings:
         """Whether it reads hidden states of another model, and cannot do without."""
         return self.hidden is not None and self.hidden.n_features > 0
 
+    def params_of_another(self) -> Any:
+        """``llama_context_params`` of a further context over the weights: texts are generated in it, one behind another.
+
+        Who embeds, or goes back by snapshots, does so in the model's own.
+        """
+        params = type(self.context_params).from_buffer_copy(self.context_params)
+        params.embeddings, params.pooling_type = False, llama_cpp.LLAMA_POOLING_TYPE_NONE
+        if hasattr(params, "n_rs_seq"):
+            params.n_rs_seq = 0
+        return params
+
     def decoder(self, context: int, name: str, taps: _core.Taps | None, n_ctx: int = 0) -> _core.Decoder:
         """The native side of a context that was opened so."""
         if self.hidden is None:

@@ -41,8 +41,7 @@ class OwnMtp(DecodingKind):
                 "the target was opened without its MTP layers: give draft_model='mtp' where you create the Llama"
             )
         hidden = of_mtp(int(llama_cpp.llama_model_n_embd(target.address)))
-        params = type(own.context_params).from_buffer_copy(own.context_params)
-        params.n_rs_seq = 0
+        params = own.params_of_another()
         taps = hidden.make_with(params)
         with one_at_a_time(), quiet(own.verbose):
             context = llama_cpp.llama_init_from_model(target.address, params)
