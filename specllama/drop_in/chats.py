@@ -78,18 +78,6 @@ def render_text(llm: BaseLlama, text: str) -> RenderedPrompt:
     return RenderedPrompt(prompt_tokens_of(llm, text, None), [])
 
 
-def continuation_tokens(llm: BaseLlama, text: str) -> list[int]:
-    """The tokens of a text that goes on behind another, special tokens included.
-
-    A SentencePiece tokenizer puts a space before a text; behind another text there is none.
-    """
-    mark = llm.tokenize(b"\n", add_bos=False, special=True)
-    marked = llm.tokenize(b"\n" + text.encode("utf-8"), add_bos=False, special=True)
-    if marked[: len(mark)] == mark:
-        return marked[len(mark) :]
-    return llm.tokenize(text.encode("utf-8"), add_bos=False, special=True)  # it merges with newlines: no SentencePiece
-
-
 class _Noting(View):
     """Stands for a Llama in its chat handler: notes the completion that is asked for, and answers it with nothing."""
 
