@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ._core import ContextFullError
-from .drop_in.chats import ChatCall, Message, chat_call, continuation_tokens
+from .drop_in.chats import ChatCall, Message, chat_call
+from .drop_in.prompt_tokens import continuation_tokens
 from .engine.samplers import SAMPLERS
 
 if TYPE_CHECKING:

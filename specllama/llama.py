@@ -23,13 +23,14 @@ from .drop_in.arguments import (
     with_options,
 )
 from .drop_in.base_class import BaseLlama
-from .drop_in.chat_arguments import check_chat
+from .drop_in.chat_arguments import checked_chat
 from .drop_in.closed import close_for_good
 from .drop_in.completion import Completion
 from .drop_in.context_params import ContextParams
 from .drop_in.draft_loading import DraftLoader
 from .drop_in.lending import lent
 from .drop_in.many import ParallelCompletions
+from .drop_in.messages import template_errors
 from .drop_in.requests import request_of
 from .drop_in.saved_state import fitted, marked, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
@@ -331,13 +332,13 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
     ) -> Any:
         """See the base class."""
         options = self._options(num_draft_tokens, verify, kwargs)
-        given = given_to(BaseLlama.create_chat_completion, args, kwargs)
-        check_chat(self, given)
-        schemas = schemas_by_grammar(given)
+        chat = checked_chat(self, given_to(BaseLlama.create_chat_completion, args, kwargs))
+        schemas = schemas_by_grammar(chat)
         if not self._call.knows_schemas:
-            warn_of_schemas(given)
+            warn_of_schemas(chat)
         view = calling(self, options=options, schemas=schemas)
-        return run(view, super(Llama, view).create_chat_completion, args, kwargs)
+        with template_errors():
+            return run(view, super(Llama, view).create_chat_completion, (), chat)
 
     def generate_tokens(
         self,

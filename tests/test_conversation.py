@@ -16,7 +16,8 @@ import tiny_models as tiny
 
 import specllama
 from specllama.conversation import Conversation, _text_behind
-from specllama.drop_in.chats import chat_call, continuation_tokens
+from specllama.drop_in.chats import chat_call
+from specllama.drop_in.prompt_tokens import continuation_tokens
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -45,10 +45,8 @@ def test_stop_strings(pair: Pair, echo: bool) -> None:
             assert out["choices"][0]["finish_reason"] == "stop"
 
 
-def test_echo_and_suffix(pair: Pair) -> None:
+def test_echo(pair: Pair) -> None:
     assert complete(pair, echo=True)["choices"][0]["text"].startswith(PROMPT)
-    complete(pair, suffix=" no fox")
-    complete(pair, suffix="")
 
 
 def test_end_of_generation_token(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> None:
@@ -203,11 +201,6 @@ def test_max_tokens_of_the_whole_context(pair: Pair) -> None:
     complete(pair, max_tokens=0)
     complete(pair, max_tokens=-5)
     assert complete(pair, max_tokens=10_000)["usage"]["total_tokens"] == 512
-
-
-def test_infill_models_and_spm_infill(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles) -> None:
-    pair = (make_llama(draft=tiny_files.good, spm_infill=True), make_base(spm_infill=True))
-    assert_same(*completions(pair, suffix=" the dog"))
 
 
 def test_embedding_and_tokenizing_methods(make_llama: MakeLlama, make_base: MakeBase) -> None:

@@ -1,4 +1,4 @@
-"""Arguments of create_chat_completion that llama_cpp would pass over: each is refused by its name."""
+"""Arguments of create_chat_completion: what llama_cpp would pass over is refused by its name, or put as it reads it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 from .arguments import checked_stops, nearest
 from .base_class import BaseLlama
-from .images import other_parts
+from .messages import as_read, has_own_handler
+from .parts import other_parts, text_of
 
 _MESSAGE = "[{'role': 'user', 'content': 'Hello'}]"
+_PART = "{'type': 'text', 'text': 'Hello'}"
 _OF_MESSAGE = (
     *("role", "content", "name", "tool_calls", "tool_call_id", "function_call"),
     *("refusal", "annotations", "audio", "reasoning", "reasoning_content", "thinking"),  # of answers, sent back
@@ -19,11 +21,12 @@ _OF_FORMAT = {"type", "schema", "json_schema", "strict"}
 _OF_JSON_SCHEMA = {"name", "description", "schema", "strict"}
 _OF_FUNCTION = {"name", "description", "parameters", "strict", "return"}
 _FORMATS = ("text", "json_object")
+_NO_PARAMETERS = {"type": "object", "properties": {}}  # what OpenAI takes a function without them to have
 _CHOICES = (None, "none", "auto")
 
 
-def check_chat(llama: BaseLlama, given: Mapping[str, Any]) -> None:
-    """Look at the arguments of a chat.
+def checked_chat(llama: BaseLlama, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a chat, as a chat handler of llama_cpp's reads them.
 
     Args:
         llama: who answers.
@@ -33,21 +36,30 @@ def check_chat(llama: BaseLlama, given: Mapping[str, Any]) -> None:
         TypeError: one of another type.
         ValueError: one that would be passed over.
     """
-    _check_messages(llama, given.get("messages"))
+    chat = {**given, "messages": _plain(given.get("messages"))}
+    _check_messages(llama, chat["messages"])
     for name in ("tools", "functions"):
-        if not isinstance(given.get(name) or [], (list, tuple)):
-            raise TypeError(f"{name}={given[name]!r:.100} must be a list of what may be called, or None")
-    checked_stops(given.get("stop"))
-    forced = _forced_function(given)
-    answer = given.get("response_format")
+        if not isinstance(chat.get(name) or [], (list, tuple)):
+            raise TypeError(f"{name}={chat[name]!r:.100} must be a list of what may be called, or None")
+    checked_stops(chat.get("stop"))
+    forced = _forced_function(chat)
+    answer = chat.get("response_format")
     check_format(answer)
     is_json = answer is not None and answer["type"] == "json_object"
-    rules = {forced: forced, "response_format": is_json, "grammar": given.get("grammar") is not None}
+    rules = {forced: forced, "response_format": is_json, "grammar": chat.get("grammar") is not None}
     names = [name for name, is_given in rules.items() if is_given]
     if len(names) > 1:
         raise ValueError(f"{names[0]} and {names[1]} both say what the answer must be, and only one can: leave one out")
-    if given.get("top_logprobs") and not given.get("logprobs"):
-        raise ValueError(f"top_logprobs={given['top_logprobs']} is for logprobs=True: give that, too")
+    if chat.get("top_logprobs") and not chat.get("logprobs"):
+        raise ValueError(f"top_logprobs={chat['top_logprobs']} is for logprobs=True: give that, too")
+    if chat.get("logprobs") and chat.get("top_logprobs") is None:
+        chat["top_logprobs"] = 0  # llama_cpp would give no logprobs at all
+    if chat.get("tools"):
+        chat["tools"] = with_parameters(list(chat["tools"]))
+    if chat.get("functions"):
+        chat["functions"] = [_function_with_parameters(function) for function in chat["functions"]]
+    chat["messages"] = as_read(llama, chat["messages"])
+    return chat
 
 
 def check_format(answer: Any) -> None:
@@ -89,10 +101,37 @@ def check_request(body: Mapping[str, Any]) -> None:
             require_known("a function", tool.get("function"), _OF_FUNCTION)
 
 
+def with_parameters(tools: Any) -> Any:
+    """Tools of which each has the parameters that llama_cpp asks for. What is malformed is left to the types."""
+    if not isinstance(tools, list):
+        return tools
+    return [
+        {**tool, "function": _function_with_parameters(tool["function"])}
+        if isinstance(tool, dict) and isinstance(tool.get("function"), dict)
+        else tool
+        for tool in tools
+    ]
+
+
+def _function_with_parameters(function: Any) -> Any:
+    if not isinstance(function, Mapping):
+        return function
+    return {**function, "parameters": function.get("parameters") or _NO_PARAMETERS}
+
+
 def require_known(what: str, given: Any, known: set[str]) -> None:
     """Raises ValueError if a dict has another field than these."""
     for name in given.keys() - known if isinstance(given, Mapping) else ():
         raise ValueError(f"{what} has no field {name!r:.60}{nearest(str(name)[:60], sorted(known))}")
+
+
+def _plain(messages: Any) -> Any:
+    """Messages of which those of the openai package, such as its answers, are dicts."""
+    if not isinstance(messages, (list, tuple)):
+        return messages
+    return [
+        message.model_dump(exclude_none=True) if hasattr(message, "model_dump") else message for message in messages
+    ]
 
 
 def _check_messages(llama: BaseLlama, messages: Any) -> None:
@@ -112,10 +151,26 @@ def _check_messages(llama: BaseLlama, messages: Any) -> None:
             raise TypeError(f"the message {message!r:.100} must be a dict, such as in {_MESSAGE}")
         if not isinstance(message.get("role"), str):
             raise ValueError(f"the message {message!r:.100} has no role: give one, such as in {_MESSAGE}")
+        if not has_own_handler(llama):
+            _check_content(message)
         # Templates may know more fields, and handlers that the user has written.
         unknown = {} if llama.chat_handler else {name: None for name in message if name not in _OF_MESSAGE}
         read = {name for name in unknown if re.search(rf"\b{re.escape(str(name))}\b", templates)}
         require_known("a message", unknown, {*_OF_MESSAGE, *read})
+
+
+def _check_content(message: Mapping[str, Any]) -> None:
+    content, calls = message.get("content"), message.get("tool_calls")
+    if content is not None and not isinstance(content, (str, list, tuple)):
+        raise TypeError(
+            f"the content {content!r:.100} of a message must be a text, or a list of parts: write a result of a tool as "
+            "text, as by json.dumps"
+        )
+    if calls is not None and not isinstance(calls, (list, tuple)):
+        raise TypeError(f"tool_calls={calls!r:.100} of a message must be a list of calls, as answers have it")
+    for part in content if isinstance(content, (list, tuple)) else ():
+        if not isinstance(part, Mapping) or (part.get("type") == "text" and text_of(part) is None):
+            raise TypeError(f"the part {part!r:.100} of a message must be a dict, such as {_PART}")
 
 
 def _forced_function(given: Mapping[str, Any]) -> str:

@@ -9,6 +9,8 @@ from typing import Any, cast
 from specllama.grammars.schemas import schemas_by_grammar, warn_of_schemas
 
 from .base_class import BaseLlama
+from .chat_arguments import checked_chat
+from .messages import template_errors
 from .prompt_tokens import prompt_tokens_of
 from .view import EngineLlama, View
 
@@ -47,11 +49,14 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
 
     Raises:
         ValueError: the chat handler makes no prompt of tokens, or its template refuses the messages.
+        TypeError, ValueError: see `checked_chat`.
     """
-    noting = _Noting(cast(EngineLlama, llm), schemas_by_grammar(options))
-    warn_of_schemas(options)
+    chat = checked_chat(llm, {**options, "messages": list(messages)})
+    noting = _Noting(cast(EngineLlama, llm), schemas_by_grammar(chat))
+    warn_of_schemas(chat)
     try:
-        BaseLlama.create_chat_completion(cast(BaseLlama, noting), cast(Any, list(messages)), **options)
+        with template_errors():
+            BaseLlama.create_chat_completion(cast(BaseLlama, noting), **chat)
     except Exception:
         if noting.call is None:  # else the handler could make nothing of the empty answer
             raise
@@ -76,18 +81,6 @@ def render_chat(llm: BaseLlama, message: str) -> RenderedPrompt:
 def render_text(llm: BaseLlama, text: str) -> RenderedPrompt:
     """What ``llm.create_completion`` would decode for a text: with BOS if the model wants one."""
     return RenderedPrompt(prompt_tokens_of(llm, text, None), [])
-
-
-def continuation_tokens(llm: BaseLlama, text: str) -> list[int]:
-    """The tokens of a text that goes on behind another, special tokens included.
-
-    A SentencePiece tokenizer puts a space before a text; behind another text there is none.
-    """
-    mark = llm.tokenize(b"\n", add_bos=False, special=True)
-    marked = llm.tokenize(b"\n" + text.encode("utf-8"), add_bos=False, special=True)
-    if marked[: len(mark)] == mark:
-        return marked[len(mark) :]
-    return llm.tokenize(text.encode("utf-8"), add_bos=False, special=True)  # it merges with newlines: no SentencePiece
 
 
 class _Noting(View):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llama_cpp import _logger, llama_chat_format, mtmd_cpp
@@ -11,16 +10,7 @@ from llama_cpp import _logger, llama_chat_format, mtmd_cpp
 from specllama.models.gguf_header import read_header
 
 from .base_class import BaseLlama
-
-
-def other_parts(messages: Any) -> Iterator[str]:
-    """The types of what is no text in messages, which may be malformed."""
-    for message in messages if isinstance(messages, (list, tuple)) else ():
-        content = message.get("content") if isinstance(message, Mapping) else None
-        for part in content if isinstance(content, (list, tuple)) else ():
-            kind = part.get("type") if isinstance(part, Mapping) else None
-            if kind != "text":
-                yield str(kind)
+from .parts import other_parts
 
 
 def reads_images(llama: BaseLlama) -> bool:

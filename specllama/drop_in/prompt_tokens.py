@@ -9,9 +9,6 @@ import numpy as np
 
 from .base_class import BaseLlama
 
-# llama_cpp has these fixed at 0 until it takes them from the model.
-_PREFIX = _SUFFIX = _MIDDLE = 0
-
 
 def checked_prompt(prompt: Any) -> str | list[int]:
     """A prompt as text or as a list of tokens.
@@ -30,28 +27,71 @@ def checked_prompt(prompt: Any) -> str | list[int]:
 
 
 def prompt_tokens_of(llama: BaseLlama, prompt: str | list[int], suffix: str | None) -> list[int]:
-    """Tokens of a prompt given as text or tokens, with BOS and EOS where the model wants them."""
+    """Tokens of a prompt given as text or tokens, with BOS and EOS where the model wants them.
+
+    Args:
+        llama: whose tokens they are.
+        prompt: what is completed.
+        suffix: what stands behind the completion, if it fills a gap. An empty one is none for a model that fills none.
+
+    Raises:
+        TypeError: a suffix that is no text.
+        ValueError: a suffix, and a model that fills no gaps.
+    """
+    fim = None if suffix is None else _fim_tokens(llama, suffix)
+    if suffix is not None and fim is not None:
+        return _infill(llama, prompt, suffix, *fim)
+    if not isinstance(prompt, str):
+        return list(prompt)
     model = llama._model
-    is_tokens = not isinstance(prompt, str) and suffix is None
-    bos = model.token_cls() if model.token_cls() != -1 else llama.token_bos()
     eos = model.token_sep() if model.token_sep() != -1 else llama.token_eos()
-    leading = [] if is_tokens or not model.add_bos_token() or bos == -1 else [bos]
-    trailing = [] if is_tokens or (not model.add_eos_token() and model.token_sep() == -1) else [eos]
+    trailing = [eos] if model.add_eos_token() or model.token_sep() != -1 else []
+    body = llama.tokenize(prompt.encode("utf-8"), add_bos=False, special=True) if prompt else []
+    return [*_leading(llama), *body, *trailing]
+
+
+def continuation_tokens(llama: BaseLlama, text: str, special: bool = True) -> list[int]:
+    """The tokens of a text that goes on behind another, special tokens included unless told otherwise.
+
+    A SentencePiece tokenizer puts a space before a text; behind another text there is none.
+    """
+    mark = llama.tokenize(b"\n", add_bos=False, special=special)
+    marked = llama.tokenize(b"\n" + text.encode("utf-8"), add_bos=False, special=special)
+    if marked[: len(mark)] == mark:
+        return marked[len(mark) :]
+    # It merges with newlines: no SentencePiece.
+    return llama.tokenize(text.encode("utf-8"), add_bos=False, special=special)
+
+
+def _leading(llama: BaseLlama) -> list[int]:
+    model = llama._model
+    bos = model.token_cls() if model.token_cls() != -1 else llama.token_bos()
+    return [bos] if model.add_bos_token() and bos != -1 else []
+
+
+def _fim_tokens(llama: BaseLlama, suffix: Any) -> tuple[int, int, int] | None:
+    """The model's own tokens before a prefix, before a suffix, and before what stands between them."""
+    if not isinstance(suffix, str):
+        raise TypeError(f"suffix={suffix!r:.100} must be a text, or None")
+    model = llama._model
+    found = (model.token_prefix(), model.token_suffix(), model.token_middle())
+    if min(found) >= 0:
+        return found
+    if suffix:
+        raise ValueError(
+            f"suffix: {llama.model_path} has no tokens for filling a gap (FIM), so it cannot see what comes behind it: "
+            "leave the suffix out, or take a model that was trained to fill gaps"
+        )
+    return None
+
+
+def _infill(llama: BaseLlama, prompt: str | list[int], suffix: str, before: int, behind: int, middle: int) -> list[int]:
+    """A gap between two texts, in which the names of special tokens mean nothing."""
+    leading = _leading(llama)
     if isinstance(prompt, str):
-        body = llama.tokenize(prompt.encode("utf-8"), add_bos=False, special=suffix is None) if prompt else []
+        body = llama.tokenize(prompt.encode("utf-8"), add_bos=False, special=False) if prompt else []
     else:
-        body = list(prompt)
-    if suffix is None:
-        return leading + body + trailing
-    before, behind = [_PREFIX, *body], [_SUFFIX, *_suffix_tokens(llama, suffix)]
-    parts = behind + before if llama.spm_infill else before + behind
-    return [*leading, *parts, _MIDDLE, *trailing]
-
-
-def _suffix_tokens(llama: BaseLlama, suffix: str) -> list[int]:
-    if not suffix:
-        return []
-    if llama.metadata.get("tokenizer.ggml.add_space_prefix", "true") != "true":
-        return llama.tokenize(suffix.encode("utf-8"), add_bos=False, special=False)
-    # A tokenizer that puts a space before the text would put one before the suffix: have it put before another token.
-    return llama.tokenize(f"☺{suffix}".encode(), add_bos=False, special=False)[2:]
+        body = prompt[len(leading) :] if prompt[: len(leading)] == leading else prompt
+    prefix = [before, *body]
+    rest = [behind, *(continuation_tokens(llama, suffix, special=False) if suffix else [])]
+    return [*leading, *(rest + prefix if llama.spm_infill else prefix + rest), middle]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import traceback
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import llama_cpp
@@ -23,8 +20,9 @@ from pydantic import (
 
 from specllama import Llama
 from specllama.drop_in.arguments import nearest
-from specllama.drop_in.chat_arguments import check_request, require_known
+from specllama.drop_in.chat_arguments import check_request, require_known, with_parameters
 from specllama.drop_in.images import reads_images
+from specllama.drop_in.parts import text_of
 from specllama.drop_in.view import calling
 from specllama.engine.limits import BYTES_OF_TOKEN, LARGEST_INT, require_room, size_of
 from specllama.engine.options import Verify
@@ -45,7 +43,6 @@ _IMAGE = "image_url"
 _LEAST_OF_MESSAGE = 4  # tokens: chat templates put about as many around each
 _MOST_LOGPROBS = 20  # OpenAI's limit in chats; that in completions, 5, is too low for some clients of other servers
 _LONGEST_NAME = 60
-_NO_PARAMETERS = {"type": "object", "properties": {}}  # what OpenAI takes a function without them to have
 
 
 class StreamOptions(BaseModel):
@@ -165,7 +162,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
 
 
 class Message(BaseModel):
-    """A message of a chat. Fields that are not here go to the chat template as they are."""
+    """A message of a chat. Fields that are not here go on as they are."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -175,35 +172,22 @@ class Message(BaseModel):
 
     @field_validator("content")
     @classmethod
-    def _text(cls, content: str | list[dict[str, Any]] | None) -> str | list[dict[str, Any]]:
-        """Parts of text joined; templates would print a list or None as Python does."""
-        if content is None or isinstance(content, str):
-            return content or ""
-        for part in content:
-            kind = part.get("type")
-            if kind != _IMAGE and (kind != "text" or not isinstance(part.get("text"), str)):
-                raise ValueError(f"content of type {kind!r:.60} is not supported: send text")
-        if any(part["type"] == _IMAGE for part in content):
-            return content
-        return "\n".join(part["text"] for part in content)
+    def _of_known_parts(cls, content: str | list[dict[str, Any]] | None) -> str | list[dict[str, Any]] | None:
+        for part in content if isinstance(content, list) else ():
+            if part.get("type") != _IMAGE and text_of(part) is None:
+                raise ValueError(f"content of type {part.get('type')!r:.60} is not supported: send text")
+        return content
 
     def images(self) -> list[dict[str, Any]]:
         """Its parts that are images."""
-        return [part for part in self._parts() if part["type"] == _IMAGE]
+        parts = self.content if isinstance(self.content, list) else []
+        return [part for part in parts if part["type"] == _IMAGE]
 
     def words(self) -> Any:
         """All of it but its images."""
-        words = [part for part in self._parts() if part["type"] != _IMAGE]
-        return {**self.model_dump(exclude={"content"}), "content": words if self._parts() else self.content}
-
-    def _parts(self) -> list[dict[str, Any]]:
-        """The content, where it has parts: only that with images has (``_text``)."""
-        return self.content if isinstance(self.content, list) else []
-
-    def template_fields(self) -> dict[str, Any]:
-        """What the chat template sees."""
-        role = "system" if self.role == "developer" else self.role
-        return {**self.model_dump(exclude_unset=True), "role": role, "content": self.content or ""}
+        content = self.content
+        words = [part for part in content if part["type"] != _IMAGE] if isinstance(content, list) else content
+        return {**self.model_dump(exclude={"content"}), "content": words}
 
 
 class ChatRequest(Additions, CreateChatCompletionRequest):
@@ -237,7 +221,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         return {
             **body,
             "response_format": _response_format(body),
-            "tools": _with_parameters(body.get("tools")),
+            "tools": with_parameters(body.get("tools")),
             "tool_choice": _tool_choice(body),
         }
 
@@ -285,12 +269,9 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         arguments = _arguments(self, llm)
         newer = arguments.pop("max_completion_tokens", None)
         max_tokens = self.max_tokens if newer is None else newer
-        arguments["messages"] = [message.template_fields() for message in self.messages]
-        if self.logprobs and self.top_logprobs is None:
-            arguments["top_logprobs"] = 0  # llama_cpp would give no logprobs at all
+        arguments["messages"] = [message.model_dump(exclude_unset=True) for message in self.messages]
         view = calling(llm, is_prompt_only=max_tokens == 0, knows_schemas=True)
-        with _template_errors():
-            return view.create_chat_completion(**{**arguments, "max_tokens": max_tokens})
+        return view.create_chat_completion(**{**arguments, "max_tokens": max_tokens})
 
 
 def _is_strict(body: Any) -> bool:
@@ -302,17 +283,6 @@ def _is_strict(body: Any) -> bool:
     return not any(isinstance(place, dict) and place.get("strict") is False for place in places)
 
 
-@contextlib.contextmanager
-def _template_errors() -> Iterator[None]:
-    """Whatever the chat template raises is due to messages that it was not written for."""
-    try:
-        yield
-    except Exception as error:
-        if any(frame.f_code.co_filename == "<template>" for frame, _ in traceback.walk_tb(error.__traceback__)):
-            raise ValueError(f"the model's chat template cannot render these messages: {error}") from error
-        raise
-
-
 def _response_format(body: dict[str, Any]) -> Any:
     """OpenAI's json_schema in llama_cpp's form."""
     wanted = body.get("response_format")
@@ -322,18 +292,6 @@ def _response_format(body: dict[str, Any]) -> Any:
     if not isinstance(schema, dict) or not isinstance(schema.get("schema"), dict):
         raise ValueError("response_format of type json_schema needs json_schema.schema, an object")
     return {"type": "json_object", "schema": schema["schema"]}
-
-
-def _with_parameters(tools: Any) -> Any:
-    """Tools of which each has the parameters that llama_cpp asks for. What is malformed is left to the types."""
-    if not isinstance(tools, list):
-        return tools
-    return [
-        {**tool, "function": {**tool["function"], "parameters": tool["function"].get("parameters") or _NO_PARAMETERS}}
-        if isinstance(tool, dict) and isinstance(tool.get("function"), dict)
-        else tool
-        for tool in tools
-    ]
 
 
 def _tool_choice(body: dict[str, Any]) -> Any:

@@ -1,0 +1,25 @@
+"""Parts of messages: which of them are text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""OpenAI's types of text, and the field that has it."""
+
+
+def text_of(part: Any) -> str | None:
+    """The text that a part is; None if it is none."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    text = part.get(_TEXTS[kind]) if isinstance(kind, str) and kind in _TEXTS else None
+    return text if isinstance(text, str) else None
+
+
+def other_parts(messages: Any) -> Iterator[str]:
+    """The types of what is no text in messages, which may be malformed."""
+    for message in messages if isinstance(messages, (list, tuple)) else ():
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for part in content if isinstance(content, (list, tuple)) else ():
+            if text_of(part) is None:
+                yield str(part.get("type") if isinstance(part, Mapping) else part)
