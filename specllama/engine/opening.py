@@ -82,7 +82,7 @@ def open_model(
             opened.callback(llama_cpp.llama_free, context)
             if hidden is not None:
                 hidden.begin(context)
-        kept = (file, _metadata(weights), model_params, params, n_batch, threads, threads, use)
+        kept = (file, metadata_of(weights), model_params, params, n_batch, threads, threads, use)
         model = Model(int(weights), int(context), Settings(*kept, hidden=hidden), name=name, taps=taps)
         opened.pop_all()
     return model, lambda: model.close(
@@ -90,7 +90,13 @@ def open_model(
     )
 
 
-def _metadata(weights: Any) -> dict[str, str]:
+def metadata_of(weights: Any) -> dict[str, str]:
+    """What a model's file says in numbers and texts, as texts, whatever their lengths.
+
+    Args:
+        weights: the address of the ``llama_model``.
+    """
+
     def read(function: Callable[..., int], index: int) -> str:
         size = 256
         while True:
