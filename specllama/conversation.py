@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ._core import ContextFullError
+from .drop_in.arguments import checked_stops
 from .drop_in.chats import ChatCall, Message, chat_call
 from .drop_in.prompt_tokens import continuation_tokens
 from .engine.samplers import SAMPLERS
@@ -161,14 +162,18 @@ class Conversation:
         finally:
             if answer or ended:
                 text = "".join(token.text for token in answer)
-                seen = (*prompt, *self._tokens_of(text, [token.id for token in answer], prompt))
+                stops = checked_stops(call.options.get("stop"))
+                seen = (*prompt, *self._tokens_of(text, [token.id for token in answer], prompt, stops))
                 messages = (*messages, {"role": "assistant", "content": text})
                 self._state = _State(messages, call.text or "", () if call.text is None else seen)
 
-    def _tokens_of(self, text: str, tokens: list[int], prompt: list[int]) -> list[int]:
+    def _tokens_of(self, text: str, tokens: list[int], prompt: list[int], stops: list[str]) -> list[int]:
         """The tokens of an answer: those generated, unless a stop string was cut off at their end."""
         written = self.llm.detokenize(tokens, prev_tokens=prompt).decode("utf-8", errors="ignore")
-        return tokens if written == text else continuation_tokens(self.llm, text)
+        named = self.llm.detokenize(tokens, special=True).decode("utf-8", errors="ignore")
+        if written != text or named.endswith(tuple(stops)):
+            return continuation_tokens(self.llm, text)
+        return tokens
 
     def _prompt_of(self, call: ChatCall) -> list[int]:
         """What the model has seen, and what the call's text has behind it."""

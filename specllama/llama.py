@@ -29,8 +29,10 @@ from .drop_in.completion import Completion
 from .drop_in.context_params import ContextParams
 from .drop_in.draft_loading import DraftLoader
 from .drop_in.lending import lent
+from .drop_in.logprobs import with_bytes
 from .drop_in.many import ParallelCompletions
 from .drop_in.messages import template_errors
+from .drop_in.metadata import Metadata
 from .drop_in.requests import request_of
 from .drop_in.saved_state import fitted, marked, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
@@ -66,7 +68,7 @@ DraftModel = Union[_OneDraft, "Sequence[_OneDraft]"]
 _SOON = 0.0005  # seconds, about what one text takes that is tokenized
 
 
-class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
+class Llama(ParallelCompletions, ContextParams, Metadata, Tokenizing, EngineLlama):
     """A ``llama_cpp.Llama`` that decodes speculatively. The text stays what the target alone would have said.
 
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
@@ -336,9 +338,14 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         schemas = schemas_by_grammar(chat)
         if not self._call.knows_schemas:
             warn_of_schemas(chat)
-        view = calling(self, options=options, schemas=schemas)
+        token_bytes: dict[str, bytes] = {}
+        view = calling(self, options=options, schemas=schemas, token_bytes=token_bytes)
+
+        def answered(**chat: Any) -> Any:
+            return with_bytes(super(Llama, view).create_chat_completion(**chat), token_bytes)
+
         with template_errors():
-            return run(view, super(Llama, view).create_chat_completion, (), chat)
+            return run(view, answered, (), chat)
 
     def generate_tokens(
         self,
@@ -358,7 +365,8 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
                 ``dry_multiplier``, ... With ``logprobs=0`` each token has its ``logprob``.
 
         Yields:
-            All tokens but the one that ends a text; their texts together are the completion.
+            All tokens but the one that ends a text; their texts together are the completion. With ``echo=True`` those
+            of the prompt come first.
 
         Raises:
             ValueError: an option out of range, a prompt that does not fit, or a grammar that cannot be parsed.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-Origin = Literal["draft", "lookup", "correction", "bonus", "plain"]
+Origin = Literal["draft", "lookup", "correction", "bonus", "plain", "prompt"]
 """``draft``: drafted by the draft model, by a function or to fill up a batch, and accepted by the target. ``lookup``:
 looked up in the text, and accepted. ``correction``: the target's, after a rejection. ``bonus``: the target's, after a
-draft accepted whole. ``plain``: the target's, in a round that drafted nothing."""
+draft accepted whole. ``plain``: the target's, in a round that drafted nothing. ``prompt``: of the prompt, with
+``echo``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +19,8 @@ class Token:
     id: int
     """The token's id in the target's vocabulary."""
     text: str
-    """What it adds to the text. Empty while a character of several tokens, or a stop string, is incomplete."""
+    """What it adds to the text. Empty while a character of several tokens, or a stop string, is incomplete, and of a
+    special token."""
     origin: Origin
     """Where it came from."""
     logprob: float | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +11,11 @@ import tiny_models as tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specllama.drop_in.text import StopString, TextAssembler
+from specllama.drop_in.lending import lent
+from specllama.drop_in.text import StopString, TextAssembler, text_of
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama, TinyFiles
+    from conftest import TinyFiles
 
 SMILE = "☺".encode()
 
@@ -61,7 +61,7 @@ def test_pieces_are_the_base_classs_text(
         first = data.draw(st.integers(0, max(0, len(text) - 1)))
         stops = [*stops, text[first : first + 3]] if text else stops
     encoded = [stop.encode() for stop in stops]
-    assembler: Any = TextAssembler(base, [1], encoded, at_start=at_start)  # type: ignore[arg-type]
+    assembler = TextAssembler(lent(base), encoded, at_start=at_start)
     shown, covered, stopped = "", 0, False
     for number, token in enumerate(tokens, 1):
         stopped = assembler.add(token)
@@ -99,63 +99,39 @@ def test_a_stop_string_is_found_where_it_first_ends(stop: bytes, pieces: list[by
         assert watched.num_matched == longest
 
 
-@dataclasses.dataclass
-class Counting:
-    """Counts the tokens that are detokenised."""
+def test_no_token_is_asked_for_twice(base: llama_cpp.Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of llama.cpp, which takes a while: neither as a text grows nor by log-probabilities, nor by later texts."""
+    asked: list[int] = []
+    real = llama_cpp.llama_token_to_piece
 
-    llama: Any
-    num_detokenized: int = 0
+    def counted(vocab: Any, token: int, *others: Any) -> int:
+        asked.append(token)
+        return int(real(vocab, token, *others))
 
-    @property
-    def tokenizer_(self) -> Any:
-        return self.llama.tokenizer_
-
-    def token_bos(self) -> int:
-        return int(self.llama.token_bos())
-
-    def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None) -> bytes:
-        self.num_detokenized += len(tokens)
-        return bytes(self.llama.detokenize(tokens, prev_tokens=prev_tokens))
-
-
-@pytest.mark.parametrize("stops", [[], [b"zzz", b"t" * 400]])
-def test_no_token_is_detokenised_twice(base: llama_cpp.Llama, stops: list[bytes]) -> None:
-    llama: Any = Counting(base)
-    assembler = TextAssembler(llama, [1], stops)
-    for number in range(3000):
-        assembler.add(260 + number % 50)
-        list(assembler.take(final=False))
-    assert llama.num_detokenized <= 50
-    assert assembler.num_tokens == 3000
-
-
-def test_log_probabilities_detokenise_no_more_as_the_text_grows(
-    make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    llm = make_llama(draft=tiny_files.good)
-    counting = Counting(llama_cpp.Llama(str(tiny_files.target), vocab_only=True, verbose=False))
-    monkeypatch.setattr(llm, "detokenize", counting.detokenize)
-    prompt = [1, 270, 280, 290]
-    for max_tokens in (20, 200):
-        counting.num_detokenized = 0
-        chunks = llm.create_completion(
-            prompt, max_tokens=max_tokens, logprobs=0, stream=True, logit_bias={2: -100.0}, stop=["zzz"]
-        )
-        texts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
-        tokens = [text for logprobs in texts if logprobs for text in logprobs["tokens"]]
-        assert llm.stats.num_tokens == max_tokens
-        assert 0.8 * max_tokens < len(tokens) <= max_tokens, "half a character may be left at the end"
-        # Each token once for the text and once for its log-probability, and the prompt once.
-        assert counting.num_detokenized <= 2 * max_tokens + len(prompt)
-    counting.llama.close()
+    monkeypatch.setattr(llama_cpp, "llama_token_to_piece", counted)
+    llm = llama_cpp.Llama(base.model_path, vocab_only=True, verbose=False)
+    model = lent(llm)
+    stops: list[list[bytes]] = [[], [b"zzz", b"t" * 400]]
+    for each in stops:
+        assembler = TextAssembler(model, each)
+        for number in range(3000):
+            assembler.add(260 + number % 50)
+            list(assembler.take(final=False))
+        assert assembler.num_tokens == 3000
+        text_of(model, assembler.tokens)
+    assert sorted(asked) == list(range(260, 310))
+    llm.close()
 
 
 class Contextual:
     """A tokenizer like Hugging Face's: it shows half a character as U+FFFD, and rewrites what came before."""
 
-    tokenizer_ = None
+    bos = -1
 
-    def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None) -> bytes:
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        return bytes([token])
+
+    def detokenize(self, tokens: list[int]) -> bytes:
         whole = bytes(tokens).decode("utf-8", errors="replace")
         return whole.replace("a b", "a'b").encode()
 
@@ -166,8 +142,8 @@ class Contextual:
     stops=st.lists(st.text("bc☺'", min_size=1, max_size=2).map(str.encode), max_size=2),
 )
 def test_other_tokenizers_are_asked_for_the_whole(text: str, stops: list[bytes]) -> None:
-    llama: Any = Contextual()
-    assembler = TextAssembler(llama, [], stops)
+    llama = Contextual()
+    assembler = TextAssembler(llama, stops, whole=llama.detokenize)
     tokens = list(text.encode())
     for token in tokens:
         if assembler.add(token):
@@ -179,8 +155,8 @@ def test_other_tokenizers_are_asked_for_the_whole(text: str, stops: list[bytes])
 
 @given(text=st.text("xy☺é", max_size=12))
 def test_half_a_character_is_not_shown_by_other_tokenizers(text: str) -> None:
-    llama: Any = Contextual()
-    assembler = TextAssembler(llama, [], [])
+    llama = Contextual()
+    assembler = TextAssembler(llama, [], whole=llama.detokenize)
     shown = ""
     for token in text.encode():
         assembler.add(token)

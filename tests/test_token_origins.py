@@ -123,7 +123,12 @@ def test_logprobs_are_plain_decodings(tiny_files: TinyFiles, make_llama: MakeLla
     completion = llm.create_completion(PROMPT, logprobs=0, **settings)["choices"][0]
     assert logprobs == pytest.approx(completion["logprobs"]["token_logprobs"], abs=2e-3)
     echoed = list(llm.generate_tokens(PROMPT, logprobs=0, echo=True, **settings))
-    assert [token.logprob for token in echoed] == pytest.approx(logprobs, abs=2e-3)
+    of_prompt = len(echoed) - len(tokens)
+    assert {token.origin for token in echoed[:of_prompt]} == {"prompt"}
+    assert "".join(token.text for token in echoed[:of_prompt]) == PROMPT
+    scores = llm.create_completion(PROMPT, logprobs=0, echo=True, **settings)["choices"][0]["logprobs"]
+    assert [token.logprob for token in echoed] == pytest.approx(scores["token_logprobs"], abs=2e-3)
+    assert [token.logprob for token in echoed[of_prompt:]] == pytest.approx(logprobs, abs=2e-3)
     assert {token.logprob for token in llm.generate_tokens(PROMPT, **settings)} == {None}
 
 

@@ -22,12 +22,14 @@ from specllama.token import Origin, Token
 from specllama.warn import warn
 
 from .arguments import checked_stops
+from .echo import Echo, echo_of_text, echo_of_tokens
+from .lending import lent
 from .logprobs import LogprobLog, prompt_logprobs
 from .prompt_tokens import checked_prompt, prompt_tokens_of
 from .requests import request_of
 from .saved_state import StateError
 from .seeds import seed_for_completion
-from .text import TextAssembler
+from .text import TextAssembler, has_own_tokenizer
 from .view import EngineLlama
 
 _Known = tuple[Origin, float | None, float | None]
@@ -52,13 +54,22 @@ class Completion:
         self._max_tokens = self._room_for(arguments["max_tokens"])
         stops = [text.encode("utf-8") for text in checked_stops(arguments["stop"])]
         self._read_tokens = only_tokens(self._prompt_tokens)
-        self._assembler = TextAssembler(llama, self._read_tokens, stops, at_start=not self._prompt)
-        self._log = None if self._num_logprobs is None else LogprobLog(llama, self._num_logprobs)
+        self._model = lent(llama)
+        whole = None
+        if not has_own_tokenizer(llama):
+            whole = functools.partial(llama.detokenize, prev_tokens=self._read_tokens)
+        self._assembler = TextAssembler(self._model, stops, at_start=not self._prompt, whole=whole)
+        self._log, self._prompt_log = self._new_log(), self._new_log()
         self._generation = Generation(call.slot, self._request(arguments))
         self._watch = call.watch
         self._origins: list[Origin] = []  # of the assembler's tokens, for the watch
         self._num_shown = 0  # tokens of which the watch knows
         self._finish_reason = "length"
+
+    def _new_log(self) -> LogprobLog | None:
+        if self._num_logprobs is None:
+            return None
+        return LogprobLog(self._model, self._num_logprobs, self._call.token_bytes)
 
     def _request(self, arguments: dict[str, Any]) -> Request:
         llama = self._llama
@@ -91,9 +102,13 @@ class Completion:
         assembler, generation = self._assembler, self._generation
         waiting: collections.deque[_Known] = collections.deque()
         for _ in self._generate():
-            logprob = None if self._log is None else self._log.last
+            logprob = None if self._log is None else self._log.logprob(-1)
             waiting.append((generation.origin, logprob, generation.acceptance_probability()))
+            if assembler.num_tokens == 1:
+                yield from self._echoed_tokens()
             yield from self._text_tokens(waiting, final=False)
+        if not assembler.num_tokens:
+            yield from self._echoed_tokens()
         yield from self._text_tokens(waiting, final=True)
         # Half a character, or a stop string: tokens all the same.
         for token in assembler.tokens[assembler.num_taken :]:
@@ -107,10 +122,11 @@ class Completion:
         llama, assembler = self._llama, self._assembler
         if self._watch is not None:
             self._watch.num_prompt_tokens += len(self._prompt_tokens)
-        if self._echo and self._log is not None and not self._stream:
+        if self._echo and self._prompt_log is not None:
             self._call.slot.require_alone("echo with logprobs")
             entries = prompt_logprobs(llama.engine, self._prompt_tokens, self._num_logprobs, self._call.listener)
-            self._log.add_prompt(self._prompt_tokens, entries)
+            tokens = self._echoed.tokens
+            self._prompt_log.add_prompt(tokens, entries[len(entries) - len(tokens) :])
         if self._call.is_prompt_only:
             return
         ends_text = llama.engine.model.ends_text
@@ -140,19 +156,34 @@ class Completion:
     def _chunks(self) -> Iterator[dict[str, Any]]:
         self._load_cached_state()
         for _ in self._generate():
+            # Not before the first token: until then an error can be an answer of its own.
+            if self._assembler.num_tokens == 1:
+                yield from self._echoed_chunk()
             yield from self._text_chunks(final=False)
+        if not self._assembler.num_tokens:
+            yield from self._echoed_chunk()
         yield from self._text_chunks(final=True)
-        self._show(self._assembler.num_tokens)
-        yield self._chunk("", None, self._finish_reason)
+        # Half a character, what ended the text: tokens all the same.
+        first, end = self._assembler.num_taken, self._assembler.num_tokens
+        self._show(end)
+        yield self._chunk("", self._logprobs(first, end) if first < end else None, self._finish_reason)
         self._save_cached_state()
+
+    def _echoed_chunk(self) -> Iterator[dict[str, Any]]:
+        if self._echo and self._prompt_text:
+            yield self._chunk(self._prompt_text, self._prompt_logprobs(), None)
+
+    def _echoed_tokens(self) -> Iterator[Token]:
+        if not self._echo:
+            return
+        for index, (token, text) in enumerate(zip(self._echoed.tokens, self._echoed.pieces(), strict=True)):
+            logprob = None if self._prompt_log is None else self._prompt_log.logprob(index)
+            yield Token(token, text, "prompt", logprob)
 
     def _text_chunks(self, final: bool) -> Iterator[dict[str, Any]]:
         for text, first, count in self._assembler.take(final):
-            logprobs = None
-            if self._log is not None:
-                logprobs = self._log.entries(first, first + count, len(self._prompt_text))
             self._show(first + count)
-            yield self._chunk(text, logprobs, None)
+            yield self._chunk(text, self._logprobs(first, first + count), None)
 
     def _show(self, end: int) -> None:
         """Tells the watch of the tokens before `end`, whose text is handed out now."""
@@ -177,11 +208,12 @@ class Completion:
         num_prompt, num_generated = len(self._prompt_tokens), self._assembler.num_tokens
         text = self._assembler.text()
         self._show(num_generated)
-        logprobs = None
-        if self._log is not None:
-            logprobs = self._log.all(0 if self._echo else len(self._prompt_text))
+        logprobs = self._logprobs(0, num_generated)
         if self._echo:
             text = self._prompt_text + text
+            of_prompt = self._prompt_logprobs()
+            if logprobs is not None and of_prompt is not None:
+                logprobs = {name: of_prompt[name] + logprobs[name] for name in logprobs}
         return {
             **self._chunk(text, logprobs, self._finish_reason),
             "usage": {
@@ -194,11 +226,34 @@ class Completion:
     def _head(self) -> dict[str, Any]:
         return {"id": self._id, "object": "text_completion", "created": self._created, "model": self._model_name}
 
+    def _logprobs(self, first: int, end: int) -> dict[str, Any] | None:
+        if self._log is None:
+            return None
+        # What a stop string has cut off begins where the text ends.
+        most = len(self._assembler.text()) if self._finish_reason == "stop" else None
+        offsets = [offset if most is None else min(offset, most) for offset in self._assembler.offsets[first:end]]
+        return self._log.entries(first, end, [len(self._prompt_text) + offset for offset in offsets])
+
+    def _prompt_logprobs(self) -> dict[str, Any] | None:
+        log = self._prompt_log
+        return None if log is None else log.entries(0, len(log), self._echoed.offsets)
+
     @functools.cached_property
     def _prompt_text(self) -> str:
         if isinstance(self._prompt, str):
             return self._prompt
         return self._llama.detokenize(self._read_tokens).decode("utf-8", errors="ignore")
+
+    @functools.cached_property
+    def _echoed(self) -> Echo:
+        """The prompt as it is repeated: a text without the BOS before it."""
+        tokens = self._llama.known_tokens(self._read_tokens)
+        if isinstance(self._prompt, str):
+            skipped = 1 if tokens[:1] == [self._model.bos] else 0
+            return echo_of_text(self._model, self._prompt, tokens[skipped:])
+        if has_own_tokenizer(self._llama):
+            return echo_of_tokens(self._model, tokens)
+        return echo_of_text(self._model, self._prompt_text, tokens)
 
     # Limits and caches
 
@@ -215,7 +270,7 @@ class Completion:
     def _warn_double_bos(self) -> None:
         bos = self._llama.token_bos()
         if self._prompt_tokens[:2] == [bos, bos]:
-            text = self._llama._model.token_get_text(bos)
+            text = self._model.piece(bos, special=True).decode("utf-8", errors="replace")
             warn(
                 f'Detected duplicate leading "{text}" in prompt, this will likely reduce response quality, '
                 "consider removing it...",

@@ -15,6 +15,7 @@ from specllama.backend.kernel_use import KernelUse
 from specllama.engine.drafts.second_model import borrowed
 from specllama.engine.hidden import Hidden
 from specllama.engine.model import Lora, Model, Settings, raise_closed
+from specllama.engine.opening import metadata_of
 from specllama.engine.position import Position
 
 from .base_class import BaseLlama
@@ -67,7 +68,7 @@ def _made(
     more = {} if kernels is None else {"kernels": kernels}
     settings = Settings(
         path=llama.model_path,
-        metadata=llama.metadata,
+        metadata=metadata_of(llama._model.model),
         model_params=llama.model_params,
         context_params=type(llama.context_params).from_buffer_copy(llama.context_params),
         n_batch=llama.n_batch,

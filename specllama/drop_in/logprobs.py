@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from specllama import _core
 from specllama.engine.engine import Engine
 from specllama.engine.listener import Listener
 
-from .base_class import BaseLlama
+from .text import Pieces
+
+_HALF = "bytes:"  # what stands in OpenAI's completions before the bytes of a token that is half a character
 
 
 def prompt_logprobs(
@@ -28,46 +31,51 @@ def prompt_logprobs(
 
 
 class LogprobLog:
-    """Collects entries and renders them."""
+    """Collects entries and renders them.
 
-    def __init__(self, llama: BaseLlama, num_top: int) -> None:
+    A token is named by its text, wherever it is: a special token by its name, and one that is no whole characters by its
+    bytes, as OpenAI does.
+
+    Args:
+        pieces: gives the bytes of tokens.
+        num_top: how many alternatives to each.
+        token_bytes: where the bytes that a token adds to a text are noted, by what it is named here.
+    """
+
+    def __init__(self, pieces: Pieces, num_top: int, token_bytes: dict[str, bytes] | None = None) -> None:
         if num_top < 0:
             raise ValueError(f"logprobs={num_top} must be 0 or more: how many alternatives to give for each token")
-        self._llama = llama
+        self._pieces = pieces
         self._num_top = num_top
+        self._token_bytes = token_bytes
         self._known: dict[int, str] = {}  # texts of tokens seen before
         self._texts: list[str] = []
-        self._starts = [0]  # where each text begins, and the last one ends
         self._entries: list[_core.TokenLogprob | None] = []
 
-    def add_prompt(self, tokens: list[int], entries: list[_core.TokenLogprob | None]) -> None:
-        """The prompt's own tokens, for ``echo``. A leading BOS is left out."""
-        skip = 1 if tokens[:1] == [self._llama.token_bos()] else 0
-        for token, entry in zip(tokens[skip:], entries[skip:], strict=True):
-            self._append(token, entry)
-        if self._entries:
-            self._entries[0] = None  # as OpenAI's API has it
+    def __len__(self) -> int:
+        """How many tokens it has."""
+        return len(self._texts)
+
+    def add_prompt(self, tokens: Sequence[int], entries: Sequence[_core.TokenLogprob | None]) -> None:
+        """The prompt's own tokens, for ``echo``. The first has no entry, as OpenAI's API has it."""
+        for token, entry in zip(tokens, entries, strict=True):
+            self._append(token, entry if self._entries else None)
 
     def add(self, token: int, logits: npt.NDArray[np.single]) -> None:
         """A generated token and the logits [n_vocab] it was sampled from."""
         self._append(token, _core.logprobs(logits, token, self._num_top))
 
-    @property
-    def last(self) -> float | None:
-        """The log-probability of the token added last."""
-        entry = self._entries[-1]
+    def logprob(self, index: int) -> float | None:
+        """The log-probability of one of them."""
+        entry = self._entries[index]
         return None if entry is None else entry.logprob
 
-    def all(self, text_offset: int) -> dict[str, Any]:
-        """Everything; the first token begins at text_offset."""
-        return self.entries(0, len(self._texts), text_offset)
-
-    def entries(self, first: int, end: int, text_offset: int) -> dict[str, Any]:
-        """Tokens first to end - 1; text_offset is that of token 0."""
+    def entries(self, first: int, end: int, offsets: list[int]) -> dict[str, Any]:
+        """Tokens first to end - 1, and the offsets of these in the text."""
         texts, entries = self._texts[first:end], self._entries[first:end]
         return {
             "tokens": texts,
-            "text_offset": [text_offset + start for start in self._starts[first:end]],
+            "text_offset": offsets,
             "token_logprobs": [None if entry is None else entry.logprob for entry in entries],
             "top_logprobs": [
                 None if entry is None else self._top(entry, text) for text, entry in zip(texts, entries, strict=True)
@@ -75,9 +83,7 @@ class LogprobLog:
         }
 
     def _append(self, token: int, entry: _core.TokenLogprob | None) -> None:
-        text = self._text(token)
-        self._texts.append(text)
-        self._starts.append(self._starts[-1] + len(text))
+        self._texts.append(self._text(token))
         self._entries.append(entry)
 
     def _top(self, entry: _core.TokenLogprob, text: str) -> dict[str, float]:
@@ -90,5 +96,53 @@ class LogprobLog:
     def _text(self, token: int) -> str:
         text = self._known.get(token)
         if text is None:
-            text = self._known[token] = self._llama.detokenize([token]).decode("utf-8", errors="ignore")
+            data = self._pieces.piece(token)
+            text = self._known[token] = _named(data or self._pieces.piece(token, special=True))
+            if self._token_bytes is not None:
+                self._token_bytes[text] = data
         return text
+
+
+def _is_whole(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _named(data: bytes) -> str:
+    if _is_whole(data):
+        return data.decode("utf-8")
+    return _HALF + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def with_bytes(answer: Any, token_bytes: dict[str, bytes]) -> Any:
+    """A chat's answer, or the chunks of one, with the bytes of the tokens in its log-probabilities.
+
+    Args:
+        answer: a chat handler's, which leaves them out.
+        token_bytes: noted by a `LogprobLog` meanwhile.
+    """
+    if isinstance(answer, Iterator):
+        return _chunks_with_bytes(answer, token_bytes)
+    for choice in answer.get("choices", ()) if isinstance(answer, dict) else ():
+        for entry in (choice.get("logprobs") or {}).get("content") or ():
+            for each in (entry, *entry["top_logprobs"]):
+                data = token_bytes.get(each["token"])
+                if data is None:
+                    continue
+                each["bytes"] = list(data)
+                if not _is_whole(data):
+                    each["token"] = each["token"].removeprefix(_HALF)  # as OpenAI's chats have it
+    return answer
+
+
+def _chunks_with_bytes(chunks: Iterator[Any], token_bytes: dict[str, bytes]) -> Generator[Any, None, None]:
+    try:
+        for chunk in chunks:
+            yield with_bytes(chunk, token_bytes)
+    finally:
+        close = getattr(chunks, "close", None)
+        if close is not None:
+            close()

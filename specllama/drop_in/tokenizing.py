@@ -12,6 +12,7 @@ from specllama.engine.writable import require_writable
 
 from .base_class import BaseLlama
 from .lending import lent
+from .text import has_own_tokenizer, text_of
 
 
 class Tokenizing(BaseLlama):
@@ -45,6 +46,8 @@ class Tokenizing(BaseLlama):
         with self.tokenizing:
             known = self.known_tokens(tokens)
             before = None if prev_tokens is None else self.known_tokens(prev_tokens, "prev_tokens")
+            if has_own_tokenizer(self):
+                return text_of(lent(self), known, special)
             return super().detokenize(known, before, special)
 
     def known_tokens(self, tokens: Any, name: str = "tokens") -> list[int]:
@@ -81,4 +84,4 @@ class _Tokenizer(LlamaTokenizer):
 
     def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False) -> bytes:
         with self._llama.tokenizing:
-            return super().detokenize(self._llama.known_tokens(tokens), prev_tokens, special)
+            return text_of(lent(self._llama), self._llama.known_tokens(tokens), special)

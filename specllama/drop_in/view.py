@@ -32,6 +32,7 @@ class Call:
         schemas: by the text of the grammar that llama_cpp makes of one.
         is_prompt_only: nothing is to be generated, to which ``max_tokens=0`` would mean no limit.
         knows_schemas: the user has been told what of the schemas cannot be enforced.
+        token_bytes: where the bytes of tokens are noted by the texts that stand for them in log-probabilities.
     """
 
     slot: Slot
@@ -40,6 +41,7 @@ class Call:
     schemas: Mapping[str, SchemaGrammar] = dataclasses.field(default_factory=dict)
     is_prompt_only: bool = False
     knows_schemas: bool = False
+    token_bytes: dict[str, bytes] | None = None
 
     @property
     def listener(self) -> Listener:

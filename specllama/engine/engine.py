@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import os
 import secrets
@@ -294,18 +293,7 @@ class Engine:
         """
         checked = token_ids(tokens, "tokens", self.model.n_vocab).tolist()
         with self.model.kept():
-            return b"".join(self._piece(token, special) for token in checked)
-
-    def _piece(self, token: int, special: bool) -> bytes:
-        size = 32
-        while True:
-            room = ctypes.create_string_buffer(size)
-            count = llama_cpp.llama_token_to_piece(
-                cast(Any, self.model.vocab), token, cast(Any, room), size, 0, special
-            )
-            if count >= 0:
-                return room.raw[:count]
-            size = -count
+            return b"".join(self.model.piece(token, special=special) for token in checked)
 
     # What is known, and what is over
 

@@ -145,6 +145,7 @@ class Model:
         self._taps = taps
         self._sequence: _core.Sequence | None = None
         self._made: dict[object, Any] = {}
+        self._pieces: dict[tuple[int, bool], bytes] = {}  # of tokens asked for before
         self._making = threading.Lock()
         self._lock = threading.RLock()  # the garbage collector may come back here
         self._num_users = 0
@@ -263,6 +264,27 @@ class Model:
 
     # The vocabulary
 
+    @property
+    def bos(self) -> int:
+        """The token with which texts begin; -1 if there is none."""
+        return int(llama_cpp.llama_vocab_bos(cast(Any, self.vocab)))
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes of a token, which may be half a character. Asked of llama.cpp once.
+
+        Args:
+            token: one of the vocabulary.
+            special: of a special token its name; else that adds nothing to a text.
+
+        Raises:
+            ClosedError: see there.
+        """
+        found = self._pieces.get((token, special))
+        if found is None:
+            with self.kept():
+                found = self._pieces[token, special] = _piece(self.vocab, token, special)
+        return found
+
     def once(self, make: Callable[[Model], Made]) -> Made:
         """What a function makes of the model, which takes a while: made when it is first asked for, and kept."""
         with self._making:
@@ -278,6 +300,18 @@ class Model:
         """
         self.require_open()
         return bool(llama_cpp.llama_vocab_is_eog(cast(Any, self.vocab), token))
+
+
+def _piece(vocabulary: int, token: int, special: bool) -> bytes:
+    vocab, size = cast(Any, vocabulary), 32
+    if llama_cpp.llama_vocab_type(vocab) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:  # on which llama.cpp would end the process
+        return b""
+    while True:
+        room = ctypes.create_string_buffer(size)
+        count = llama_cpp.llama_token_to_piece(vocab, token, cast(Any, room), size, 0, special)
+        if count >= 0:
+            return room.raw[:count]
+        size = -count
 
 
 def token_ids(

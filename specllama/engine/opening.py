@@ -185,7 +185,7 @@ def open_model(
             if lora is not None:
                 lora.apply(context)
         threads = (int(params.n_threads), int(params.n_threads_batch))
-        kept = (file, _metadata(weights), model_params, params, int(params.n_batch), *threads, use)
+        kept = (file, metadata_of(weights), model_params, params, int(params.n_batch), *threads, use)
         settings = Settings(*kept, lora=lora, hidden=hidden)
         model = Model(int(weights), int(context), settings, name=name, taps=taps)
         opened.pop_all()
@@ -202,7 +202,13 @@ def _adapter(weights: Any, opening: Opening) -> Lora | None:
     return Lora(path, opening.lora_scale, llama_cpp.llama_adapter_lora_init(weights, os.fspath(path).encode()))
 
 
-def _metadata(weights: Any) -> dict[str, str]:
+def metadata_of(weights: Any) -> dict[str, str]:
+    """What a model's file says in numbers and texts, as texts, whatever their lengths.
+
+    Args:
+        weights: the address of the ``llama_model``.
+    """
+
     def read(function: Callable[..., int], index: int) -> str:
         size = 256
         while True:
