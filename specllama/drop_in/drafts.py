@@ -33,6 +33,7 @@ from specllama.models.loading import explained
 from specllama.models.opening import check_opening
 
 from .base_class import BaseLlama
+from .chat_templates import ChatTemplates
 from .closed import is_open
 from .context_params import ContextParams
 from .lending import lent
@@ -47,7 +48,7 @@ _INHERITED = (
 _OF_A_HEAD = frozenset({"n_ctx", "n_batch", "n_threads", "n_gpu_layers", "kernels"})
 
 
-class _LoadedDraft(ContextParams, BaseLlama):
+class _LoadedDraft(ChatTemplates, ContextParams, BaseLlama):
     """A draft given by its path."""
 
     def __init__(self, model_path: str, **kwargs: Any) -> None:
@@ -143,7 +144,7 @@ def _given(
         raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
     if not is_open(draft):
         raise _core.ClosedError("the draft Llama is closed: open it again, or give its path as draft_model")
-    require_sound(draft.model_path)
+    require_sound(draft.model_path, overrides=draft.kv_overrides)
     return ModelDraft(lent(target), lent(draft, "draft"), corpus, given=draft, **how)
 
 
@@ -159,7 +160,6 @@ def _loaded(
     head = read_head(path)
     if head is not None:
         return _head(lent(target), head, settings, own, corpus, how)
-    require_same_vocabulary_file(lent(target).vocab, path)
     choice = checked_kernels(own.pop("kernels", settings.get("kernels")))
     arguments = {
         # llama.cpp repacks 4-bit weights as it loads them. Mapped, the file would stay in memory beside the copy.
@@ -173,7 +173,9 @@ def _loaded(
         **own,
     }
     check_opening(path, arguments)
-    with explained(path), loading(choice) as use:
+    overrides = arguments.get("kv_overrides")
+    require_same_vocabulary_file(lent(target).vocab, path, overrides=overrides)
+    with explained(path, overrides=overrides), loading(choice) as use:
         draft = _LoadedDraft(path, **arguments)
     model = lent(draft, "draft", use)
     return ModelDraft(lent(target), model, corpus, given=draft, close=draft.close, **how)

@@ -67,6 +67,7 @@ def _made(
         n_threads_batch=llama.n_threads_batch,
         tensor_split=llama.tensor_split,
         lora=_lora(llama),
+        overrides=llama.kv_overrides,
         verbose=llama.verbose,
         hidden=hidden,
         **more,
