@@ -24,6 +24,7 @@ from .drop_in.arguments import (
 )
 from .drop_in.base_class import BaseLlama
 from .drop_in.chat_arguments import checked_chat
+from .drop_in.chat_templates import ChatTemplates
 from .drop_in.closed import close_for_good
 from .drop_in.completion import Completion
 from .drop_in.context_params import ContextParams
@@ -32,9 +33,8 @@ from .drop_in.lending import lent
 from .drop_in.logprobs import with_bytes
 from .drop_in.many import ParallelCompletions
 from .drop_in.messages import template_errors
-from .drop_in.metadata import Metadata
 from .drop_in.requests import request_of
-from .drop_in.saved_state import fitted, marked, raise_refused, require_loaded
+from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
 from .drop_in.tokenizing import Tokenizing
 from .drop_in.view import EngineLlama, calling, exclusively, run
@@ -68,7 +68,7 @@ DraftModel = Union[_OneDraft, "Sequence[_OneDraft]"]
 _SOON = 0.0005  # seconds, about what one text takes that is tokenized
 
 
-class Llama(ParallelCompletions, ContextParams, Metadata, Tokenizing, EngineLlama):
+class Llama(ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, EngineLlama):
     """A ``llama_cpp.Llama`` that decodes speculatively. The text stays what the target alone would have said.
 
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
@@ -161,7 +161,7 @@ class Llama(ParallelCompletions, ContextParams, Metadata, Tokenizing, EngineLlam
         draft = understood(self._draft_options, model_path)  # before weights are loaded
         self._hidden = None if draft is None else draft.shown(model_path)
         check_opening(model_path, kwargs)
-        with explained(model_path), loading(self._kernels) as use:
+        with explained(model_path, overrides=kwargs.get("kv_overrides")) as weights, loading(self._kernels) as use:
             self.attend_as_kernels_do(kwargs)
             super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
         if self._hidden is not None:
@@ -170,6 +170,7 @@ class Llama(ParallelCompletions, ContextParams, Metadata, Tokenizing, EngineLlam
         self.scores = np.empty((0, self._n_vocab), dtype=np.single)  # the base class's n_batch x n_vocab is not used
         self.input_ids = np.zeros(self.n_ctx(), dtype=np.intc)  # llama.cpp may have rounded n_ctx up
         model = lent(self, "target", use, self._hidden, self._taps)
+        self._origin = origin_of(self, model.settings, weights)
         self.engine = Engine(model, options=options, position=self.position, cache_tokens=self.cache_tokens)
         if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
             model.sequence  # refuses a model that cannot generate  # noqa: B018
@@ -449,23 +450,25 @@ class Llama(ParallelCompletions, ContextParams, Metadata, Tokenizing, EngineLlam
             state = super().save_state()
             state.n_tokens = min(state.n_tokens, self.position.held)
             state.scores = np.zeros((1, self._n_vocab), dtype=np.single)  # the base class copies it over its own rows
-            return marked(self, state)
+            return marked(self._origin, state)
 
     def load_state(self, state: llama_cpp.LlamaState) -> None:
         """Restore a state saved by this class or by ``llama_cpp.Llama`` (whose stored logits are not needed).
 
-        Both must have flash attention, or neither.
+        A state of ours says what it was computed with: the weights, a LoRA adapter and its scale, RoPE, the types of
+        the cache, flash attention, ``kv_overrides``. All of it must be the same here. Of one by ``llama_cpp.Llama``
+        nobody knows: both must be opened alike.
 
         Raises:
-            StateError: it is damaged, of another model, or was saved with a larger ``n_ctx`` or by another library
-                (a ValueError and a RuntimeError). Where only llama.cpp notices that, this Llama holds nothing
-                afterwards, as after ``reset()``; else it is as before.
+            StateError: it is damaged, was computed with something else, or was saved with a larger ``n_ctx`` or by
+                another library (a ValueError and a RuntimeError). Where only llama.cpp notices that, this Llama holds
+                nothing afterwards, as after ``reset()``; else it is as before.
             TypeError: no state.
             BusyError: another thread is generating.
         """
         self._call.slot.require_alone("load_state")
         with self.engine.own.exclusive():
-            known, seed = fitted(self, state), self._seed
+            known, seed = fitted(self, self._origin, state), self._seed
             try:
                 with captured_errors() as errors:
                     super().load_state(known)

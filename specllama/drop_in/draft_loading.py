@@ -9,9 +9,9 @@ from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.engine.drafts.draft import Loaded
 from specllama.engine.model import Model
 from specllama.models.loading import explained
-from specllama.models.opening import check_opening
 
 from .base_class import BaseLlama
+from .chat_templates import ChatTemplates
 from .context_params import ContextParams
 from .lending import lent
 
@@ -22,7 +22,7 @@ _INHERITED = (
 )
 
 
-class _LoadedDraft(ContextParams, BaseLlama):
+class _LoadedDraft(ChatTemplates, ContextParams, BaseLlama):
     """A draft given by its path."""
 
     def __init__(self, model_path: str, **kwargs: Any) -> None:
@@ -58,8 +58,7 @@ class DraftLoader:
             **own,
         }
         choice = checked_kernels(arguments.pop("kernels"))
-        check_opening(path, arguments)
-        with explained(path), loading(choice) as use:
+        with explained(path, overrides=arguments.get("kv_overrides")), loading(choice) as use:
             draft = _LoadedDraft(path, **arguments)
         return Loaded(lent(draft, "draft", use), draft, draft.close)
 

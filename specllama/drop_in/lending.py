@@ -17,6 +17,7 @@ from specllama.engine.hidden import Hidden
 from specllama.engine.model import Lora, Model, Settings, raise_closed
 from specllama.engine.opening import metadata_of
 from specllama.engine.position import Position
+from specllama.models.header_checks import require_sound
 
 from .base_class import BaseLlama
 from .closed import is_open
@@ -59,6 +60,7 @@ def lent(
 def _as_draft(llama: BaseLlama) -> Model:
     if not is_open(llama):
         raise _core.ClosedError("the draft Llama is closed: open it again, or give its path as draft_model")
+    require_sound(llama.model_path, overrides=llama.kv_overrides)
     return lent(llama, "draft")
 
 
@@ -76,6 +78,7 @@ def _made(
         n_threads_batch=llama.n_threads_batch,
         tensor_split=llama.tensor_split,
         lora=_lora(llama),
+        overrides=llama.kv_overrides,
         verbose=llama.verbose,
         hidden=hidden,
         **more,

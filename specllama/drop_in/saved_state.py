@@ -1,9 +1,11 @@
-"""Saved states: whether one is whole, and of this Llama's model. llama.cpp looks at neither."""
+"""Saved states: whether one is whole, and what it was computed with. llama.cpp looks at neither."""
 
 from __future__ import annotations
 
+import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import llama_cpp
@@ -13,31 +15,88 @@ from llama_cpp import llama_cpp as _bindings
 
 from specllama._core import FIRST_EMBEDDING
 from specllama.backend.ggml import ggml_version
-from specllama.engine.model import token_ids
+from specllama.engine.model import Settings, token_ids
 from specllama.engine.position import numbers_of_embeddings
+from specllama.models.weights_digest import Digest, digest_of_file
 
 from .base_class import BaseLlama
 from .context_params import has_flash_attention
 
 _MARK = "specllama_origin"  # an attribute of the states that we save; llama_cpp's own have none
+_SETTINGS = (
+    *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "attention_type", "type_k", "type_v"),
+    *("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx"),
+)
+"""Of the context: what keys and values depend on. Not ``n_rs_seq``: of a recurrent state the last one is saved."""
+_BASE = 10_000.0  # of RoPE in llama.cpp, where neither the user nor the file says one
 
 
 class StateError(ValueError, RuntimeError):
     """A saved state cannot be loaded. A RuntimeError too, because that is what llama_cpp.Llama raises."""
 
 
-def marked(llama: BaseLlama, state: llama_cpp.LlamaState) -> llama_cpp.LlamaState:
+def origin_of(llama: BaseLlama, settings: Settings, weights: Digest | None) -> dict[str, Any]:
+    """What the states of an open Llama are computed with, ready for a file.
+
+    Control vectors, and adapters that somebody gives to the context by llama_cpp's own functions, cannot be asked for.
+
+    Args:
+        llama: the Llama.
+        settings: how it was opened.
+        weights: names those in its file.
+    """
+    params = settings.context_params
+    chosen = {name: getattr(params, name) for name in _SETTINGS if hasattr(params, name)}
+    chosen["rope_freq_base"] = params.rope_freq_base or _base_of(settings.metadata)
+    chosen["rope_freq_scale"] = params.rope_freq_scale or llama._model.rope_freq_scale_train()
+    chosen = {name: max(value, -1) for name, value in chosen.items()}  # less than 0 is what the file says
+    if hasattr(params, "swa_full") and any(name.endswith(".sliding_window") for name in settings.metadata):
+        chosen["swa_full"] = bool(params.swa_full)
+    if weights is not None:
+        chosen["kv_overrides"] = weights.changed_by(settings.overrides or {}) or None
+    adapter = settings.lora
+    return {
+        "model": _model(llama),
+        "weights": None if weights is None else _digest(weights.digest),
+        "library": _library(),
+        "flash_attn": has_flash_attention(params),
+        "lora": None if adapter is None else _digest(partial(digest_of_file, adapter.path)),
+        "lora_file": None if adapter is None else os.path.basename(adapter.path),
+        "settings": {**chosen, "lora_scale": None if adapter is None else float(adapter.scale)},
+    }
+
+
+def _digest(digest: Callable[[], str]) -> str:
+    try:
+        return digest()
+    except (OSError, ValueError):  # a file was taken away as soon as it was loaded
+        return "unknown"
+
+
+def _base_of(metadata: Mapping[str, str]) -> float:
+    said = metadata.get(f"{metadata.get('general.architecture')}.rope.freq_base")
+    try:
+        return float(np.float32(said)) if said is not None else _BASE
+    except ValueError:  # llama.cpp takes no text for it
+        return _BASE
+
+
+def marked(origin: Mapping[str, Any], state: llama_cpp.LlamaState) -> llama_cpp.LlamaState:
     """The state with what is needed to recognise it later, in a file, too."""
-    origin = {"model": _model(llama), "library": _library(), "checksum": _checksum(state)}
-    setattr(state, _MARK, {**origin, "flash_attn": has_flash_attention(llama.context_params)})
+    setattr(state, _MARK, {**origin, "checksum": _checksum(state)})
     return state
 
 
-def fitted(llama: BaseLlama, state: Any) -> llama_cpp.LlamaState:
+def fitted(llama: BaseLlama, own: Mapping[str, Any], state: Any) -> llama_cpp.LlamaState:
     """A saved state for a Llama that may have another size, and keeps no logits.
 
+    Args:
+        llama: the Llama.
+        own: what its own states are computed with, see `origin_of`.
+        state: the state.
+
     Raises:
-        StateError: it is too long, damaged, of another model or library, or lies otherwise in memory.
+        StateError: it is too long, damaged, or was computed with something else.
         TypeError: no state.
     """
     if not isinstance(state, llama_cpp.LlamaState):
@@ -56,22 +115,10 @@ def fitted(llama: BaseLlama, state: Any) -> llama_cpp.LlamaState:
     except ValueError as error:
         raise StateError(f"{error}; the state is damaged, or of another model") from None
     origin = getattr(state, _MARK, None)
-    if origin is not None and origin["model"] != _model(llama):
-        raise StateError(f"the state is of the model {origin['model']}, and this Llama has {_model(llama)}: load that")
-    # llama.cpp looks at no version in it: it takes the bytes for whatever stands there in its own states.
-    if origin is not None and origin["library"] != _library():
-        raise StateError(
-            f"the state was saved by {origin['library']}, and this is {_library()}: load it with the library that "
-            "saved it, or save it anew"
-        )
-    own = has_flash_attention(llama.context_params)
-    if origin is not None and origin.get("flash_attn", own) != own:
-        raise StateError(
-            f"the state was saved with flash_attn={origin['flash_attn']}, and lies otherwise in memory: create the "
-            f"Llama with flash_attn={origin['flash_attn']}"
-        )
-    if origin is not None and origin["checksum"] != _checksum(state):
-        raise StateError("the state is damaged: its checksum is another one than when it was saved; save it anew")
+    if origin is not None:
+        _require_same(origin, own)
+        if origin["checksum"] != _checksum(state):
+            raise StateError("the state is damaged: its checksum is another one than when it was saved; save it anew")
     return llama_cpp.LlamaState(
         input_ids=input_ids,
         scores=llama.scores,
@@ -80,6 +127,46 @@ def fitted(llama: BaseLlama, state: Any) -> llama_cpp.LlamaState:
         llama_state_size=state.llama_state_size,
         seed=state.seed,
     )
+
+
+def _require_same(origin: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raises StateError if a state was computed with something else. Early releases kept less, which is passed over."""
+    if origin["model"] != own["model"]:
+        raise StateError(f"the state is of the model {origin['model']}, and this Llama has {own['model']}: load that")
+    # llama.cpp looks at no version in it: it takes the bytes for whatever stands there in its own states.
+    if origin["library"] != own["library"]:
+        raise StateError(
+            f"the state was saved by {origin['library']}, and this is {own['library']}: load it with the library that "
+            "saved it, or save it anew"
+        )
+    if origin.get("weights") is not None and own["weights"] is not None and origin["weights"] != own["weights"]:
+        raise StateError(
+            f"the state was computed with the weights {origin['weights']} of {own['model']}, and this Llama's are "
+            f"{own['weights']}, in a file of the same name and shape: load the file that it was computed with"
+        )
+    if origin.get("flash_attn", own["flash_attn"]) != own["flash_attn"]:
+        raise StateError(
+            f"the state was saved with flash_attn={origin['flash_attn']}, and lies otherwise in memory: create the "
+            f"Llama with flash_attn={origin['flash_attn']}"
+        )
+    if origin.get("lora", own["lora"]) != own["lora"]:
+        theirs, ours = _adapter(origin), _adapter(own)
+        raise StateError(
+            f"the state was computed with {theirs}, and this Llama has {ours}: create the Llama with {theirs} "
+            "(lora_path)"
+        )
+    settings: Mapping[str, Any] = origin.get("settings", {})
+    for name in sorted(settings.keys() & own["settings"].keys()):
+        theirs, ours = settings[name], own["settings"][name]
+        if theirs != ours:
+            raise StateError(
+                f"the state was computed with {name}={theirs}, and this Llama has {name}={ours}: create the Llama with "
+                f"{name}={theirs}"
+            )
+
+
+def _adapter(origin: Mapping[str, Any]) -> str:
+    return "no LoRA adapter" if origin["lora"] is None else f"the LoRA adapter {origin['lora_file']} ({origin['lora']})"
 
 
 def _known(ids: npt.NDArray[Any], n_vocab: int) -> npt.NDArray[np.int32]:

@@ -142,6 +142,7 @@ def cost_key(model: Model, role: str) -> dict[str, Any]:
         "file": os.path.basename(settings.path),
         "size": _size(settings.path),
         "lora": _lora(settings.lora),
+        **({"kv_overrides": dict(settings.overrides)} if settings.overrides else {}),  # of experts, say
         "file_type": settings.metadata.get("general.file_type"),
         "n_threads": settings.n_threads,
         "n_threads_batch": settings.n_threads_batch,

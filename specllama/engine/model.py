@@ -66,6 +66,8 @@ class Settings:
     kernels: KernelUse = dataclasses.field(default_factory=lambda: KernelUse(why_not="it was opened by llama_cpp"))
     tensor_split: Sequence[float] | None = None
     lora: Lora | None = None
+    overrides: Mapping[str, Any] | None = None
+    """``kv_overrides``."""
     hidden: Hidden | None = None
     """The hidden states that contexts show."""
     verbose: bool = False

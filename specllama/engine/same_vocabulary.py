@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from typing import Any
 
 import llama_cpp
 
 from specllama import _core
 from specllama.backend.libllama import API
 from specllama.models.loading import explained, quiet
+from specllama.models.opening import override_array
 
 _ROLES = {"bos": llama_cpp.llama_vocab_bos, "eos": llama_cpp.llama_vocab_eos}
 
@@ -35,20 +38,25 @@ def require_same_vocabulary(target: int, draft: int) -> None:
             raise _mismatch(f"{name.upper()} is token {first} in the target and {second} in the draft")
 
 
-def require_same_vocabulary_file(target: int, path: str, *, as_head: bool = False) -> None:
+def require_same_vocabulary_file(
+    target: int, path: str, *, as_head: bool = False, overrides: Mapping[str, Any] | None = None
+) -> None:
     """Check a draft's file before its weights are loaded.
 
     Args:
         target: the address of the target's vocabulary.
         path: the draft's file.
         as_head: it is a head.
+        overrides: ``kv_overrides`` with which it will be loaded.
 
     Raises:
         ValueError: another vocabulary, or no model.
     """
     params = llama_cpp.llama_model_default_params()
     params.vocab_only = True
-    with explained(path, as_head=as_head), contextlib.ExitStack() as stack:
+    array = override_array(overrides or {})
+    params.kv_overrides = array
+    with explained(path, as_head=as_head, overrides=overrides), contextlib.ExitStack() as stack:
         with quiet():
             model = llama_cpp.llama_model_load_from_file(path.encode("utf-8"), params)
         if not model:

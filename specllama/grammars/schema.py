@@ -13,7 +13,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from .schema_limits import too_much_for_matcher
 
-_LONGEST_REASON = 200  # characters: it quotes the schema
+_LONGEST_REASON = 200  # characters: it quotes the schema, in its beginning or its end
 # At most one blank, behind a comma or a colon. Where llguidance may put blanks anywhere, it takes any number of them,
 # whatever the pattern for one is, and a model may go on with them until its tokens are used up.
 # A schema's own "x-guidance" changes none of it.
@@ -97,7 +97,10 @@ def _checked(text: str) -> str:
 
 
 def _cut(message: str) -> str:
-    return ascii(message.partition("\n")[0])[1:-1][:_LONGEST_REASON]
+    """In one line: the first one only quotes a pattern that is none. Carets mark a place in the line above."""
+    text = ascii(" ".join(word for word in message.split() if word.strip("^")))[1:-1]
+    half = _LONGEST_REASON // 2
+    return text if len(text) <= _LONGEST_REASON else f"{text[:half]} ... {text[-half:]}"
 
 
 def _close(schema: dict[str, Any]) -> bool:

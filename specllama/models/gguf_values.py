@@ -10,6 +10,7 @@ import dataclasses
 import math
 import mmap
 import os
+import re
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -59,6 +60,15 @@ def architecture_of(values: Mapping[str, Any]) -> str:
     """Whose pairs these are; empty if they do not say it as a text."""
     found = values.get("general.architecture")
     return found.decode("utf-8", "replace") if isinstance(found, bytes) else ""
+
+
+def parts_of(path: str) -> list[str]:
+    """The files of a model: one, or those that ``-00001-of-00003.gguf`` begins."""
+    found = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path)
+    if found is None:
+        return [path]
+    begin, count = found.groups()
+    return [f"{begin}-{number:05}-of-{count}.gguf" for number in range(1, int(count) + 1)]
 
 
 def stored(path: str | os.PathLike[str], tensor: StoredTensor, size: int) -> bytes:

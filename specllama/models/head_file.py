@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from .gguf_values import StoredTensor, architecture_of, read_whole_header, stored
+from .gguf_values import StoredTensor, architecture_of, parts_of, read_whole_header, stored
 
 _OTHERS = {"dflash": "DFlash", "gemma4-assistant": "Gemma 4's assistant"}
 _LAYERS = 3
@@ -128,7 +127,7 @@ def require_mtp(path: str) -> None:
         ValueError: it has none, or of another kind.
     """
     try:
-        (values, _), *_ = parts = [read_whole_header(part) for part in _parts(path)]
+        (values, _), *_ = parts = [read_whole_header(part) for part in parts_of(path)]
     except (ValueError, OSError):
         return  # who loads it says why
     architecture = architecture_of(values)
@@ -151,15 +150,6 @@ def is_head(values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> b
 
 def _is_mtp(tensors: Mapping[str, StoredTensor]) -> bool:
     return any(name.endswith(_OF_MTP) for name in tensors) and "blk.0.attn_norm.weight" not in tensors
-
-
-def _parts(path: str) -> list[str]:
-    """The files of a model: one, or those that ``-00001-of-00003.gguf`` begins."""
-    found = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path)
-    if found is None:
-        return [path]
-    begin, count = found.groups()
-    return [f"{begin}-{number:05}-of-{count}.gguf" for number in range(1, int(count) + 1)]
 
 
 def read_head(path: str | os.PathLike[str]) -> HeadFile | MtpFile | None:

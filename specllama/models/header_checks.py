@@ -12,6 +12,7 @@ import numpy as np
 from . import catalog
 from .gguf_values import architecture_of, read_whole_header
 from .head_file import is_head
+from .weights_digest import Digest
 
 _MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
 _MOST_EXPERTS = 1024  # LLAMA_MAX_EXPERTS
@@ -27,12 +28,22 @@ _AROUND_TEXTS: dict[bytes, dict[str, int | None]] = {
 _MOST_SHOWN = 60
 
 
-def require_sound(path: str, *, as_head: bool = False) -> None:
+def overridden(values: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Metadata as llama.cpp has them with ``kv_overrides``."""
+    own = {name: value.encode() if isinstance(value, str) else value for name, value in (overrides or {}).items()}
+    return {**values, **own}
+
+
+def require_sound(path: str, *, as_head: bool = False, overrides: Mapping[str, Any] | None = None) -> Digest | None:
     """Refuse a file on which llama.cpp would end the process.
 
     Args:
         path: a model's, or a head's.
         as_head: it will be opened as a head over its target.
+        overrides: ``kv_overrides``, which may mend it.
+
+    Returns:
+        What names its weights; None if the file is damaged, which llama.cpp says.
 
     Raises:
         ValueError: it has such a value, or is a head where a model is needed.
@@ -40,12 +51,13 @@ def require_sound(path: str, *, as_head: bool = False) -> None:
     try:
         values, tensors = read_whole_header(path)
     except (ValueError, OSError):
-        return  # llama.cpp refuses it, and the reason is looked for then
+        return None  # llama.cpp refuses it, and the reason is looked for then
     if is_head(values, tensors) and not as_head:
         raise ValueError(f"{path} is a head, and no model: give its path as draft_model (-md) of its target")
-    problem = next(iter(problems(values)), None)
+    problem = next(iter(problems(overridden(values, overrides))), None)
     if problem is not None:
         raise ValueError(f"cannot load {path}: {problem}, on which llama.cpp would crash; {catalog.remedy(path)}")
+    return Digest(path, values, tensors)
 
 
 def problems(values: Mapping[str, Any]) -> Iterable[str]:

@@ -7,12 +7,13 @@ import contextlib
 import ctypes
 import logging
 import os
+import re
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-import jinja2
 import llama_cpp
 from llama_cpp import _logger
 
@@ -22,6 +23,7 @@ from . import catalog
 from .gguf_header import read_header
 from .header_checks import require_sound
 from .opening import lora_errors
+from .weights_digest import Digest
 
 _ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR of ggml.h; llama_cpp's own table is off by one
 _OF_A_DECODE_THAT_ENDED = b"decode: removing memory module entries"  # by Ctrl-C, say: it is no error
@@ -63,29 +65,33 @@ def quiet(verbose: bool = False) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explained(path: str, *, as_head: bool = False) -> Iterator[None]:
+def explained(
+    path: str, *, as_head: bool = False, overrides: Mapping[str, Any] | None = None
+) -> Iterator[Digest | None]:
     """Wrap the loading of a model: refuse what is no model, and give llama.cpp's own reason if it fails.
 
     Args:
         path: its file.
         as_head: it is loaded as a head over its target.
+        overrides: ``kv_overrides`` with which it is loaded.
+
+    Yields:
+        What names its weights.
 
     Raises:
         ModelNotFoundError: there is no such file.
         ValueError: not a GGUF file, a truncated or damaged one, or not a model (a LoRA adapter, say).
     """
     require_gguf(path)
-    require_sound(path, as_head=as_head)
+    weights = require_sound(path, as_head=as_head, overrides=overrides)
     prepare_backend()
     with one_at_a_time(), captured_errors() as errors, lora_errors(errors):
         try:
-            yield
-        except jinja2.TemplateError as error:
-            raise ValueError(f"cannot load {path}: its chat template is damaged ({error})") from error
+            yield weights
         except ValueError as error:
             if "Failed to create llama_context" in str(error):
-                why = errors[0] if errors else "llama.cpp gave no reason"
-                raise ValueError(f"no context over {path}: {why}; a smaller n_ctx (-c) needs less memory") from error
+                smaller = "a smaller n_ctx (-c) needs less memory"
+                raise ValueError(f"no context over {path}: {why_no_context(errors, smaller)}") from error
             if "Failed to load model" not in str(error):
                 raise
             raise ValueError(f"cannot load {path}: {_reason(path, errors)}") from error
@@ -119,6 +125,17 @@ def require_gguf(path: str) -> None:
     if magic != b"GGUF":
         why = "it is empty" if not magic else f"it begins with {magic!r} instead of b'GGUF'"
         raise ValueError(f"{path} is not a GGUF file: {why}; {catalog.remedy(path)}")
+
+
+def why_no_context(errors: Sequence[str], smaller: str) -> str:
+    """Why llama.cpp has made no context, and what to do if the reason is memory.
+
+    Args:
+        errors: what llama.cpp said.
+        smaller: the way out where memory does not suffice.
+    """
+    said = "; ".join(dict.fromkeys(errors)) or "llama.cpp gave no reason"
+    return f"{said}; {smaller}" if not errors or re.search("alloc|memory|buffer", said) else said
 
 
 def _reason(path: str, errors: list[str]) -> str:

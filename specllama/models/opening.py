@@ -13,7 +13,7 @@ import numpy as np
 
 from .gguf_header import read_header
 from .gguf_values import architecture_of, read_whole_header
-from .header_checks import problems
+from .header_checks import overridden, problems
 
 # Those of llama-server's --cache-type-k: of each name the number, and how many values are one block.
 _CACHE_TYPES = {
@@ -28,33 +28,64 @@ _CACHE_TYPES = {
     "GGML_TYPE_Q8_0": (8, 32),
 }
 _BLOCKS = dict(_CACHE_TYPES.values())
+_ROOM_OF_OVERRIDE = 128  # bytes of a name, and of a text, with the zero at its end
 
 
 def check_opening(path: str, kwargs: Mapping[str, Any]) -> None:
     """Look at what goes on to ``llama_cpp.Llama`` with the model at `path`.
 
     Raises:
-        ValueError: ``type_k`` or ``type_v`` cannot be a KV cache's, of this model; ``lora_path`` is no LoRA adapter; or
-            ``kv_overrides`` has a value on which llama.cpp would crash.
-        TypeError: a type that is no number, or ``kv_overrides`` that are no dict.
+        ValueError: ``type_k`` or ``type_v`` cannot be a KV cache's, of this model or without ``flash_attn``;
+            ``lora_path`` is no LoRA adapter; or ``kv_overrides`` has a value on which llama.cpp would crash.
+        TypeError: a type that is no number, or ``kv_overrides`` that are no dict of numbers and texts.
     """
-    for name, kind in (("type_k", "key"), ("type_v", "value")):
-        if kwargs.get(name) is not None:
-            _check_cache_type(path, name, kwargs[name], kind)
-    if kwargs.get("lora_path"):
-        _check_lora(kwargs["lora_path"])
     overrides = kwargs.get("kv_overrides")
     if overrides is not None:
-        if not isinstance(overrides, dict):
-            raise TypeError(f"kv_overrides={overrides!r:.100} must be a dict of the file's metadata, by their names")
         _check_overrides(path, overrides)
+    for name, kind in (("type_k", "key"), ("type_v", "value")):
+        if kwargs.get(name) is not None:
+            _check_cache_type(path, name, kwargs, kind)
+    if kwargs.get("lora_path"):
+        _check_lora(kwargs["lora_path"])
 
 
-def _check_overrides(path: str, overrides: dict[str, Any]) -> None:
-    own = {name: value.encode() if isinstance(value, str) else value for name, value in overrides.items()}
-    problem = next(iter(problems({**_values(path), **own})), None)
+def _check_overrides(path: str, overrides: Any) -> None:
+    if not isinstance(overrides, dict):
+        raise TypeError(f"kv_overrides={overrides!r:.100} must be a dict of the file's metadata, by their names")
+    for name, value in overrides.items():
+        if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
+            raise TypeError(
+                f"kv_overrides has {name!r:.60}: {value!r:.100}: a name must be a text, a value a number or one"
+            )
+        for text in (name, value):
+            if isinstance(text, str) and (len(text.encode()) >= _ROOM_OF_OVERRIDE or "\0" in text):
+                raise ValueError(
+                    f"kv_overrides has {text!r:.60}, which llama.cpp cannot take: a name or a text has at most "
+                    f"{_ROOM_OF_OVERRIDE - 1} bytes, and no zero among them"
+                )
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ValueError(f"kv_overrides has {name!r:.60}: {value}, which no integer of 64 bits holds")
+    values = _values(path)
+    known = {*problems(values)}  # of the file itself: who loads it says so
+    problem = next((problem for problem in problems(overridden(values, overrides)) if problem not in known), None)
     if problem is not None:
         raise ValueError(f"kv_overrides={overrides!r:.200}: {problem}, on which llama.cpp would crash")
+
+
+def override_array(overrides: Mapping[str, Any]) -> Any:
+    """``kv_overrides`` as llama.cpp takes them, as llama_cpp makes it. It must live until the model is loaded."""
+    array = (llama_cpp.llama_model_kv_override * (len(overrides) + 1))()
+    for one, (name, value) in zip(array, overrides.items(), strict=False):
+        one.key = name.encode()
+        if isinstance(value, bool):
+            one.tag, one.value.val_bool = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_BOOL, value
+        elif isinstance(value, int):
+            one.tag, one.value.val_i64 = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_INT, value
+        elif isinstance(value, float):
+            one.tag, one.value.val_f64 = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_FLOAT, value
+        else:
+            one.tag, one.value.val_str = llama_cpp.LLAMA_KV_OVERRIDE_TYPE_STR, value.encode()
+    return array
 
 
 def _values(path: str) -> dict[str, Any]:
@@ -64,7 +95,8 @@ def _values(path: str) -> dict[str, Any]:
     return {}
 
 
-def _check_cache_type(path: str, name: str, value: Any, kind: str) -> None:
+def _check_cache_type(path: str, name: str, kwargs: Mapping[str, Any], kind: str) -> None:
+    value = kwargs[name]
     try:
         number = operator.index(value)
     except TypeError:
@@ -73,7 +105,12 @@ def _check_cache_type(path: str, name: str, value: Any, kind: str) -> None:
         names = ", ".join(f"{name} ({number})" for name, (number, _) in _CACHE_TYPES.items())
         raise ValueError(f"{name}={number} is no type of a KV cache: use one of {names}")
     block = _BLOCKS[number]
-    for size in _head_sizes(path, kind) if block > 1 else ():
+    if block > 1 and kind == "value" and not kwargs.get("flash_attn"):
+        raise ValueError(
+            f"{name}={number} stores blocks of {block} values, which llama.cpp can with flash attention only: add "
+            "flash_attn=True"
+        )
+    for size in _head_sizes(path, kwargs.get("kv_overrides"), kind) if block > 1 else ():
         if size % block:
             raise ValueError(
                 f"{name}={number} stores blocks of {block} values, and this model's heads have {size}: use "
@@ -81,9 +118,9 @@ def _check_cache_type(path: str, name: str, value: Any, kind: str) -> None:
             )
 
 
-def _head_sizes(path: str, kind: str) -> Iterator[int]:
+def _head_sizes(path: str, overrides: Mapping[str, Any] | None, kind: str) -> Iterator[int]:
     """The sizes of the heads that the file names."""
-    values = _values(path)
+    values = overridden(_values(path), overrides)
     prefix = architecture_of(values)
     heads = np.atleast_1d(values.get(f"{prefix}.attention.head_count", 0)).max(initial=0)
     named = values.get(f"{prefix}.attention.{kind}_length")

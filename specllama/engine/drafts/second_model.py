@@ -10,7 +10,7 @@ import llama_cpp
 from specllama import _core
 from specllama.engine.model import Model
 from specllama.engine.same_vocabulary import require_same_vocabulary_file
-from specllama.models.header_checks import require_sound
+from specllama.models.opening import check_opening
 from specllama.warn import warn
 
 from .decoding import DecodingDraft, DecodingKind, freed_after_errors
@@ -63,7 +63,8 @@ class FileModel(DecodingKind):
         """See the base class."""
         path, own = self.options.draft_model, self.options.draft_kwargs or {}
         corpus = self.corpus(target, loader)
-        require_same_vocabulary_file(target.vocab, path)
+        check_opening(path, own)
+        require_same_vocabulary_file(target.vocab, path, overrides=own.get("kv_overrides"))
         model, given, close = loader.load(path, target, own)
         with freed_after_errors(close):
             return ModelDraft(target, model, self.options, corpus=corpus, given=given, close=close, reopened_by=path)
@@ -86,7 +87,6 @@ class LentModel(DecodingKind):
         model = borrowed(given)
         if model is target:
             raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
-        require_sound(model.settings.path)
         return ModelDraft(target, model, self.options, corpus=self.corpus(target, loader), given=given)
 
 
