@@ -409,6 +409,7 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         """
         self._call.slot.require_alone("reset")
         with self.engine.own.exclusive():
+            self.engine.own.require_at_rest()  # before anything has changed
             super().reset()  # type: ignore[no-untyped-call]
             self.engine.forget()
 
@@ -448,6 +449,7 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         """See the base class."""
         with self.engine.own.exclusive():
             self.engine.own.require_threads()
+            self.engine.own.require_at_rest()
             try:
                 return super().embed(input, normalize, truncate, return_count)
             except BaseException:
@@ -464,6 +466,7 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         own = self._call.slot
         own.require_alone("save_state")
         with own.exclusive():
+            own.require_at_rest()
             if own.is_idle:
                 own.settle(self._call.listener)
             state = super().save_state()
@@ -485,6 +488,7 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         """
         self._call.slot.require_alone("load_state")
         with self.engine.own.exclusive():
+            self.engine.own.require_at_rest()
             known, seed = fitted(self, state), self._seed
             try:
                 with captured_errors() as errors:

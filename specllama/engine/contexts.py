@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 from typing import Any
 
 import llama_cpp
@@ -98,7 +99,7 @@ class Contexts:
             settings.hidden.begin(context)
         if settings.lora is not None:
             _apply_lora(settings.lora, context)
-        decoder = settings.decoder(int(context), name, taps, n_ctx)
+        decoder = dataclasses.replace(settings, context_params=params).decoder(int(context), name, taps, n_ctx)
         self._stack.callback(decoder.close)
         return decoder
 
