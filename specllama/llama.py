@@ -390,6 +390,7 @@ class Llama(ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, Engin
         """
         self._call.slot.require_alone("reset")
         with self.engine.own.exclusive():
+            self.engine.own.require_at_rest()  # before anything has changed
             super().reset()  # type: ignore[no-untyped-call]
             self.engine.forget()
 
@@ -429,6 +430,7 @@ class Llama(ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, Engin
         """See the base class."""
         with self.engine.own.exclusive():
             self.engine.own.require_threads()
+            self.engine.own.require_at_rest()
             try:
                 return super().embed(input, normalize, truncate, return_count)
             except BaseException:
@@ -445,6 +447,7 @@ class Llama(ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, Engin
         own = self._call.slot
         own.require_alone("save_state")
         with own.exclusive():
+            own.require_at_rest()
             if own.is_idle:
                 own.settle(self._call.listener)
             state = super().save_state()
@@ -468,6 +471,7 @@ class Llama(ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, Engin
         """
         self._call.slot.require_alone("load_state")
         with self.engine.own.exclusive():
+            self.engine.own.require_at_rest()
             known, seed = fitted(self, self._origin, state), self._seed
             try:
                 with captured_errors() as errors:

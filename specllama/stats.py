@@ -31,7 +31,7 @@ class Stats:
     """
 
     num_prompt_tokens: int = 0
-    """Tokens of the prompt."""
+    """Tokens of the prompt, and of the caller's own that came behind it later (``append``, ``send``)."""
     num_prompt_tokens_reused: int = 0
     """Of these, tokens found in the target's KV cache. The last token is always decoded: its logits are needed."""
     num_tokens: int = 0
@@ -211,11 +211,12 @@ class Tally:
     backend_notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, counters: _core.Counters, **known: Any) -> Tally:
+    def of(cls, counters: _core.Counters, *, num_appended_tokens: int = 0, **known: Any) -> Tally:
         """One generation: the native counters, and what only Python has seen."""
         sums = counters.numbers()
         plain_seconds = sums.pop("plain_seconds")  # not to be added up
         sums |= _gained(counters)
+        sums["num_prompt_tokens"] += num_appended_tokens
         tally = cls(
             sums=sums,
             lists={name: tuple(values) for name, values in counters.lists().items()},

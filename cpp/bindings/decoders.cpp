@@ -82,17 +82,18 @@ void bind_decoder_class(py::module_ & module) {
         .def_property_readonly("groups", [](const TokenList & self) { return to_array(self.groups()); });
     py::class_<Decoder, std::shared_ptr<Decoder>>(module, "Decoder", "One llama_context.")
         .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name, std::size_t n_ctx,
-                         std::shared_ptr<Taps> taps, std::size_t n_features, bool encodes) {
+                         std::shared_ptr<Taps> taps, std::size_t n_features, bool encodes, bool embeds) {
                  return std::make_shared<Decoder>(std::move(api), at_address<llama_context>(context), std::move(name),
-                                                  n_ctx, HiddenStates{std::move(taps), n_features, encodes});
+                                                  n_ctx, HiddenStates{std::move(taps), n_features, encodes}, embeds);
              }),
              py::arg("api"), py::arg("context"), py::arg("name"), py::arg("n_ctx") = 0, py::arg("taps") = nullptr,
-             py::arg("n_features") = 0, py::arg("encodes") = false)
+             py::arg("n_features") = 0, py::arg("encodes") = false, py::arg("embeds") = false)
         .def_property_readonly("n_ctx", &Decoder::n_ctx)
         .def_property_readonly("n_vocab", &Decoder::n_vocab)
         .def_property_readonly("num_decoded", &Decoder::num_decoded)
         .def_property_readonly("rollback", [](const Decoder & self) { return name_of(self.rollback()); })
         .def_property_readonly("batch_invariant", &Decoder::is_batch_invariant)
+        .def_property_readonly("is_in_use", &Decoder::is_in_use)
         .def("close", [](Decoder & self) {
             const Decoder::Use in_use(self);
             self.close();

@@ -163,7 +163,7 @@ void bind_speculator(py::module_ & module) {
         .def(
             "extend", [](Speculator & self, const Tokens & tokens) { self.extend(to_vector(tokens)); },
             py::arg("tokens"))
-        .def("finish", &Speculator::finish, py::arg("count"), ReleaseGil())
+        .def("finish", &Speculator::finish, py::arg("count"), py::arg("num_given") = 0, ReleaseGil())
         .def("history", [](const Speculator & self) { return to_array(self.history()); })
         .def_property_readonly("costs", &costs,
                                "What batches of n tokens take, in seconds by n, as far as is known: the target's, "

@@ -52,7 +52,7 @@ std::optional<TokenList> listed_by_all(const BatchPart * parts, std::size_t num_
 }  // namespace
 
 Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name, std::size_t n_ctx,
-                 HiddenStates hidden)
+                 HiddenStates hidden, bool embeds)
     : api_(std::move(api)),
       context_(not_null(context)),
       name_(std::move(name)),
@@ -65,6 +65,7 @@ Decoder::Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, s
       n_swa_(static_cast<std::size_t>(std::max(0, api_->llama_model_n_swa(api_->llama_get_model(context))))),
       num_snapshots_(snapshots_of_context()),
       hidden_(std::move(hidden)),
+      embeds_(embeds),
       rollback_(way_back()),
       n_embd_(static_cast<std::size_t>(api_->llama_model_n_embd(api_->llama_get_model(context)))),
       state_size_(num_given() * n_embd_) {
@@ -289,6 +290,18 @@ void Decoder::copy_states(std::size_t first, std::size_t count, std::vector<floa
     }
 }
 
+// Where they are wanted some models compute no logits, others all of them, and pooling may end the process. Who made
+// the context embeds between two texts.
+int32_t Decoder::decode_without_embeddings(const llama_batch & batch) {
+    if (!embeds_) {
+        return api_->llama_decode(context_, batch);
+    }
+    api_->llama_set_embeddings(context_, false);
+    const int32_t code = api_->llama_decode(context_, batch);
+    api_->llama_set_embeddings(context_, true);
+    return code;
+}
+
 int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
     if (is_head()) {
         if (const int32_t code = lay_out_inputs(parts, num_parts)) {
@@ -321,7 +334,7 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
     }
     const PanelsOfThread wanting(wanted.count > 0 ? &wanted : nullptr);
     operations_seen = {};
-    const int32_t code = api_->llama_decode(context_, batch);
+    const int32_t code = decode_without_embeddings(batch);
     saw_ours_ = saw_ours_ || operations_seen.ours;
     saw_foreign_ = saw_foreign_ || operations_seen.foreign;
     if (code == 0) {

@@ -66,9 +66,10 @@ enum class Skipping { unknown, no, yes };
 class Decoder {
 public:
     // `name`: "target" or "draft", for messages. `n_ctx`: how many tokens one sequence may have; 0: all that there is
-    // room for. Throws std::invalid_argument for a context without a KV cache (an embedding model).
+    // room for. `embeds`: the context was made to give embeddings, too. Throws std::invalid_argument for a context
+    // without a KV cache (an embedding model).
     Decoder(std::shared_ptr<const LlamaApi> api, llama_context * context, std::string name, std::size_t n_ctx = 0,
-            HiddenStates hidden = {});
+            HiddenStates hidden = {}, bool embeds = false);
     Decoder(const Decoder &) = delete;
     Decoder & operator=(const Decoder &) = delete;
 
@@ -120,6 +121,8 @@ public:
     }
 
     bool is_open() const { return context_ != nullptr; }
+    // Whether somebody is between the beginning and the end of a Use of it.
+    bool is_in_use() const { return in_use_; }
     void require_open() const;
 
     // Forgets the llama_context: whoever created it is about to free it.
@@ -184,6 +187,7 @@ private:
     void lay_out(const BatchPart * parts, std::size_t num_parts);
     int32_t lay_out_inputs(const BatchPart * parts, std::size_t num_parts);
     int32_t encode(const float * features, std::size_t count);
+    int32_t decode_without_embeddings(const llama_batch & batch);
     std::size_t num_given() const { return hidden_.taps ? hidden_.taps->size() - (hidden_.encodes ? 1 : 0) : 0; }
     std::size_t row_of(std::size_t token, std::size_t num_rows) const;
 
@@ -199,6 +203,7 @@ private:
     std::size_t n_swa_;
     std::size_t num_snapshots_;
     HiddenStates hidden_;
+    bool embeds_;
     Rollback rollback_;
     std::size_t n_embd_;
     std::size_t state_size_;

@@ -46,6 +46,7 @@ struct llama_sampler;
     X(int32_t, llama_decode, (llama_context *, llama_batch))                                                   \
     X(void, llama_synchronize, (llama_context *))                                                              \
     X(void, llama_set_abort_callback, (llama_context *, bool (*)(void *), void *))                             \
+    X(void, llama_set_embeddings, (llama_context *, bool))                                                     \
     X(float *, llama_get_logits_ith, (llama_context *, int32_t))                                               \
     X(llama_sampler *, llama_sampler_init_grammar, (const llama_vocab *, const char *, const char *))          \
     X(void, llama_sampler_apply, (llama_sampler *, llama_token_data_array *))                                  \

@@ -272,7 +272,7 @@ void Speculator::extend(const std::vector<int32_t> & tokens) {
     target_.forget_carried();
 }
 
-std::size_t Speculator::finish(std::size_t count) {
+std::size_t Speculator::finish(std::size_t count, std::size_t num_given) {
     under_way_ = false;
     const auto visiting = decoding_->visit({&own()}, under_way_, nullptr);
     const Stopwatch stopwatch(counters_.rollback_seconds);
@@ -282,8 +282,9 @@ std::size_t Speculator::finish(std::size_t count) {
     target_.finish(history_);
     if (drafting_) {
         drafting_->finish(text());
-        if (count > counters_.num_prompt_tokens && drafting_->pace() != nullptr) {
-            drafting_->pace()->end_generation(count - counters_.num_prompt_tokens, settings_.max_tokens);
+        const std::size_t num_not_generated = counters_.num_prompt_tokens + num_given;
+        if (count > num_not_generated && drafting_->pace() != nullptr) {
+            drafting_->pace()->end_generation(count - num_not_generated, settings_.max_tokens);
         }
     }
     return own().tokens().size();

@@ -80,8 +80,8 @@ public:
     // Appends tokens that the caller chose.
     void extend(const std::vector<int32_t> & tokens);
     // Ends the generation: leaves in both caches what belongs to the first `count` tokens of history. Returns how many
-    // of them the target's holds.
-    std::size_t finish(std::size_t count);
+    // of them the target's holds. `num_given`: how many behind the prompt were the caller's own.
+    std::size_t finish(std::size_t count, std::size_t num_given = 0);
 
     std::size_t n_vocab() const { return own().decoder().n_vocab(); }
     const std::vector<int32_t> & history() const { return history_; }

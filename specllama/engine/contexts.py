@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 
 import llama_cpp
 
@@ -96,6 +97,6 @@ class Contexts:
             settings.hidden.begin(context)
         if settings.lora is not None:
             settings.lora.apply(context)
-        decoder = settings.decoder(int(context), name, taps, n_ctx)
+        decoder = dataclasses.replace(settings, context_params=params).decoder(int(context), name, taps, n_ctx)
         self._stack.callback(decoder.close)
         return decoder

@@ -33,7 +33,7 @@ from .slot import Slot
 from .texts import Texts, checked_cache_tokens
 from .writable import require_writable
 
-_CHUNK = 32  # positions whose logits are held at once
+_CHUNK = 32  # positions whose logits are held at once, at most
 
 
 class Engine:
@@ -201,6 +201,9 @@ class Engine:
         more = {name: sampling.pop(name) for name in SAMPLERS if name in sampling}
         for name in sampling.keys() - CHAIN.keys():
             raise TypeError(f"there is no option {name}: the sampler chain has {', '.join([*CHAIN, *SAMPLERS])}")
+        if constraint is not None and (isinstance(constraint, type) or not hasattr(constraint, "over")):
+            raise TypeError(f"constraint={constraint!r:.100} must be Gbnf(text) or Schema(grammar), or None")
+        _check_listener(listener)
         chosen = checked_seed(seed)
         return Request(
             tokens=tokens,
@@ -213,7 +216,7 @@ class Engine:
             stopping_criteria=stopping_criteria,
             constraint=constraint,
             wants_logits=wants_logits,
-            max_tokens=max(0, self.model.n_ctx - len(tokens)) if max_tokens is None else max_tokens,
+            max_tokens=max_tokens,
             listener=listener,
         )
 
@@ -225,13 +228,16 @@ class Engine:
             RuntimeError: somebody else has used the model's own context since the last position.
             ValueError: something among them is no token.
         """
+        _check_listener(listener)
         own = self.own
+        most = min(_CHUNK, self.model.settings.n_batch, self.model.n_ctx)
         ids = token_ids(tokens, "what is scored", self.model.n_vocab)
-        for start in range(0, len(ids) - 1, _CHUNK):
+        for start in range(0, len(ids) - 1, most):
             listener.heed()
-            part = ids[start : min(start + _CHUNK, len(ids) - 1)]
+            part = ids[start : min(start + most, len(ids) - 1)]
             with own.exclusive():
                 own.require_threads()
+                own.require_at_rest()
                 sequence, position = own.sequence, own.position
                 if start > 0 and not np.array_equal(position.tokens(), ids[:start]):
                     raise RuntimeError(
@@ -254,6 +260,7 @@ class Engine:
             BusyError: another thread is generating.
         """
         with self.own.exclusive():
+            self.own.require_at_rest()
             self.model.clear()
             self.own.position.change(0)
             if self.own.draft is not None:
@@ -353,6 +360,11 @@ class Engine:
     def __exit__(self, *exception: object) -> None:
         """See ``close``."""
         self.close()
+
+
+def _check_listener(listener: Any) -> None:
+    if not isinstance(listener, Listener):
+        raise TypeError(f"listener={listener!r:.100} must be a Listener: leave it out where nobody hears of the text")
 
 
 class _Loader:

@@ -17,6 +17,7 @@ from specllama.backend.prepare import prepare_backend
 from specllama.stats import Tally
 from specllama.token import Origin
 
+from .drafts import Draft
 from .listener import SILENT
 from .model import token_ids
 from .request import Chooser, Request, checked_callables
@@ -50,21 +51,26 @@ class Generation(Iterator[int]):
         self._waiting: collections.deque[tuple[int, Origin]] = collections.deque()  # of the last round, not handed out
         self._row = -1  # of the logits of the token handed out last
         self._prompt_size = self._end = len(request.tokens)  # _end: how much of the text the caller has
+        self._num_appended = 0  # tokens of the caller's own, behind the prompt
         self._evaluated: int | None = None  # of the text; None before the first token
         self._num_changes = 0  # of the position, when it was last ours
         self._number = 0  # at the slot, once it has begun
+        self._draft: Draft | None = None  # then, whatever the slot has later
         self._started = self._last_active = self._sample_seconds = 0.0
         self._processors = checked_callables("logits_processor", request.logits_processor)
         self._criteria = checked_callables("stopping_criteria", request.stopping_criteria)
         self._rollback = "none"
         self._tally: Tally | None = None
         self._has_ended = False  # by another text, perhaps
+        self._is_heard = False  # the listener has been told that it began, and not yet that it ended
+        self._error: Exception | None = None  # of the listener, which nobody has got yet
         self.has_begun = False
         """Whether it has numbers to show."""
         self.stopped_by_criteria = False
         self.origin: Origin = "plain"
         self._is_closed = False
-        self._is_advancing = False
+        self.is_advancing = False
+        """Whether a token is being made, and whoever uses the slot is called by this text."""
 
     def __next__(self) -> int:
         """The next token.
@@ -73,63 +79,70 @@ class Generation(Iterator[int]):
             BusyError, ClosedError, DecodeError: see there.
             RuntimeError: a later text, or somebody who changed the memory, has ended this one.
         """
-        if self._is_closed:
-            raise StopIteration
-        if self._end - self._prompt_size >= self._request.max_tokens:
-            self.close()
-            raise StopIteration
         try:
-            with self._slot.exclusive():
-                if not self.has_begun:
-                    self._begin()
-                self._require_undisturbed()
-                self._is_advancing = True
-                try:
-                    if not self._waiting:
-                        self._waiting.extend(self._round())
-                    token = self._hand_out()
-                except BaseException:
-                    self._note_after_an_error()
-                    raise
-                finally:
-                    self._is_advancing = False
-        except BaseException:
+            token = None if self._is_closed or self._is_complete else self._advance()
+        except BaseException as error:
             self.close()
+            if isinstance(error, StopIteration):
+                raise _no_end(error) from error
             raise
         if token is None:
             self.close()
             raise StopIteration
         return token
 
+    def _advance(self) -> int | None:
+        """The next token; None at the end."""
+        with self._slot.exclusive():
+            self.is_advancing = True
+            try:
+                if not self.has_begun:
+                    self._begin()
+                self._require_undisturbed()
+                if not self._waiting:
+                    self._waiting.extend(self._round())
+                return self._hand_out()
+            except BaseException:
+                self._note_after_an_error()
+                raise
+            finally:
+                self.is_advancing = False
+
     def __del__(self) -> None:
         """As if it were closed."""
         self.close()
 
     def close(self) -> None:
-        """Leave in the caches what the caller has seen, and nothing else."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            with self._slot.exclusive():
-                if not self._has_ended:
-                    self._leave_caches()
-        except (_core.BusyError, _core.ClosedError):
-            self._has_ended = True  # another thread has taken over, is about to, or closes the model
+        """Leave in the caches what the caller has seen, and nothing else.
+
+        Raises:
+            Exception: what the listener raised as it heard of the end, here or when a later text ended this one.
+        """
+        if not self._is_closed:
+            self._is_closed = True
+            try:
+                with self._slot.exclusive():
+                    if not self._has_ended:
+                        self._leave_caches()
+            except (_core.BusyError, _core.ClosedError):
+                self._has_ended = True  # another thread has taken over, is about to, or closes the model
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def append(self, tokens: Sequence[int]) -> None:
         """Go on behind the token that came last with tokens of the caller's own.
 
+        They count as tokens of the prompt: neither as generated, nor towards ``max_tokens``.
+
         Raises:
             TypeError, ValueError: they are no tokens, or do not fit.
             BusyError: this is called while the next token is made, by a logits processor, say.
-            RuntimeError: see ``__next__``.
+            RuntimeError: there is no token yet; or see ``__next__``.
         """
         slot = self._slot
         with slot.exclusive():
-            if self._is_advancing:
-                raise_busy()
-            self._require_undisturbed()
+            self._require_token("append")
             ids = token_ids(tokens, "what is sent", slot.model.n_vocab)
             end = self._end + len(ids)
             if end > slot.model.n_ctx:
@@ -143,14 +156,43 @@ class Generation(Iterator[int]):
             slot.position.ids[self._end : end] = ids
             self._note(self._evaluated)
             self._end = end
+            self._num_appended += len(ids)
 
     def logits(self) -> npt.NDArray[np.single]:
-        """The target's raw logits [n_vocab] from which the token that came last was sampled."""
-        return self._loop.logits(self._row)
+        """The target's raw logits [n_vocab] from which the token that came last was sampled.
+
+        Raises:
+            RuntimeError: there is no such token, or they were not asked for; or see ``__next__``.
+            BusyError: the next token is being made.
+        """
+        if not self._request.keeps_logits:
+            raise RuntimeError("the logits of this text are not kept: ask for it with wants_logits=True")
+        with self._slot.exclusive():
+            self._require_token("logits")
+            return self._loop.logits(self._row)
 
     def acceptance_probability(self) -> float | None:
-        """min(1, p/q) of the token that came last; None unless it was drafted."""
-        return self._loop.acceptance_probability(self._row)
+        """min(1, p/q) of the token that came last; None unless it was drafted.
+
+        Raises:
+            RuntimeError: there is no such token; or see ``__next__``.
+            BusyError: the next token is being made.
+        """
+        with self._slot.exclusive():
+            self._require_token("acceptance_probability")
+            return self._loop.acceptance_probability(self._row)
+
+    def _require_token(self, what: str) -> None:
+        """Refuse what is about the token that came last where there is none, or the slot has another text by now."""
+        if self.is_advancing:
+            raise_busy()
+        if self.has_begun and not self._is_closed:
+            self._require_undisturbed()
+        if self._row < 0 or self._is_closed:
+            raise RuntimeError(
+                f"{what}() is about the token that came last of a text that goes on, and this one "
+                f"{'has ended' if self._is_closed else 'has none yet'}: call it after next(), and before close()"
+            )
 
     # Statistics
 
@@ -161,28 +203,54 @@ class Generation(Iterator[int]):
         slot = self._slot
         return Tally.of(
             self._counters,
-            num_tokens=self._end - self._prompt_size,
+            num_tokens=self._num_tokens,
+            num_appended_tokens=self._num_appended,
             total_seconds=self._last_active - self._started,
             verify=self._rule,
             rollback=self._rollback,
-            fallback_reason=self._request.fallback_reason or self._drafting_stopped or self._draft_unusable(),
+            fallback_reason=self._request.fallback_reason or self._draft_unusable() or self._drafting_stopped,
             extra_sample_seconds=self._sample_seconds,
             kernels=str(slot.model.settings.kernels),
             batch_invariant=slot.sequence.decoder.batch_invariant,
             backend_notes=prepare_backend().notes,
         )
 
+    @property
+    def _num_tokens(self) -> int:
+        """How many tokens of its own the caller has."""
+        return self._end - self._prompt_size - self._num_appended
+
+    @property
+    def _num_left(self) -> int:
+        """How many more there may be. Negative: the prompt does not fit."""
+        most = self._request.max_tokens
+        return self._slot.model.n_ctx - self._end if most is None else most - self._num_tokens
+
+    @property
+    def _is_complete(self) -> bool:
+        return self._num_left <= 0 and (self.has_begun or self._end <= self._slot.model.n_ctx)
+
     def end(self) -> Tally | None:
         """It is over, or another text takes over the caches. Gives its numbers; None if it never began."""
         if self.has_begun and not self._has_ended:
             self._tally = self.tally()
-            self._request.listener.end(self._tally)
         self._has_ended = True
         self._processors.clear()  # the loop holds the list until the next text, and with it what they lead to
         return self._tally
 
+    def tell_end(self) -> None:
+        """Tell the listener. What it raises is for who reads this text, not for who ended it: see ``close``."""
+        if self._is_heard and self._tally is not None:
+            self._is_heard = False
+            try:
+                self._request.listener.end(self._tally)
+            except StopIteration as error:
+                self._error = _no_end(error)
+            except Exception as error:
+                self._error = error
+
     def _draft_unusable(self) -> str | None:
-        draft = self._slot.draft
+        draft = self._draft
         return None if draft is None or self._request.options.most_draft_tokens == 0 else draft.unusable
 
     def _look_at_loop(self) -> None:
@@ -201,7 +269,11 @@ class Generation(Iterator[int]):
         tokens = token_ids(request.tokens, "the prompt", slot.model.n_vocab, held)
         self._started = self._last_active = time.perf_counter()
         self._number = slot.begin(self)
-        self._loop = slot.loop
+        if request.chooser is not None:
+            request.chooser.begin(self._processors)
+            if slot.draft is not None and request.options.most_draft_tokens > 0:
+                slot.account.warn_once(f"{request.chooser.reason}: decoding plainly, without the draft")
+        self._loop, self._draft = slot.loop, slot.draft
         self._num_changes = slot.position.num_changes
         if not request.reset and slot.position.evaluated:
             tokens = np.concatenate([slot.position.ids[: slot.position.evaluated], tokens])
@@ -209,20 +281,17 @@ class Generation(Iterator[int]):
         self._begin_loop(tokens)
         self._look_at_loop()
         self.has_begun = True
-        request.listener.begin(self.tally)
-        if slot.draft is not None and request.chooser is None and self._draft_unusable() is None:
+        if self._draft is not None and request.chooser is None and self._draft_unusable() is None:
             self._rollback = slot.sequence.decoder.rollback
         slot.position.ids[: len(tokens)] = tokens
         self._note(None)
-        if request.chooser is not None:
-            request.chooser.begin(self._processors)
-            if slot.draft is not None and request.options.most_draft_tokens > 0:
-                slot.account.warn_once(f"{request.chooser.reason}: decoding plainly, without the draft")
+        self._is_heard = True
+        request.listener.begin(self.tally)  # last: it may use the engine
 
     def _begin_loop(self, tokens: npt.NDArray[np.int32]) -> None:
         slot, request, options = self._slot, self._request, self._request.options
         num_draft_tokens = 0 if request.chooser else options.most_draft_tokens
-        if num_draft_tokens > 0 and not slot.claim_draft():
+        if num_draft_tokens > 0 and not slot.claim(self._draft):
             num_draft_tokens = 0
         sampler = request.sampler(options.samplers.breakers(slot.model))
         constraint = None if request.constraint is None else request.constraint.over(slot.model)
@@ -236,7 +305,7 @@ class Generation(Iterator[int]):
                 num_draft_tokens=num_draft_tokens,
                 seed=request.seed & (2**64 - 1),
                 paced=options.paced,
-                max_tokens=request.max_tokens,
+                max_tokens=max(0, self._num_left),
                 logits_processor=processor if self._processors and not request.chooser else None,
                 constraint=constraint,
                 poll=None if request.listener is SILENT else request.listener.heed,
@@ -254,18 +323,19 @@ class Generation(Iterator[int]):
         request, loop = self._request, self._loop
         request.listener.heed()
         self._claim_draft()
+        self._require_undisturbed()  # by who was called
         while loop.prefill():
             request.listener.heed()  # here Python looks at signals, too
+            self._require_undisturbed()
         if not loop.round_is_open:
             self._row = -1
         if request.chooser is not None:
             return self._plain_round(request.chooser)
         # The first token does not wait for a draft. Nor where its prompt was in the memory: a seed repeats the rounds.
-        left = request.max_tokens - (self._end - self._prompt_size)
         may_draft = request.drafts_first or self._end > self._prompt_size
-        done = loop.step(max(1, left) if may_draft else 1)
+        done = loop.step(max(1, self._num_left) if may_draft else 1)
         self._look_at_loop()
-        if self._drafting_stopped:
+        if self._drafting_stopped and self._draft_unusable() is None:
             self._slot.account.warn_once(f"{self._drafting_stopped}: decoding plainly from here on")
         num_drafted, num_accepted = done.num_drafted, done.num_accepted
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
@@ -281,6 +351,7 @@ class Generation(Iterator[int]):
         start = time.perf_counter()
         token = chooser.sample()
         self._sample_seconds += time.perf_counter() - start
+        self._require_undisturbed()  # by a logits processor
         self._loop.extend(np.array([token], dtype=np.int32))
         self._look_at_loop()
         return [(token, "plain")]
@@ -305,16 +376,16 @@ class Generation(Iterator[int]):
     def _stops(self) -> bool:
         if not self._criteria:
             return False
-        history, logits = self._slot.position.ids[: self._end], self.logits()
+        history, logits = self._slot.position.ids[: self._end], self._loop.logits(self._row)
         answers = [criterion(history, logits) for criterion in self._criteria]  # each is asked, as in llama_cpp
         self.stopped_by_criteria = any(answers)
         return self.stopped_by_criteria
 
     def _claim_draft(self) -> None:
         if self._request.options.most_draft_tokens > 0 and self._request.chooser is None:
-            self._slot.claim_draft()
-        elif self._slot.draft is not None:
-            self._slot.draft.notice_closing()
+            self._slot.claim(self._draft)
+        elif self._draft is not None:
+            self._draft.notice_closing()
 
     # The memory
 
@@ -354,9 +425,9 @@ class Generation(Iterator[int]):
         held: int | None = None
         try:
             if ours:
-                if slot.draft is not None:
-                    slot.draft.notice_closing()
-                held = self._loop.finish(self._end)
+                if self._draft is not None:
+                    self._draft.notice_closing()
+                held = self._loop.finish(self._end, self._num_appended)
         finally:
             if ours:
                 self._note(self._evaluated)
@@ -365,6 +436,13 @@ class Generation(Iterator[int]):
             if self.has_begun:
                 self._look_at_loop()  # a round that was interrupted has counted too
             slot.end(self, self._number)
+
+
+def _no_end(error: StopIteration) -> RuntimeError:
+    """For a function's own StopIteration, with which the text would seem to be over: what generators make of it."""
+    other = RuntimeError("a function that this text has called raised StopIteration")
+    other.__cause__ = error
+    return other
 
 
 def _processed(

@@ -78,7 +78,7 @@ class Settings:
         return self.hidden is not None and self.hidden.n_features > 0
 
     def params_of_another(self) -> Any:
-        """``llama_context_params`` of a further context over the weights: texts are generated in it, one behind another.
+        """``llama_context_params`` of a further context over the weights: it generates texts.
 
         Who embeds, or goes back by snapshots, does so in the model's own.
         """
@@ -90,9 +90,9 @@ class Settings:
 
     def decoder(self, context: int, name: str, taps: _core.Taps | None, n_ctx: int = 0) -> _core.Decoder:
         """The native side of a context that was opened so."""
-        if self.hidden is None:
-            return _core.Decoder(libllama.API, context, name, n_ctx)
-        return _core.Decoder(libllama.API, context, name, n_ctx, taps, self.hidden.n_features, self.hidden.encodes)
+        embeds = bool(self.context_params.embeddings)
+        hidden = Hidden(()) if self.hidden is None else self.hidden
+        return _core.Decoder(libllama.API, context, name, n_ctx, taps, hidden.n_features, hidden.encodes, embeds)
 
 
 class Owner(Protocol):
@@ -172,6 +172,11 @@ class Model:
                     )
                 self._sequence = _core.Sequence(self.settings.decoder(self.context, self.name, self._taps), SEQUENCE)
             return self._sequence
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a round uses the context at this moment: this is called by another thread, or within it."""
+        return self._sequence is not None and self._sequence.decoder.is_in_use
 
     @property
     def why_no_rollback(self) -> str | None:

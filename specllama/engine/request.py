@@ -53,7 +53,7 @@ class Request:
         constraint: what the text must be.
         chooser: chooses the tokens in place of our chain.
         wants_logits: whether somebody reads ``Generation.logits``.
-        max_tokens: the most that are generated.
+        max_tokens: the most that are generated; None: as many as the context has room for.
         reset: whether the tokens are the whole text. Else they go on behind what is evaluated.
         listener: who hears of it.
         drafts_first: whether the first token may be a drafted one, which takes longer.
@@ -70,7 +70,7 @@ class Request:
     constraint: Constraint | None = None
     chooser: Chooser | None = None
     wants_logits: bool = False
-    max_tokens: int = LARGEST_INT
+    max_tokens: int | None = LARGEST_INT
     reset: bool = True
     listener: Listener = SILENT
     drafts_first: bool = False

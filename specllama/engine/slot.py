@@ -35,11 +35,18 @@ class UnderWay(Protocol):
     def has_begun(self) -> bool:
         """Whether it has numbers to show."""
 
+    @property
+    def is_advancing(self) -> bool:
+        """Whether a token is being made, and whoever uses the slot is called by this text."""
+
     def tally(self) -> Tally:
         """The numbers so far."""
 
     def end(self) -> Tally | None:
         """It is over. Gives its numbers; None if it never began."""
+
+    def tell_end(self) -> None:
+        """Tell who hears of it. It may use the slot."""
 
 
 class Slot:
@@ -151,24 +158,25 @@ class Slot:
             if draft is not None:
                 refused.callback(draft.close)
             with self.exclusive():
+                self._require_outside()
                 if self._draft is not None:
                     self._draft.close()
                 self._draft = draft
                 self._loop = self._costs = None
             refused.pop_all()
-        self._warn_if_unusable()
+        self._warn_if_unusable(draft)
 
-    def claim_draft(self) -> bool:
-        """Whether a round can draft. Said once if it cannot."""
-        if self._draft is None:
+    def claim(self, draft: Draft | None) -> bool:
+        """Whether a round of this draft's can draft. Said once if it cannot."""
+        if draft is None:
             return False
-        self._draft.claim()
-        self._warn_if_unusable()
-        return self._draft.unusable is None
+        draft.claim()
+        self._warn_if_unusable(draft)
+        return draft.unusable is None
 
-    def _warn_if_unusable(self) -> None:
-        if self._draft is not None and self._draft.unusable is not None:
-            self.account.warn_once(f"{self._draft.unusable}: decoding plainly, without the draft")
+    def _warn_if_unusable(self, draft: Draft | None) -> None:
+        if draft is not None and draft.unusable is not None:
+            self.account.warn_once(f"{draft.unusable}: decoding plainly, without the draft")
 
     # Whose turn it is
 
@@ -199,10 +207,14 @@ class Slot:
         self._turn.refuse_by(raise_closed)
 
     def begin(self, generation: UnderWay) -> int:
-        """Give the sequences to a text, and end the one that has them. Returns the text's number."""
+        """Give the sequences to a text, and end the one that has them. Returns the text's number.
+
+        Raises:
+            BusyError: that one has called what begins this one.
+        """
         self.require_threads()
-        before = None if self._under_way is None else self._under_way()
-        if before is not None:
+        self._require_outside()
+        while (before := self._text_under_way()) is not None:  # who hears of its end may have begun another
             self.end(before, self._number)
         if self.is_alone:  # nobody else uses the memory of one of several, and the scheduler may have emptied it
             self.sequence.assume(self.position.tokens())
@@ -213,19 +225,19 @@ class Slot:
     def end(self, generation: UnderWay, number: int) -> None:
         """Count a text that is over. One that never had the sequences leaves them to whoever has them."""
         tally = generation.end()
-        if not self.is_under_way(number):
-            return
-        if tally is not None:
-            self.account.add(tally)
-            self._last = tally
-        self._under_way = None
-        if self._costs is not None:
-            self._costs.keep()
+        if self.is_under_way(number):
+            if tally is not None:
+                self.account.add(tally)
+                self._last = tally
+            self._under_way = None
+            if self._costs is not None:
+                self._costs.keep()
+        generation.tell_end()
 
     @property
     def is_idle(self) -> bool:
         """Whether no text has the sequences."""
-        return self._under_way is None or self._under_way() is None
+        return self._text_under_way() is None
 
     def is_under_way(self, number: int) -> bool:
         """Whether the text with this number has the sequences."""
@@ -233,10 +245,28 @@ class Slot:
 
     def stats(self) -> Stats:
         """Statistics of the last text, or of the one under way."""
-        running = None if self._under_way is None else self._under_way()
+        running = self._text_under_way()
         return (running.tally() if running is not None and running.has_begun else self._last).stats()
 
+    def _text_under_way(self) -> UnderWay | None:
+        return None if self._under_way is None else self._under_way()
+
+    def _require_outside(self) -> None:
+        """Refuse what would end a text to those whom it calls while it makes a token."""
+        running = self._text_under_way()
+        if running is not None and running.is_advancing:
+            raise_busy()
+
     # The memory, where no text uses it
+
+    def require_at_rest(self) -> None:
+        """Called before the memory is changed, or read as a whole.
+
+        Raises:
+            BusyError: it is in the middle of a round, which has called a logits processor, say.
+        """
+        if self.model.is_in_use:
+            raise_busy()
 
     def save(self) -> None:
         """Copy the state behind what is evaluated, of a memory that cannot be cut."""
@@ -251,6 +281,7 @@ class Slot:
         """
         position, sequence = self.position, self.sequence
         self.require_threads()
+        self.require_at_rest()
         if position.held == position.evaluated and self._under_way is None:
             return
         evaluated, n_batch = position.evaluated, self.model.settings.n_batch
