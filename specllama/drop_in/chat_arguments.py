@@ -9,7 +9,7 @@ from typing import Any
 from .arguments import checked_stops, nearest
 from .base_class import BaseLlama
 from .messages import as_read, has_own_handler
-from .parts import other_parts, text_of
+from .parts import TEXTS, other_parts, text_of
 
 _MESSAGE = "[{'role': 'user', 'content': 'Hello'}]"
 _PART = "{'type': 'text', 'text': 'Hello'}"
@@ -60,6 +60,18 @@ def checked_chat(llama: BaseLlama, given: Mapping[str, Any]) -> dict[str, Any]:
         chat["functions"] = [_function_with_parameters(function) for function in chat["functions"]]
     chat["messages"] = as_read(llama, chat["messages"])
     return chat
+
+
+def left_out_by_handlers(llama: BaseLlama, chat: Mapping[str, Any]) -> dict[str, Any]:
+    """What some of llama_cpp's chat handlers leave out when they ask for a completion, although the caller gave it.
+
+    A handler that the user has written hands on what it wants to.
+    """
+    if has_own_handler(llama):
+        return {}
+    given = {name: chat.get(name) for name in ("seed", "logit_bias")}
+    given["logprobs"] = chat.get("top_logprobs") if chat.get("logprobs") else None
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def check_format(answer: Any) -> None:
@@ -139,12 +151,6 @@ def _check_messages(llama: BaseLlama, messages: Any) -> None:
         raise TypeError(f"messages={messages!r:.100} must be a list of messages, such as {_MESSAGE}")
     if not messages:
         raise ValueError(f"there are no messages: give one at least, such as {_MESSAGE}")
-    if llama.chat_handler is None:
-        for kind in other_parts(messages):
-            raise ValueError(
-                f"a message has a part of type {kind!r:.60}, and this Llama reads only text: create it with a "
-                "chat_handler for images, or send text"
-            )
     templates = "".join(text for name, text in llama.metadata.items() if name.startswith("tokenizer.chat_template"))
     for message in messages:
         if not isinstance(message, Mapping):
@@ -157,19 +163,25 @@ def _check_messages(llama: BaseLlama, messages: Any) -> None:
         unknown = {} if llama.chat_handler else {name: None for name in message if name not in _OF_MESSAGE}
         read = {name for name in unknown if re.search(rf"\b{re.escape(str(name))}\b", templates)}
         require_known("a message", unknown, {*_OF_MESSAGE, *read})
+    if llama.chat_handler is None:
+        for kind in other_parts(messages):
+            raise ValueError(
+                f"a message has a part of type {kind!r:.60}, and this Llama reads only text: create it with a "
+                "chat_handler for images, or send text"
+            )
 
 
 def _check_content(message: Mapping[str, Any]) -> None:
     content, calls = message.get("content"), message.get("tool_calls")
     if content is not None and not isinstance(content, (str, list, tuple)):
         raise TypeError(
-            f"the content {content!r:.100} of a message must be a text, or a list of parts: write a result of a tool as "
-            "text, as by json.dumps"
+            f"the content {content!r:.100} of a message must be a text, or a list of parts: write a result of a tool "
+            "as text, as by json.dumps"
         )
     if calls is not None and not isinstance(calls, (list, tuple)):
         raise TypeError(f"tool_calls={calls!r:.100} of a message must be a list of calls, as answers have it")
     for part in content if isinstance(content, (list, tuple)) else ():
-        if not isinstance(part, Mapping) or (part.get("type") == "text" and text_of(part) is None):
+        if not isinstance(part, Mapping) or (part.get("type") in TEXTS and text_of(part) is None):
             raise TypeError(f"the part {part!r:.100} of a message must be a dict, such as {_PART}")
 
 

@@ -58,8 +58,8 @@ class _Form:
 def as_read(llama: BaseLlama, messages: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Messages in the form that the chat handler of a Llama reads.
 
-    Parts of text become one text, ``developer`` becomes ``system``, no content is an empty one, the arguments of earlier
-    calls are an object: each unless the template wants it otherwise. A handler that the user has written gets the
+    Parts of text become one text, ``developer`` becomes ``system``, no content is an empty one, the arguments of
+    earlier calls are an object or its JSON: whatever the template reads. A handler that the user has written gets the
     messages as they are.
 
     Args:

@@ -32,6 +32,8 @@ class Call:
         schemas: by the text of the grammar that llama_cpp makes of one.
         is_prompt_only: nothing is to be generated, to which ``max_tokens=0`` would mean no limit.
         knows_schemas: the user has been told what of the schemas cannot be enforced.
+        min_tokens: how many tokens each text has at least.
+        asked: arguments of a chat, which its handler may leave out when it asks for a completion.
     """
 
     slot: Slot
@@ -40,6 +42,8 @@ class Call:
     schemas: Mapping[str, SchemaGrammar] = dataclasses.field(default_factory=dict)
     is_prompt_only: bool = False
     knows_schemas: bool = False
+    min_tokens: int = 0
+    asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def listener(self) -> Listener:
