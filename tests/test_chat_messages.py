@@ -107,7 +107,17 @@ READ: dict[str, tuple[str, list[Any], str]] = {
     "a call without content": (CONCATENATED, [HI, calling(), RESULT], 'user:hi|assistant:(look {"a": 1})|tool:ok|'),
     "an object for JSON": (CONCATENATED, [HI, calling({"a": "ä"})], 'user:hi|assistant:(look {"a": "ä"})|'),
     "by name": (BY_NAME, [HI, calling(), RESULT], "user:hi|assistant:(look a=1)|tool:ok|"),
-    "as it was written": (EITHER, [HI, calling('{"a":1}')], 'user:hi|assistant:(look {"a":1})|'),
+    "either": (EITHER, [HI, calling('{"a":1}')], 'user:hi|assistant:(look {"a": 1})|'),
+    "a list of pairs, unless it is a text": (
+        EITHER.replace("{{ c.function.arguments }}", "{{ '{' + c.function.arguments + '}' }}"),
+        [HI, calling()],
+        'user:hi|assistant:(look {"a": 1})|',
+    ),
+    "printed": (
+        EITHER.replace("is string", "is defined"),
+        [HI, calling(), calling({"a": "ä"})],
+        'user:hi|assistant:(look {"a": 1})|assistant:(look {"a": "ä"})|',
+    ),
     "no calls": (BY_NAME, [HI, {"role": "assistant", "content": "a", "tool_calls": None}], "user:hi|assistant:a|"),
     "an empty list of calls": (
         BY_NAME.replace("in m %}", "in m %}!"),

@@ -42,7 +42,7 @@ class _Form:
         developer: it knows the role, which is called ``system`` else.
         parts: a text must be a part of a list.
         keeps_parts: it reads lists of parts of users as they are.
-        objects: the arguments of a call must be an object, not its JSON.
+        objects: the arguments of a call may be an object. Else they must be its JSON.
         none: the content of a call must be None, not an empty text.
         newer: it knows ``tool_calls`` and the role ``tool``, and not their older names.
     """
@@ -138,7 +138,7 @@ def _form_of_calls(formatter: Any) -> tuple[bool, bool]:
     """Whether their arguments must be an object, and their content None."""
     for tools in (None, [_TOOL]):
         for content in ("", None):
-            for arguments in (json.dumps(_ARGUMENTS), _ARGUMENTS):
+            for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):  # an object is what models were trained with
                 call = {"id": _ID, "type": "function", "function": {"name": _NAME, "arguments": arguments}}
                 asked = {"role": "assistant", "content": content, "tool_calls": [call]}
                 answered = {"role": "tool", "tool_call_id": _ID, "name": _NAME, "content": "done"}
