@@ -23,7 +23,7 @@ from .drop_in.arguments import (
     with_options,
 )
 from .drop_in.base_class import BaseLlama
-from .drop_in.chat_arguments import checked_chat, left_out_by_handlers
+from .drop_in.chat_arguments import checked_chat, left_out_by_handlers, with_left_out
 from .drop_in.closed import close_for_good
 from .drop_in.completion import Completion
 from .drop_in.context_params import ContextParams
@@ -348,7 +348,7 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
     ) -> Any:
         """See the base class."""
         view = self._calling(num_draft_tokens, verify, kwargs)
-        arguments = bound(BaseLlama.create_completion, args, {**self._call.asked, **kwargs})
+        arguments = bound(BaseLlama.create_completion, args, with_left_out(kwargs, self._call.asked))
         return run(view, Completion.answer, (view, arguments), {})
 
     @with_options(BaseLlama.__call__)

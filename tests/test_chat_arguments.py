@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,14 @@ def test_what_a_handler_of_llama_cpp_leaves_out(make_llama: MakeLlama, chat_form
     biased = said(logit_bias={cat: 100.0})
     assert biased.split() == [llm.detokenize([cat]).decode().strip()] * 12
     assert "".join(token.text for token in Conversation(llm, **options).say("hi", seed=5)) == said(seed=5)
+    whole = said(seed=5)
+    stop = next(letter for letter in whole[2:] if letter.isascii() and letter.isalpha())
+    assert said(seed=5, stop=stop) == whole[: whole.index(stop)]
+    schema = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"], "additionalProperties": False}
+    options["max_tokens"] = 40
+    assert json.loads(said(seed=5, response_format={**JSON, "schema": schema})) == {"a": "x"}
+    answer = llm.create_chat_completion(HI, max_tokens=2, logprobs=True)
+    assert len(answer["choices"][0]["logprobs"]["content"]) == 2
 
 
 def test_fields_that_the_template_reads(llm: specllama.Llama) -> None:

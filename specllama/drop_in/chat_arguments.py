@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from llama_cpp.llama_chat_format import _grammar_for_response_format
+
 from .arguments import checked_stops, nearest
 from .base_class import BaseLlama
-from .messages import as_read, has_own_handler
+from .messages import as_read, hands_on_everything, has_own_handler
 from .parts import TEXTS, other_parts, text_of
 
 _MESSAGE = "[{'role': 'user', 'content': 'Hello'}]"
@@ -67,11 +69,27 @@ def left_out_by_handlers(llama: BaseLlama, chat: Mapping[str, Any]) -> dict[str,
 
     A handler that the user has written hands on what it wants to.
     """
-    if has_own_handler(llama):
+    if has_own_handler(llama) or hands_on_everything(llama):
         return {}
     given = {name: chat.get(name) for name in ("seed", "logit_bias")}
+    given["stop"] = checked_stops(chat.get("stop")) or None
     given["logprobs"] = chat.get("top_logprobs") if chat.get("logprobs") else None
+    answer = chat.get("response_format")
+    if answer is not None and not (chat.get("tools") or chat.get("functions")):
+        given["grammar"] = _grammar_for_response_format(answer)
     return {name: value for name, value in given.items() if value is not None}
+
+
+def with_left_out(options: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a completion that a handler asks for, with those that it has left out.
+
+    Args:
+        options: what it gives.
+        asked: see `left_out_by_handlers`.
+    """
+    stops = {name: [*checked_stops(options.get(name)), *asked[name]] for name in ("stop",) if name in asked}
+    missing = {name: value for name, value in asked.items() if options.get(name) is None}
+    return {**options, **missing, **stops}
 
 
 def check_format(answer: Any) -> None:

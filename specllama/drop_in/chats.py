@@ -9,7 +9,7 @@ from typing import Any, cast
 from specllama.grammars.schemas import schemas_by_grammar, warn_of_schemas
 
 from .base_class import BaseLlama
-from .chat_arguments import checked_chat, left_out_by_handlers
+from .chat_arguments import checked_chat, left_out_by_handlers, with_left_out
 from .messages import template_errors
 from .prompt_tokens import prompt_tokens_of
 from .view import EngineLlama, View
@@ -117,7 +117,7 @@ class _Noting(View):
         """Notes the first."""
         if self.call is not None:
             raise ValueError("the chat handler asks for a second completion, behind the answer to the first")
-        options = {**self._asked, **options}
+        options = with_left_out(options, self._asked)
         grammar = options.get("grammar")
         options["grammar"] = self._schemas.get(getattr(grammar, "_grammar", ""), grammar)
         tokens = prompt_tokens_of(self._llama, prompt, None)

@@ -14,7 +14,7 @@ import json
 import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from llama_cpp import llama_chat_format
 
@@ -99,6 +99,13 @@ def has_own_handler(llama: BaseLlama) -> bool:
     """Whether the user has written what makes a prompt of messages: nobody else knows what it reads."""
     handler = llama.chat_handler
     return handler is not None and _formatter_of(handler) is None and not reads_images(llama)
+
+
+def hands_on_everything(llama: BaseLlama) -> bool:
+    """Whether what makes prompts asks for completions with all arguments of a chat. Some of llama_cpp's do not."""
+    handler: Any = llama.chat_handler or llama._chat_handlers.get(cast(Any, llama.chat_format))
+    handler = handler or llama_chat_format.get_chat_completion_handler(llama.chat_format)
+    return _formatter_of(handler) is not None or reads_images(llama)
 
 
 def _form_for(llama: BaseLlama) -> _Form | None:
