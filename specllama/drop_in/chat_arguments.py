@@ -169,13 +169,14 @@ def _check_messages(llama: BaseLlama, messages: Any) -> None:
         raise TypeError(f"messages={messages!r:.100} must be a list of messages, such as {_MESSAGE}")
     if not messages:
         raise ValueError(f"there are no messages: give one at least, such as {_MESSAGE}")
+    is_ours = not has_own_handler(llama)
     templates = "".join(text for name, text in llama.metadata.items() if name.startswith("tokenizer.chat_template"))
     for message in messages:
         if not isinstance(message, Mapping):
             raise TypeError(f"the message {message!r:.100} must be a dict, such as in {_MESSAGE}")
         if not isinstance(message.get("role"), str):
             raise ValueError(f"the message {message!r:.100} has no role: give one, such as in {_MESSAGE}")
-        if not has_own_handler(llama):
+        if is_ours:
             _check_content(message)
         # Templates may know more fields, and handlers that the user has written.
         unknown = {} if llama.chat_handler else {name: None for name in message if name not in _OF_MESSAGE}

@@ -14,7 +14,7 @@ import json
 import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from llama_cpp import llama_chat_format
 
@@ -103,20 +103,25 @@ def has_own_handler(llama: BaseLlama) -> bool:
 
 def hands_on_everything(llama: BaseLlama) -> bool:
     """Whether what makes prompts asks for completions with all arguments of a chat. Some of llama_cpp's do not."""
-    handler: Any = llama.chat_handler or llama._chat_handlers.get(cast(Any, llama.chat_format))
-    handler = handler or llama_chat_format.get_chat_completion_handler(llama.chat_format)
-    return _formatter_of(handler) is not None or reads_images(llama)
+    return _formatter_of(llama.chat_handler or _named_handler(llama)) is not None or reads_images(llama)
+
+
+def _named_handler(llama: BaseLlama) -> Any:
+    """That of a template in the file, or of llama_cpp's."""
+    name: Any = llama.chat_format
+    return llama._chat_handlers.get(name) or llama_chat_format.get_chat_completion_handler(name)
 
 
 def _form_for(llama: BaseLlama) -> _Form | None:
     if has_own_handler(llama):
         return None
-    handler: Any = llama.chat_handler
+    handler = llama.chat_handler
     if hasattr(handler, "CHAT_FORMAT"):  # of llama_cpp's handlers for images those with templates of their own
         return _Form(keeps_parts=True)
-    if handler is None or reads_images(llama):  # the newer of these takes the model's template
-        name: Any = "chat_template.default" if handler is not None else llama.chat_format
-        handler = llama._chat_handlers.get(name) or llama_chat_format.get_chat_completion_handler(name)
+    if reads_images(llama):  # the others take the model's template
+        handler = llama._chat_handlers.get("chat_template.default")
+    elif handler is None:
+        handler = _named_handler(llama)
     formatter = _formatter_of(handler)
     is_known = getattr(formatter, "__module__", None) == llama_chat_format.__name__
     return _form_of(formatter) if is_known else _Form()
