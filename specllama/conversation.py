@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .token import Token
 
 _ROLES = ("system", "user", "assistant")
-_OF_SPECLLAMA = ("num_draft_tokens", "verify", *SAMPLERS)
+_OF_SPECLLAMA = ("num_draft_tokens", "verify", "min_tokens", *SAMPLERS)
 
 
 @dataclasses.dataclass(frozen=True)

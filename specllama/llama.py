@@ -23,7 +23,7 @@ from .drop_in.arguments import (
     with_options,
 )
 from .drop_in.base_class import BaseLlama
-from .drop_in.chat_arguments import checked_chat
+from .drop_in.chat_arguments import checked_chat, left_out_by_handlers, with_left_out
 from .drop_in.chat_templates import ChatTemplates
 from .drop_in.closed import close_for_good
 from .drop_in.completion import Completion
@@ -33,6 +33,7 @@ from .drop_in.lending import lent
 from .drop_in.logprobs import with_bytes
 from .drop_in.many import ParallelCompletions
 from .drop_in.messages import template_errors
+from .drop_in.min_tokens import checked_min_tokens
 from .drop_in.requests import request_of
 from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
@@ -302,31 +303,34 @@ class Llama(ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, Engin
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Generator[int, Sequence[int] | None, None]:
         """See the base class."""
-        options = self._options(num_draft_tokens, verify, kwargs)
+        view = self._calling(num_draft_tokens, verify, kwargs)
         arguments = bound(BaseLlama.generate, args, kwargs)
-        request = request_of(
-            self, arguments, options, seed_for_generate(self), tokens=arguments["tokens"], reset=arguments["reset"]
-        )
+        tokens, reset = arguments["tokens"], arguments["reset"]
+        request = request_of(view, arguments, seed_for_generate(self), tokens=tokens, reset=reset)
         return _with_send(Generation(self._call.slot, request, keeper=self))
 
-    def _options(self, num_draft_tokens: Any, verify: Any, kwargs: dict[str, Any]) -> Options:
-        """How to speculate in a call. The samplers are taken out of its other arguments."""
-        return self._call.options.overridden(num_draft_tokens, verify, taken_from(kwargs))
+    def _calling(self, num_draft_tokens: Any, verify: Any, kwargs: dict[str, Any], **changes: Any) -> Llama:
+        """This Llama, for a call with these arguments. Those that llama_cpp's methods do not have are taken out."""
+        options = self._call.options.overridden(num_draft_tokens, verify, taken_from(kwargs))
+        if "min_tokens" in kwargs:
+            changes["min_tokens"] = checked_min_tokens(kwargs.pop("min_tokens"))
+        return calling(self, options=options, **changes)
 
     @with_options(BaseLlama.create_completion)
     def create_completion(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        view = calling(self, options=self._options(num_draft_tokens, verify, kwargs))
-        return run(view, Completion.answer, (view, bound(BaseLlama.create_completion, args, kwargs)), {})
+        view = self._calling(num_draft_tokens, verify, kwargs)
+        arguments = bound(BaseLlama.create_completion, args, with_left_out(kwargs, self._call.asked))
+        return run(view, Completion.answer, (view, arguments), {})
 
     @with_options(BaseLlama.__call__)
     def __call__(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        view = calling(self, options=self._options(num_draft_tokens, verify, kwargs))
+        view = self._calling(num_draft_tokens, verify, kwargs)
         return run(view, super(Llama, view).__call__, args, kwargs)
 
     @with_options(BaseLlama.create_chat_completion)
@@ -334,13 +338,13 @@ class Llama(ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, Engin
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        options = self._options(num_draft_tokens, verify, kwargs)
+        view = self._calling(num_draft_tokens, verify, kwargs)
         chat = checked_chat(self, given_to(BaseLlama.create_chat_completion, args, kwargs))
         schemas = schemas_by_grammar(chat)
         if not self._call.knows_schemas:
             warn_of_schemas(chat)
         token_bytes: dict[str, bytes] = {}
-        view = calling(self, options=options, schemas=schemas, token_bytes=token_bytes)
+        view = calling(view, schemas=schemas, asked=left_out_by_handlers(self, chat), token_bytes=token_bytes)
 
         def answered(**chat: Any) -> Any:
             return with_bytes(super(Llama, view).create_chat_completion(**chat), token_bytes)
@@ -374,7 +378,7 @@ class Llama(ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, Engin
             TypeError: an option of another type, or one that this release does not know.
             DecodeError, BusyError, ClosedError: see there.
         """
-        view = calling(self, options=self._options(num_draft_tokens, verify, kwargs))
+        view = self._calling(num_draft_tokens, verify, kwargs)
         arguments = bound(BaseLlama.create_completion, (prompt,), kwargs)
         with view._call.slot.exclusive():
             tokens = Completion(view, arguments).tokens()

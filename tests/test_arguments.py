@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from specllama import Conversation
+
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
@@ -51,6 +53,40 @@ def test_numbers_that_are_none(make_llama: MakeLlama, name: str, value: Any, err
         llm.create_completion(PROMPT, max_tokens=1, **{name: value})
     assert len(str(caught.value)) < 200
     assert llm.create_completion(PROMPT, max_tokens=2)["usage"]["completion_tokens"] == 2
+
+
+GONE: list[tuple[dict[str, Any], str]] = [
+    ({"tfs_z": 0.5}, r"tfs_z=0.5 has no effect: llama.cpp has no tail-free sampling any more; leave it out"),
+    ({"tfs_z": 0}, r"tfs_z=0 has no effect"),
+]
+
+
+@pytest.mark.parametrize(("given", "why"), GONE, ids=str)
+def test_a_sampler_that_llama_cpp_has_no_more(make_llama: MakeLlama, given: dict[str, Any], why: str) -> None:
+    llm = make_llama()
+    messages: Any = [{"role": "user", "content": PROMPT}]
+    for ask in (
+        lambda: llm.create_completion(PROMPT, max_tokens=1, **given),
+        lambda: llm(PROMPT, max_tokens=1, **given),
+        lambda: next(llm.create_completion(PROMPT, stream=True, max_tokens=1, **given)),
+        lambda: next(llm.generate([1, 270], **given)),
+        lambda: next(llm.generate_tokens(PROMPT, max_tokens=1, **given)),
+        lambda: llm.create_chat_completion(messages, max_tokens=1, **given),
+        lambda: llm.create_completion(PROMPT, max_tokens=1, mirostat_mode=2, **given),
+        lambda: list(Conversation(llm, **given).say(PROMPT)),
+    ):
+        with pytest.raises(ValueError, match=why):
+            ask()
+    for outcome in (*llm.create_completions([PROMPT], **given), *llm.create_chat_completions([messages], **given)):
+        assert "has no effect" in str(outcome.error)
+    assert llm.create_completion(PROMPT, max_tokens=2, tfs_z=1)["usage"]["completion_tokens"] == 2
+
+
+def test_newlines_that_no_penalty_leaves_out(make_llama: MakeLlama) -> None:
+    llm = make_llama()
+    with pytest.raises(ValueError, match=r"penalize_nl=False has no effect: .* give newlines a logit_bias"):
+        next(llm.generate([1, 270], penalize_nl=False, repeat_penalty=1.1))
+    assert next(llm.generate([1, 270], penalize_nl=False)) >= 0, "there is no penalty"
 
 
 def test_a_vocabulary_alone_cannot_generate(make_llama: MakeLlama) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from llama_cpp.llama_grammar import LlamaGrammar
+
+from specllama import Conversation
 
 if TYPE_CHECKING:
     from conftest import MakeLlama
@@ -87,6 +91,46 @@ def test_a_text_that_is_no_chat(llm: specllama.Llama) -> None:
 )
 def test_what_has_a_meaning(llm: specllama.Llama, given: dict[str, Any]) -> None:
     assert llm.create_chat_completion(**{"messages": HI, "max_tokens": 2, **given})["choices"]
+
+
+def test_logprobs_without_alternatives(llm: specllama.Llama) -> None:
+    """llama_cpp gives none at all then."""
+    answer = llm.create_chat_completion(HI, max_tokens=3, temperature=0.0, logprobs=True)
+    entries = answer["choices"][0]["logprobs"]["content"]
+    assert len(entries) == 3 and all(entry["logprob"] <= 0 for entry in entries)
+    assert all(token.logprob is not None for token in Conversation(llm, max_tokens=3, logprobs=True).say("hi"))
+
+
+@pytest.mark.parametrize("number", range(len(BAD)))
+def test_a_conversation_refuses_it_too(llm: specllama.Llama, number: int) -> None:
+    given, error, why = BAD[number]
+    options = {name: value for name, value in given.items() if name != "messages"}
+    if options:
+        with pytest.raises(error, match=re.escape(why)):
+            list(Conversation(llm, **options).say("hi"))
+
+
+@pytest.mark.parametrize("chat_format", ["chatml", "chatml-function-calling", "functionary"])
+def test_what_a_handler_of_llama_cpp_leaves_out(make_llama: MakeLlama, chat_format: str) -> None:
+    llm = make_llama(chat_format=chat_format)
+    options: dict[str, Any] = {"max_tokens": 12, "temperature": 1.0}
+
+    def said(**more: Any) -> Any:
+        return llm.create_chat_completion(HI, **options, **more)["choices"][0]["message"]["content"]
+
+    assert said(seed=5) == said(seed=5) != said(seed=6)
+    cat = llm.tokenize(b" cat", add_bos=False)[-1]
+    biased = said(logit_bias={cat: 100.0})
+    assert biased.split() == [llm.detokenize([cat]).decode().strip()] * 12
+    assert "".join(token.text for token in Conversation(llm, **options).say("hi", seed=5)) == said(seed=5)
+    whole = said(seed=5)
+    stop = next(letter for letter in whole[2:] if letter.isascii() and letter.isalpha())
+    assert said(seed=5, stop=stop) == whole[: whole.index(stop)]
+    schema = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"], "additionalProperties": False}
+    options["max_tokens"] = 40
+    assert json.loads(said(seed=5, response_format={**JSON, "schema": schema})) == {"a": "x"}
+    answer = llm.create_chat_completion(HI, max_tokens=2, logprobs=True)
+    assert len(answer["choices"][0]["logprobs"]["content"]) == 2
 
 
 def test_fields_that_the_template_reads(llm: specllama.Llama) -> None:

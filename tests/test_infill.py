@@ -11,6 +11,7 @@ import gguf
 import llama_cpp
 import pytest
 import tiny_models as tiny
+from needed import imported
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -109,6 +110,21 @@ def test_every_way_to_a_completion_fills_the_gap(filling: Opened) -> None:
     assert [outcome.text for outcome in outcomes] == [whole] * 2
 
 
+def test_the_server_fills_the_gap(filling: Opened) -> None:
+    imported("fastapi")
+    from served import serving
+
+    llm = filling()
+    options: dict[str, Any] = {"suffix": " in", "repeat_penalty": 1.0, **GREEDY}
+    whole = llm.create_completion("the cat", **options)["choices"][0]["text"]
+    expected = prompt_of(llm)
+    with serving(llm) as served:
+        assert served.complete("the cat", **options)["choices"][0]["text"] == whole
+        assert prompt_of(llm) == expected
+        reply = served.complete(llm.tokenize(b"the cat"), **options)
+    assert (reply["choices"][0]["text"], reply["usage"]["prompt_tokens"]) == (whole, len(expected))
+
+
 def test_a_model_that_fills_no_gaps_says_so(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = make_llama()
     with pytest.raises(ValueError, match=r"suffix: .* has no tokens for filling a gap \(FIM\).*leave the suffix out"):
@@ -121,5 +137,5 @@ def test_a_model_that_fills_no_gaps_says_so(make_llama: MakeLlama, tiny_files: T
 
 @pytest.mark.parametrize("suffix", [5, b"return", ["return"]])
 def test_a_suffix_that_is_no_text(make_llama: MakeLlama, suffix: Any) -> None:
-    with pytest.raises(TypeError, match="suffix=.* must be a text, or None"):
+    with pytest.raises(TypeError, match=r"suffix=.* must be a text, or None"):
         make_llama().create_completion("the cat", suffix=suffix, **GREEDY)

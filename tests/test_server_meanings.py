@@ -125,6 +125,12 @@ NOT_IGNORED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schemas": {}}}},
         "json_schema has no field 'schemas': did you mean schema?",
     ),
+    "a suffix that the model cannot see": (PATHS[0], {"suffix": "return"}, "has no tokens for filling a gap (FIM)"),
+    "the least tokens of a grammar": (
+        PATHS[0],
+        {"grammar": 'root ::= "x"', "min_tokens": 3},
+        "min_tokens=3 and a grammar",
+    ),
     "no role": (PATHS[1], {"messages": [{"content": "a"}]}, "messages.0.role: Field required"),
     "a schema of a text": (PATHS[0], JSON, '"response_format" is for /v1/chat/completions'),
     "tools of a text": (PATHS[0], PICK, '"tools" is for /v1/chat/completions'),

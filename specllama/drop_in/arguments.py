@@ -52,6 +52,7 @@ _COMPLETION = {
 _signature = functools.cache(inspect.signature)  # of methods of the base class: making one takes longer than a token
 _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION}
 _MIROSTATS = (0, 1, 2)
+_PENALTIES = {name: CHAIN[name] for name in ("repeat_penalty", "frequency_penalty", "presence_penalty")}  # switched off
 _OF_OLD_RELEASES = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
 """What llama_cpp.Llama once took, and software (LangChain) still gives. Without effect, there and here."""
 
@@ -64,7 +65,7 @@ def with_options(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
         signature = inspect.signature(base)
         ours = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-            for name, default in {"num_draft_tokens": None, "verify": None, **DEFAULTS}.items()
+            for name, default in {"num_draft_tokens": None, "verify": None, "min_tokens": 0, **DEFAULTS}.items()
             if name not in signature.parameters  # of a release that has them as well
         ]
         parameters = [*signature.parameters.values(), *ours]
@@ -164,11 +165,22 @@ def sampling_of(arguments: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         TypeError: one that is no number.
-        ValueError: one that is too large, or a mode of mirostat that does not exist.
+        ValueError: one that is too large, a mode of mirostat that does not exist, or a sampler that llama.cpp has no
+            more, which llama_cpp takes and ignores.
     """
     named = {**arguments, "temperature": arguments.get("temperature", arguments.get("temp"))}
     sampling = {name: named[name] for name in SAMPLING if name in named}
     check_numbers({name: value for name, value in sampling.items() if name != "penalize_nl"})  # a flag
     if sampling["mirostat_mode"] not in _MIROSTATS:
         raise ValueError(f"mirostat_mode={sampling['mirostat_mode']} must be 0 (off), 1 or 2")
+    if sampling.get("tfs_z", 1.0) < 1:
+        raise ValueError(
+            f"tfs_z={sampling['tfs_z']} has no effect: llama.cpp has no tail-free sampling any more; leave it out, and "
+            "take min_p or typical_p instead"
+        )
+    if not sampling.get("penalize_nl", True) and any(sampling[name] != off for name, off in _PENALTIES.items()):
+        raise ValueError(
+            "penalize_nl=False has no effect: llama.cpp's penalties leave no token out any more; leave it out, or give "
+            "newlines a logit_bias"
+        )
     return sampling

@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from llama_cpp.llama_chat_format import _grammar_for_response_format
+
 from .arguments import checked_stops, nearest
 from .base_class import BaseLlama
-from .messages import as_read, has_own_handler
-from .parts import other_parts, text_of
+from .messages import as_read, hands_on_everything, has_own_handler
+from .parts import TEXTS, other_parts, text_of
 
 _MESSAGE = "[{'role': 'user', 'content': 'Hello'}]"
 _PART = "{'type': 'text', 'text': 'Hello'}"
@@ -60,6 +62,34 @@ def checked_chat(llama: BaseLlama, given: Mapping[str, Any]) -> dict[str, Any]:
         chat["functions"] = [_function_with_parameters(function) for function in chat["functions"]]
     chat["messages"] = as_read(llama, chat["messages"])
     return chat
+
+
+def left_out_by_handlers(llama: BaseLlama, chat: Mapping[str, Any]) -> dict[str, Any]:
+    """What some of llama_cpp's chat handlers leave out when they ask for a completion, although the caller gave it.
+
+    A handler that the user has written hands on what it wants to.
+    """
+    if has_own_handler(llama) or hands_on_everything(llama):
+        return {}
+    given = {name: chat.get(name) for name in ("seed", "logit_bias")}
+    given["stop"] = checked_stops(chat.get("stop")) or None
+    given["logprobs"] = chat.get("top_logprobs") if chat.get("logprobs") else None
+    answer = chat.get("response_format")
+    if answer is not None and not (chat.get("tools") or chat.get("functions")):
+        given["grammar"] = _grammar_for_response_format(answer)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def with_left_out(options: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a completion that a handler asks for, with those that it has left out.
+
+    Args:
+        options: what it gives.
+        asked: see `left_out_by_handlers`.
+    """
+    stops = {name: [*checked_stops(options.get(name)), *asked[name]] for name in ("stop",) if name in asked}
+    missing = {name: value for name, value in asked.items() if options.get(name) is None}
+    return {**options, **missing, **stops}
 
 
 def check_format(answer: Any) -> None:
@@ -139,37 +169,38 @@ def _check_messages(llama: BaseLlama, messages: Any) -> None:
         raise TypeError(f"messages={messages!r:.100} must be a list of messages, such as {_MESSAGE}")
     if not messages:
         raise ValueError(f"there are no messages: give one at least, such as {_MESSAGE}")
-    if llama.chat_handler is None:
-        for kind in other_parts(messages):
-            raise ValueError(
-                f"a message has a part of type {kind!r:.60}, and this Llama reads only text: create it with a "
-                "chat_handler for images, or send text"
-            )
+    is_ours = not has_own_handler(llama)
     templates = "".join(text for name, text in llama.metadata.items() if name.startswith("tokenizer.chat_template"))
     for message in messages:
         if not isinstance(message, Mapping):
             raise TypeError(f"the message {message!r:.100} must be a dict, such as in {_MESSAGE}")
         if not isinstance(message.get("role"), str):
             raise ValueError(f"the message {message!r:.100} has no role: give one, such as in {_MESSAGE}")
-        if not has_own_handler(llama):
+        if is_ours:
             _check_content(message)
         # Templates may know more fields, and handlers that the user has written.
         unknown = {} if llama.chat_handler else {name: None for name in message if name not in _OF_MESSAGE}
         read = {name for name in unknown if re.search(rf"\b{re.escape(str(name))}\b", templates)}
         require_known("a message", unknown, {*_OF_MESSAGE, *read})
+    if llama.chat_handler is None:
+        for kind in other_parts(messages):
+            raise ValueError(
+                f"a message has a part of type {kind!r:.60}, and this Llama reads only text: create it with a "
+                "chat_handler for images, or send text"
+            )
 
 
 def _check_content(message: Mapping[str, Any]) -> None:
     content, calls = message.get("content"), message.get("tool_calls")
     if content is not None and not isinstance(content, (str, list, tuple)):
         raise TypeError(
-            f"the content {content!r:.100} of a message must be a text, or a list of parts: write a result of a tool as "
-            "text, as by json.dumps"
+            f"the content {content!r:.100} of a message must be a text, or a list of parts: write a result of a tool "
+            "as text, as by json.dumps"
         )
     if calls is not None and not isinstance(calls, (list, tuple)):
         raise TypeError(f"tool_calls={calls!r:.100} of a message must be a list of calls, as answers have it")
     for part in content if isinstance(content, (list, tuple)) else ():
-        if not isinstance(part, Mapping) or (part.get("type") == "text" and text_of(part) is None):
+        if not isinstance(part, Mapping) or (part.get("type") in TEXTS and text_of(part) is None):
             raise TypeError(f"the part {part!r:.100} of a message must be a dict, such as {_PART}")
 
 

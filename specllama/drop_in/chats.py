@@ -9,7 +9,7 @@ from typing import Any, cast
 from specllama.grammars.schemas import schemas_by_grammar, warn_of_schemas
 
 from .base_class import BaseLlama
-from .chat_arguments import checked_chat
+from .chat_arguments import checked_chat, left_out_by_handlers, with_left_out
 from .messages import template_errors
 from .prompt_tokens import prompt_tokens_of
 from .view import EngineLlama, View
@@ -52,7 +52,7 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
         TypeError, ValueError: see `checked_chat`.
     """
     chat = checked_chat(llm, {**options, "messages": list(messages)})
-    noting = _Noting(cast(EngineLlama, llm), schemas_by_grammar(chat))
+    noting = _Noting(cast(EngineLlama, llm), schemas_by_grammar(chat), left_out_by_handlers(llm, chat))
     warn_of_schemas(chat)
     try:
         with template_errors():
@@ -86,11 +86,11 @@ def render_text(llm: BaseLlama, text: str) -> RenderedPrompt:
 class _Noting(View):
     """Stands for a Llama in its chat handler: notes the completion that is asked for, and answers it with nothing."""
 
-    __slots__ = ("_schemas", "_text", "_tokens", "call")
+    __slots__ = ("_asked", "_schemas", "_text", "_tokens", "call")
 
-    def __init__(self, llama: EngineLlama, schemas: dict[str, Any]) -> None:
+    def __init__(self, llama: EngineLlama, schemas: dict[str, Any], asked: dict[str, Any]) -> None:
         super().__init__(llama, None)
-        self._set(_schemas=schemas, _text="", _tokens=None, call=None)
+        self._set(_schemas=schemas, _asked=asked, _text="", _tokens=None, call=None)
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -117,6 +117,7 @@ class _Noting(View):
         """Notes the first."""
         if self.call is not None:
             raise ValueError("the chat handler asks for a second completion, behind the answer to the first")
+        options = with_left_out(options, self._asked)
         grammar = options.get("grammar")
         options["grammar"] = self._schemas.get(getattr(grammar, "_grammar", ""), grammar)
         tokens = prompt_tokens_of(self._llama, prompt, None)

@@ -76,7 +76,6 @@ class Completion:
         return request_of(
             llama,
             arguments,
-            self._call.options,
             seed_for_completion(llama, arguments["seed"]),
             logit_bias=checked_bias(arguments["logit_bias"] or {}, llama.n_vocab()),
             tokens=self._prompt_tokens,

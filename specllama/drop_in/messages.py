@@ -42,7 +42,7 @@ class _Form:
         developer: it knows the role, which is called ``system`` else.
         parts: a text must be a part of a list.
         keeps_parts: it reads lists of parts of users as they are.
-        objects: the arguments of a call must be an object, not its JSON.
+        objects: the arguments of a call may be an object. Else they must be its JSON.
         none: the content of a call must be None, not an empty text.
         newer: it knows ``tool_calls`` and the role ``tool``, and not their older names.
     """
@@ -58,8 +58,8 @@ class _Form:
 def as_read(llama: BaseLlama, messages: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Messages in the form that the chat handler of a Llama reads.
 
-    Parts of text become one text, ``developer`` becomes ``system``, no content is an empty one, the arguments of earlier
-    calls are an object: each unless the template wants it otherwise. A handler that the user has written gets the
+    Parts of text become one text, ``developer`` becomes ``system``, no content is an empty one, the arguments of
+    earlier calls are an object or its JSON: whatever the template reads. A handler that the user has written gets the
     messages as they are.
 
     Args:
@@ -101,15 +101,27 @@ def has_own_handler(llama: BaseLlama) -> bool:
     return handler is not None and _formatter_of(handler) is None and not reads_images(llama)
 
 
+def hands_on_everything(llama: BaseLlama) -> bool:
+    """Whether what makes prompts asks for completions with all arguments of a chat. Some of llama_cpp's do not."""
+    return _formatter_of(llama.chat_handler or _named_handler(llama)) is not None or reads_images(llama)
+
+
+def _named_handler(llama: BaseLlama) -> Any:
+    """That of a template in the file, or of llama_cpp's."""
+    name: Any = llama.chat_format
+    return llama._chat_handlers.get(name) or llama_chat_format.get_chat_completion_handler(name)
+
+
 def _form_for(llama: BaseLlama) -> _Form | None:
     if has_own_handler(llama):
         return None
-    handler: Any = llama.chat_handler
+    handler = llama.chat_handler
     if hasattr(handler, "CHAT_FORMAT"):  # of llama_cpp's handlers for images those with templates of their own
         return _Form(keeps_parts=True)
-    if handler is None or reads_images(llama):  # the newer of these takes the model's template
-        name: Any = "chat_template.default" if handler is not None else llama.chat_format
-        handler = llama._chat_handlers.get(name) or llama_chat_format.get_chat_completion_handler(name)
+    if reads_images(llama):  # the others take the model's template
+        handler = llama._chat_handlers.get("chat_template.default")
+    elif handler is None:
+        handler = _named_handler(llama)
     formatter = _formatter_of(handler)
     is_known = getattr(formatter, "__module__", None) == llama_chat_format.__name__
     return _form_of(formatter) if is_known else _Form()
@@ -138,7 +150,7 @@ def _form_of_calls(formatter: Any) -> tuple[bool, bool]:
     """Whether their arguments must be an object, and their content None."""
     for tools in (None, [_TOOL]):
         for content in ("", None):
-            for arguments in (json.dumps(_ARGUMENTS), _ARGUMENTS):
+            for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):  # an object is what models were trained with
                 call = {"id": _ID, "type": "function", "function": {"name": _NAME, "arguments": arguments}}
                 asked = {"role": "assistant", "content": content, "tool_calls": [call]}
                 answered = {"role": "tool", "tool_call_id": _ID, "name": _NAME, "content": "done"}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """OpenAI's types of text, and the field that has it."""
 
 
 def text_of(part: Any) -> str | None:
     """The text that a part is; None if it is none."""
     kind = part.get("type") if isinstance(part, Mapping) else None
-    text = part.get(_TEXTS[kind]) if isinstance(kind, str) and kind in _TEXTS else None
+    text = part.get(TEXTS[kind]) if isinstance(kind, str) and kind in TEXTS else None
     return text if isinstance(text, str) else None
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from llama_cpp.llama_grammar import LlamaGrammar
 
-from specllama.engine.options import Options
-from specllama.engine.request import Constraint, Request
+from specllama.engine.request import Constraint, Request, checked_callables
 from specllama.engine.schema_constraint import Schema
 from specllama.engine.vocabulary import Gbnf
 from specllama.grammars.schema import SchemaGrammar
 
 from .arguments import chain_of, sampling_of
+from .min_tokens import MinTokens
 from .mirostat import chooser_of
 from .view import EngineLlama
 
@@ -21,7 +21,6 @@ from .view import EngineLlama
 def request_of(
     llama: EngineLlama,
     arguments: dict[str, Any],
-    options: Options,
     seed: tuple[int, bool],
     *,
     logit_bias: Mapping[int, float] | None = None,
@@ -30,28 +29,37 @@ def request_of(
     """What `generate` or a completion asks for.
 
     Args:
-        llama: whose method was called.
+        llama: whose method was called, for this call.
         arguments: those of the method, by name.
-        options: how to speculate.
         seed: the seed, and whether the user chose it.
         logit_bias: what is added to the logits of tokens.
         known: the other fields of the request.
 
     Raises:
-        TypeError, ValueError: see `sampling_of`, `constraint_of` and `chooser_of`.
+        TypeError, ValueError: see `sampling_of`, `constraint_of` and `chooser_of`; also for ``min_tokens`` beside a
+            grammar.
     """
     call, sampling, bias = llama._call, sampling_of(arguments), logit_bias or {}
     grammar = call.schemas.get(getattr(arguments["grammar"], "_grammar", ""), arguments["grammar"])
+    processors = arguments["logits_processor"]
+    if call.min_tokens:
+        if grammar is not None:
+            raise ValueError(
+                f"min_tokens={call.min_tokens} and a grammar, a schema or a tool that must be called both say where "
+                "the answer ends: leave min_tokens out, and have the schema ask for more (minLength, minItems)"
+            )
+        held_back = MinTokens(llama.engine.model, call.min_tokens)
+        processors = [*checked_callables("logits_processor", processors), held_back]
     return Request(
-        options=options,
+        options=call.options,
         seed=seed[0],
         seed_given=seed[1],
         sampling={**chain_of(sampling), "penalty_last_n": llama.last_n_tokens_size},
         logit_bias=bias,
-        logits_processor=arguments["logits_processor"],
+        logits_processor=processors,
         stopping_criteria=arguments["stopping_criteria"],
         constraint=constraint_of(grammar),
-        chooser=chooser_of(llama, sampling, seed=seed[0], options=options, logit_bias=bias, grammar=grammar),
+        chooser=chooser_of(llama, sampling, seed=seed[0], options=call.options, logit_bias=bias, grammar=grammar),
         listener=call.listener,
         **known,
     )

@@ -33,6 +33,8 @@ class Call:
         is_prompt_only: nothing is to be generated, to which ``max_tokens=0`` would mean no limit.
         knows_schemas: the user has been told what of the schemas cannot be enforced.
         token_bytes: where the bytes of tokens are noted by the texts that stand for them in log-probabilities.
+        min_tokens: how many tokens each text has at least.
+        asked: arguments of a chat, which its handler may leave out when it asks for a completion.
     """
 
     slot: Slot
@@ -42,6 +44,8 @@ class Call:
     is_prompt_only: bool = False
     knows_schemas: bool = False
     token_bytes: dict[str, bytes] | None = None
+    min_tokens: int = 0
+    asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def listener(self) -> Listener:

@@ -17,7 +17,7 @@ from specllama.backend.prepare import prepare_backend
 from specllama.stats import Tally
 from specllama.token import Origin
 
-from .drafts import Draft
+from .drafts.draft import Draft
 from .listener import SILENT
 from .model import token_ids
 from .request import Chooser, Request, checked_callables

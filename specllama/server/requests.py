@@ -38,7 +38,7 @@ _WITHOUT_EFFECT = {
     "web_search_options",
 }
 _OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}  # what an answer must be
-_THEIRS = {"n", "best_of", "user", "logit_bias_type", "min_tokens"}  # theirs that no method of Llama takes
+_THEIRS = {"n", "best_of", "user", "logit_bias_type"}  # theirs that no method of Llama takes
 _IMAGE = "image_url"
 _LEAST_OF_MESSAGE = 4  # tokens: chat templates put about as many around each
 _MOST_LOGPROBS = 20  # OpenAI's limit in chats; that in completions, 5, is too low for some clients of other servers
@@ -318,7 +318,4 @@ def _arguments(body: CompletionRequest | ChatRequest, llm: Llama) -> dict[str, A
             for text, bias in body.logit_bias.items()
             for token in llm.tokenize(text.encode("utf-8"), add_bos=False, special=True)
         }
-    if body.min_tokens > 0:
-        processor = llama_cpp.MinTokensLogitsProcessor(body.min_tokens, llm.token_eos())
-        arguments["logits_processor"] = llama_cpp.LogitsProcessorList([processor])
     return arguments
