@@ -249,7 +249,7 @@ class Completion:
         """The prompt as it is repeated: a text without the BOS before it."""
         tokens = self._llama.known_tokens(self._read_tokens)
         if isinstance(self._prompt, str):
-            skipped = 1 if tokens[:1] == [self._model.bos] else 0
+            skipped = 1 if tokens[:1] == [self._model.bos] and (tokens[1:] or not self._prompt) else 0
             return echo_of_text(self._model, self._prompt, tokens[skipped:])
         if has_own_tokenizer(self._llama):
             return echo_of_tokens(self._model, tokens)

@@ -25,8 +25,8 @@ class Echo:
 
     def pieces(self) -> list[str]:
         """What each token has of the text. Together they are the text; a character is the last of its tokens'."""
-        ends = [*self.offsets[1:], len(self.text)]
-        return [self.text[start:end] for start, end in zip([0, *self.offsets[1:]], ends, strict=True)]
+        edges = [0, *self.offsets[1:], len(self.text)]
+        return [self.text[start:end] for start, end in zip(edges, edges[1 : len(self.offsets) + 1], strict=False)]
 
 
 def echo_of_tokens(model: Model, tokens: Sequence[int]) -> Echo:
