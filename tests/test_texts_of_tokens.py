@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tiny_models as tiny
 from hypothesis import given, settings
+from llama_cpp.llama_tokenizer import LlamaHFTokenizer
 
 import specllama
 
@@ -177,7 +178,9 @@ def test_a_chats_log_probabilities_have_the_bytes_of_its_text(llm: specllama.Lla
 
 def test_chats_of_several_texts_have_the_bytes(llm: specllama.Llama) -> None:
     messages: Any = [{"role": "user", "content": "a"}]
-    [outcome] = llm.create_chat_completions([messages], logprobs=True, top_logprobs=0, **saying([token_of(llm, "-" * 64)]))
+    [outcome] = llm.create_chat_completions(
+        [messages], logprobs=True, top_logprobs=0, **saying([token_of(llm, "-" * 64)])
+    )
     [entry] = outcome.response["choices"][0]["logprobs"]["content"] if outcome.response else []
     assert entry["token"] == outcome.text == "-" * 64 and entry["bytes"] == list(b"-" * 64)
 
@@ -251,6 +254,38 @@ def test_a_conversation_goes_on_without_the_special_token_that_ended_an_answer(l
     assert seen[-1:] != [], "the second turn was read"
 
 
+class Transformers:
+    """Stands for a tokenizer of Hugging Face's: its texts are the model's, but that half a character is U+FFFD."""
+
+    def __init__(self, llama: specllama.Llama) -> None:
+        self._engine = llama.engine
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return self._engine.tokenize(text, add_bos=False)
+
+    def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
+        return self._engine.text(tokens, special=not skip_special_tokens).decode("utf-8", errors="replace")
+
+
+def test_another_tokenizer(llm: specllama.Llama, path: Path) -> None:
+    """It says the text; names of special tokens end it all the same."""
+    with specllama.Llama(str(path), tokenizer=LlamaHFTokenizer(Transformers(llm)), **OPTIONS) as other:
+        smile = llm.tokenize("☺".encode(), add_bos=False)[-3:]
+        tokens = [*smile, token_of(llm, "-" * 33), token_of(llm, MARK), token_of(llm, "b"), token_of(llm, "<|other|>")]
+        for stop in ([], [MARK], ["b<|other|>"], ["-<|other|>"], ["-"]):
+            asked: dict[str, Any] = {"stop": stop, "logprobs": 0, "echo": True}
+            ours = completed(llm, "the", tokens, **asked)
+            choice = completed(other, "the", tokens, **asked)
+            assert choice["text"] == ours["text"] and choice["finish_reason"] == ours["finish_reason"]
+            assert choice["logprobs"]["tokens"] == ours["logprobs"]["tokens"]
+            offsets = choice["logprobs"]["text_offset"]
+            assert offsets == sorted(offsets) and max(offsets) <= len(choice["text"])
+            chunks = streamed(other, "the", tokens, **asked)
+            assert "".join(chunk["text"] for chunk in chunks) == choice["text"]
+        assert other.detokenize(tokens[3:5], special=True) == b"-" * 33 + MARK.encode()
+        assert other.tokenizer().detokenize(tokens) == llm.engine.text(tokens), "the model's own"
+
+
 # Echo
 
 
@@ -259,7 +294,12 @@ def test_a_conversation_goes_on_without_the_special_token_that_ended_an_answer(l
 def test_echo_is_the_same_on_every_path(llm: specllama.Llama, prompt: str, logprobs: int | None) -> None:
     given_prompt: Any = prompt
     if prompt == "tokens":
-        given_prompt = [5, token_of(llm, MARK), token_of(llm, "-" * 33), *llm.tokenize("🦙".encode(), add_bos=False)[:-1]]
+        given_prompt = [
+            5,
+            token_of(llm, MARK),
+            token_of(llm, "-" * 33),
+            *llm.tokenize("🦙".encode(), add_bos=False)[:-1],
+        ]
     if prompt == "" and not llm._model.add_bos_token():
         pytest.skip("nothing to begin with")
     tokens = [token_of(llm, "a"), token_of(llm, MARK), token_of(llm, "-" * 33)]

@@ -6,7 +6,7 @@ from specllama.engine.opening import metadata_of
 
 
 class Metadata:
-    """The metadata are read anew where ``llama_cpp.Llama`` keeps its own: in its constructor, before it looks at them."""
+    """Reads the metadata anew where ``llama_cpp.Llama`` keeps its own: in its constructor, before it looks at them."""
 
     @property
     def metadata(self) -> dict[str, str]:
