@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +14,7 @@ from needed import imported
 imported("fastapi")
 
 from served import Served, serving  # needs the extra
+from tiny_models import llama_weights, word_vocabulary, write_llama
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -91,6 +94,38 @@ def test_a_prompt_is_scored(served: Served) -> None:
     assert scores[0] is None and len(scores) == reply["usage"]["prompt_tokens"] - 1 and max(scores[1:]) < 0
     longer = ask(served, PATHS[0], max_tokens=4, echo=True, logprobs=2).json()["choices"][0]["logprobs"]
     assert longer["token_logprobs"][: len(scores)] == pytest.approx(scores)
+
+
+@pytest.mark.parametrize("max_tokens", [0, 3])
+@pytest.mark.parametrize("logprobs", [None, 1])
+def test_a_prompt_is_repeated_in_a_stream(served: Served, max_tokens: int, logprobs: int | None) -> None:
+    options = {"temperature": 0.0, "max_tokens": max_tokens, "echo": True, "logprobs": logprobs}
+    whole = ask(served, PATHS[0], **options).json()["choices"][0]
+    choices = [event["choices"][0] for event in served.events(PATHS[0], prompt=PROMPT, **options)]
+    assert choices[0]["text"] == PROMPT
+    assert "".join(choice["text"] for choice in choices) == whole["text"]
+    if logprobs is not None:
+        scores = [score for choice in choices if choice["logprobs"] for score in choice["logprobs"]["token_logprobs"]]
+        assert scores == pytest.approx(whole["logprobs"]["token_logprobs"], abs=1e-4)
+
+
+def test_the_text_of_long_tokens(make_llama: MakeLlama, tmp_path: Path) -> None:
+    """Over every endpoint that has texts: llama_cpp gives up at 32 bytes."""
+    vocabulary = word_vocabulary()
+    long = dataclasses.replace(vocabulary, tokens=[*vocabulary.tokens, "-" * 80])
+    long = dataclasses.replace(long, scores=[*long.scores, -1000.0], types=[*long.types, 1])
+    token = len(vocabulary)
+    with serving(make_llama(write_llama(tmp_path / "long.gguf", long, llama_weights(long, 1)))) as served:
+        assert served.post("/extras/detokenize", tokens=[token, token]).json()["text"] == "-" * 160
+        options = {"max_tokens": 1, "logit_bias": {str(token): 90}, "return_origins": True, "temperature": 0.0}
+        reply = served.post(PATHS[0], prompt="the", **options).json()
+        assert reply["choices"][0]["text"] == "-" * 80 and reply["tokens"][0]["id"] == token
+        asked = {"messages": MESSAGES, "logprobs": True, "top_logprobs": 1, **options}
+        [entry] = served.post(PATHS[1], **asked).json()["choices"][0]["logprobs"]["content"]
+        assert entry["token"] == "-" * 80 and entry["bytes"] == [45] * 80
+        events = served.events(PATHS[0], prompt="the", stop="--", **options)
+        assert {event["choices"][0]["text"] for event in events} == {""}
+        assert events[-1]["choices"][0]["finish_reason"] == "stop"
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from specllama.engine.generation import Generation
+from specllama.engine.model import token_ids
 from specllama.engine.options import checked_index
 from specllama.engine.position import only_tokens
 from specllama.engine.request import Request, checked_bias
@@ -246,9 +247,9 @@ class Completion:
     @functools.cached_property
     def _echoed(self) -> Echo:
         """The prompt as it is repeated: a text without the BOS before it."""
-        tokens = self._llama.known_tokens(self._read_tokens)
+        tokens = token_ids(self._read_tokens, "the prompt", self._model.n_vocab).tolist()
         if isinstance(self._prompt, str):
-            skipped = 1 if tokens[:1] == [self._model.bos] else 0
+            skipped = 1 if tokens[:1] == [self._model.bos] and (tokens[1:] or not self._prompt) else 0
             return echo_of_text(self._model, self._prompt, tokens[skipped:])
         if has_own_tokenizer(self._llama):
             return echo_of_tokens(self._model, tokens)

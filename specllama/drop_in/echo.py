@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 from specllama.engine.model import Model
@@ -25,8 +26,10 @@ class Echo:
 
     def pieces(self) -> list[str]:
         """What each token has of the text. Together they are the text; a character is the last of its tokens'."""
-        ends = [*self.offsets[1:], len(self.text)]
-        return [self.text[start:end] for start, end in zip([0, *self.offsets[1:]], ends, strict=True)]
+        if not self.offsets:
+            return []
+        edges = [0, *self.offsets[1:], len(self.text)]
+        return [self.text[start:end] for start, end in itertools.pairwise(edges)]
 
 
 def echo_of_tokens(model: Model, tokens: Sequence[int]) -> Echo:

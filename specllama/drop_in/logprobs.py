@@ -33,8 +33,8 @@ def prompt_logprobs(
 class LogprobLog:
     """Collects entries and renders them.
 
-    A token is named by its text, wherever it is: a special token by its name, and one that is no whole characters by its
-    bytes, as OpenAI does.
+    A token is named by its text, wherever it is: a special token by its name, and half a character by its bytes, as
+    OpenAI does.
 
     Args:
         pieces: gives the bytes of tokens.

@@ -142,7 +142,7 @@ class TextAssembler:
 
     Args:
         pieces: gives the bytes of tokens.
-        stops: the text ends before the first of these. They may have special tokens' names in them, which are not shown.
+        stops: the text ends before the first of these. They may have names of special tokens, which are not shown.
         at_start: there is no text before them. As in the base class, a leading space is left out then.
         whole: what another tokenizer makes of all tokens; None for llama.cpp's own.
 
