@@ -31,8 +31,8 @@ _BLOCKS = dict(_CACHE_TYPES.values())
 _ROOM_OF_OVERRIDE = 128  # bytes of a name, and of a text, with the zero at its end
 
 
-def check_opening(path: str, kwargs: Mapping[str, Any]) -> None:
-    """Look at what goes on to ``llama_cpp.Llama`` with the model at `path`.
+def check_opening(path: str, kwargs: dict[str, Any]) -> None:
+    """Look at what goes on to ``llama_cpp.Llama`` with the model at `path`. A ``lora_path`` becomes a text.
 
     Raises:
         ValueError: ``type_k`` or ``type_v`` cannot be a KV cache's, of this model or without ``flash_attn``;
@@ -46,7 +46,7 @@ def check_opening(path: str, kwargs: Mapping[str, Any]) -> None:
         if kwargs.get(name) is not None:
             _check_cache_type(path, name, kwargs, kind)
     if kwargs.get("lora_path"):
-        _check_lora(kwargs["lora_path"])
+        kwargs["lora_path"] = _checked_lora(kwargs["lora_path"])
 
 
 def _check_overrides(path: str, overrides: Any) -> None:
@@ -55,7 +55,7 @@ def _check_overrides(path: str, overrides: Any) -> None:
     for name, value in overrides.items():
         if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
             raise TypeError(
-                f"kv_overrides has {name!r:.60}: {value!r:.100}: a name must be a text, a value a number or one"
+                f"kv_overrides has {name!r:.60}: {value!r:.100}: a name must be a text, and a value a number or a text"
             )
         for text in (name, value):
             if isinstance(text, str) and (len(text.encode()) >= _ROOM_OF_OVERRIDE or "\0" in text):
@@ -128,7 +128,9 @@ def _head_sizes(path: str, overrides: Mapping[str, Any] | None, kind: str) -> It
     yield int(values.get(f"{prefix}.attention.{kind}_length_swa", 0))
 
 
-def _check_lora(lora: Any) -> None:
+def _checked_lora(lora: Any) -> str:
+    if not isinstance(lora, (str, os.PathLike)):
+        raise TypeError(f"lora_path={lora!r:.100} must be the path of a LoRA adapter")
     try:
         header = read_header(lora)
     except (FileNotFoundError, ValueError) as error:
@@ -137,6 +139,7 @@ def _check_lora(lora: Any) -> None:
         raise ValueError(
             f"lora_path={os.fspath(lora)!r} is a {header.kind or 'file'} and no LoRA adapter: give an adapter's file"
         )
+    return os.fsdecode(lora)
 
 
 @contextlib.contextmanager

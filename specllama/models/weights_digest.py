@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import mmap
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from .gguf_values import StoredTensor, parts_of, read_whole_header
 
 _OF_NO_WEIGHT = ("tokenizer.", "split.", "general.")
 """What the names of metadata begin with that say nothing of what the weights compute. Copies differ in it."""
-_ALL = 4 << 20  # bytes of all tensors together that are read
+_ALL = 1 << 20  # bytes of all tensors together that are read
 _PLACES = 4  # of a tensor of which not all is read
 
 
@@ -64,11 +63,12 @@ class Digest:
         values = {name: _shown(value) for name, value in self.values.items()}
         found.update(json.dumps([repr(self._architecture), values], sort_keys=True).encode())
         with contextlib.ExitStack() as stack:
-            mapped = {path: stack.enter_context(_mapped(path)) for path in files}
+            opened = {path: stack.enter_context(open(path, "rb", buffering=0)) for path in files}
             for name, tensor, path, extent in places:
                 found.update(f"{name} {tensor.shape} {tensor.kind} ".encode())
                 for start, size in _pieces(extent, of_each):
-                    found.update(mapped[path][tensor.offset + start : tensor.offset + start + size])
+                    opened[path].seek(tensor.offset + start)
+                    found.update(opened[path].read(size))
         return found.hexdigest()
 
 
@@ -98,12 +98,6 @@ def _pieces(extent: int, most: int) -> Iterator[tuple[int, int]]:
     size = -(-most // _PLACES)
     for place in range(_PLACES):
         yield (extent - size) * place // (_PLACES - 1), size
-
-
-@contextlib.contextmanager
-def _mapped(path: str) -> Iterator[mmap.mmap]:
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        yield data
 
 
 def _same(of_file: Any, given: Any) -> bool:
