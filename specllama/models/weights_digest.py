@@ -13,6 +13,7 @@ import numpy as np
 
 from .gguf_values import StoredTensor, parts_of, read_whole_header
 
+_ARCHITECTURE = "general.architecture"
 _OF_NO_WEIGHT = ("tokenizer.", "split.", "general.")
 """What the names of metadata begin with that say nothing of what the weights compute. Copies differ in it."""
 _ALL = 1 << 20  # bytes of all tensors together that are read
@@ -29,15 +30,14 @@ class Digest:
     """
 
     def __init__(self, path: str, values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
-        self.values = {name: value for name, value in values.items() if not name.startswith(_OF_NO_WEIGHT)}
+        self.values = {name: value for name, value in values.items() if _is_of_weights(name)}
         """The metadata that say how the weights are used."""
-        self._architecture = values.get("general.architecture")
         self._path = path
         self._tensors = tensors
 
     def changed_by(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Those of ``kv_overrides`` that say another thing than the file of how the weights are used."""
-        named = {name: value for name, value in overrides.items() if not name.startswith(_OF_NO_WEIGHT)}
+        named = {name: value for name, value in overrides.items() if _is_of_weights(name)}
         return {name: value for name, value in named.items() if not _same(self.values.get(name), value)}
 
     def digest(self) -> str:
@@ -61,7 +61,7 @@ class Digest:
         of_each = max(1, _ALL // max(1, len(places)))
         found = hashlib.blake2b(digest_size=8)
         values = {name: _shown(value) for name, value in self.values.items()}
-        found.update(json.dumps([repr(self._architecture), values], sort_keys=True).encode())
+        found.update(json.dumps(values, sort_keys=True).encode())
         with contextlib.ExitStack() as stack:
             opened = {path: stack.enter_context(open(path, "rb", buffering=0)) for path in files}
             for name, tensor, path, extent in places:
@@ -80,6 +80,10 @@ def digest_of_file(path: str) -> str:
         ValueError: it is damaged.
     """
     return Digest(path, *read_whole_header(path)).digest()
+
+
+def _is_of_weights(name: str) -> bool:
+    return name == _ARCHITECTURE or not name.startswith(_OF_NO_WEIGHT)
 
 
 def _with_extents(path: str, tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[str, StoredTensor, int]]:
