@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -46,10 +47,6 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "garbage": (lambda path: path.write_bytes(b"nothing" * 9000), f"b'noth' instead of b'GGUF'; {AGAIN}"),
     "zeros": (lambda path: path.write_bytes(b"GGUF" + bytes(50_000)), "GGUF version 0 is not supported"),
     "a folder": (lambda path: _replace(path, Path.mkdir), "is a directory: give the path of a .gguf file in it"),
-    "a damaged chat template": (
-        lambda path: path.write_bytes(path.read_bytes().replace(b"endfor", b"endfox")),
-        "its chat template is damaged",
-    ),
 }  # fmt: skip
 
 
@@ -136,13 +133,36 @@ def test_a_name_that_llama_cpp_cannot_take(model: Path, tmp_path: Path) -> None:
     faults.assert_one_line_error(done, "is not UTF-8, and llama_cpp takes no other: rename the file")
 
 
-def test_a_context_that_does_not_fit_into_memory(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("", "llama.cpp gave no reason; a smaller n_ctx (-c) needs less memory"),
+        ("f: failed to allocate buffer of size 9", "of size 9; a smaller n_ctx (-c) needs less memory"),
+        ("f: model does not support different K and V cache types", "different K and V cache types"),
+    ],
+)
+def test_a_context_that_cannot_be_made(
+    make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, said: str, advice: str
+) -> None:
+    """Only what has memory for its reason has it for its remedy. Contexts of several texts, too."""
+
     def fail(*args: object, **kwargs: object) -> None:
+        if said:
+            loading.collect(4, said.encode(), None)
+
+    def fail_in_python(*args: object, **kwargs: object) -> None:
+        fail()
         raise ValueError("Failed to create llama_context")
 
-    monkeypatch.setattr("llama_cpp._internals.LlamaContext", fail)
-    with pytest.raises(ValueError, match=r"no context over .*target\.gguf: .*; a smaller n_ctx"):
+    llm = make_llama()
+    monkeypatch.setattr("llama_cpp._internals.LlamaContext", fail_in_python)
+    with pytest.raises(ValueError, match=rf"no context over .*target\.gguf: .*{re.escape(advice)}$"):
         make_llama()
+    monkeypatch.setattr("llama_cpp.llama_init_from_model", fail)
+    with pytest.raises(RuntimeError if "cache" in said else MemoryError) as error:
+        llm.create_completions(["the cat", "a dog"], max_tokens=1)
+    assert said in str(error.value)
+    assert ("smaller max_parallel" in str(error.value)) is ("cache" not in said)
 
 
 @pytest.mark.parametrize("name", ["x/model.gguf", "m" * 5000, "model\0.gguf"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import llama_cpp
 import pytest
 import tiny_models as tiny
 from damaged import attempts
+from fresh import text_of
 
 import specllama
 
@@ -36,6 +38,11 @@ WRONG: dict[str, tuple[Change, str]] = {
     "no experts used": (lambda w: w.add_expert_count(4), "expert_count is 4 with expert_used_count 0"),
     "groups": (lambda w: w.add_expert_group_count(2), "2 groups of which 0 are used"),
 }
+
+
+def base(path: Path, **kwargs: Any) -> llama_cpp.Llama:
+    """Opened by llama_cpp."""
+    return llama_cpp.Llama(str(path), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False, **kwargs)
 
 
 @pytest.fixture
@@ -171,6 +178,129 @@ def test_overridden_metadata(make_llama: MakeLlama) -> None:
     for overrides in ({"llama.attention.layer_norm_rms_epsilon": -1.0}, {"llama.block_count": 0}):
         with pytest.raises(ValueError, match=r"kv_overrides=.*on which llama\.cpp would crash"):
             make_llama(kv_overrides=overrides)
+
+
+def test_values_of_the_cache_in_blocks_need_flash_attention(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """Whatever llama.cpp says of it: it is no matter of n_ctx."""
+    for kwargs in (
+        {"type_v": 8},
+        {"type_v": 8, "flash_attn": False},
+        {"draft": tiny_files.good, "draft_kwargs": {"type_v": 8}},
+    ):
+        with pytest.raises(ValueError, match=r"type_v=8 stores blocks of 32 .*: add flash_attn=True$"):
+            make_llama(**kwargs)
+
+
+def test_metadata_that_mend_a_file_are_there_when_it_is_judged(
+    make_llama: MakeLlama, tiny_files: TinyFiles, damaged: Callable[..., Path]
+) -> None:
+    """A value on which llama.cpp would crash, an end token that is another, the size of heads."""
+    whole = text_of(make_llama())
+    negative = damaged("negative", WRONG["epsilon"][0])
+    mended = {"kv_overrides": {"llama.attention.layer_norm_rms_epsilon": 1e-5}}
+    assert text_of(make_llama(negative, **mended)) == whole
+    llm = make_llama(draft=negative, draft_kwargs=mended)
+    assert text_of(llm) == text_of(make_llama(draft=tiny_files.identical))
+    other = base(tiny_files.other_eos, kv_overrides={"tokenizer.ggml.eos_token_id": 2})
+    for draft, draft_kwargs in ((tiny_files.other_eos, {"kv_overrides": other.kv_overrides}), (other, None)):
+        llm = make_llama(draft=draft, draft_kwargs=draft_kwargs)
+        assert text_of(llm) == text_of(make_llama(draft=tiny_files.identical))
+        assert llm.stats.acceptance_rate > 0.9
+    other.close()
+    with pytest.raises(ValueError, match="EOS is token 2 in the target and 6 in the draft"):
+        make_llama(draft=tiny_files.other_eos)
+    with pytest.raises(ValueError, match=r"EOS is token 2 .* and 7 in the draft"):
+        make_llama(draft=tiny_files.good, draft_kwargs={"kv_overrides": {"tokenizer.ggml.eos_token_id": 7}})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "why"),
+    [
+        ({"a": None}, TypeError, "'a': None: a name must be a text, and a value a number or a text"),
+        ({5: 5}, TypeError, "5: 5: a name must be a text"),
+        ({"a": "x" * 128}, ValueError, "has at most 127 bytes"),
+        ({"a" * 128: 1}, ValueError, "has at most 127 bytes"),
+        ({"a\0b": 1}, ValueError, "no zero among them"),
+        ({"a": 2**70}, ValueError, "which no integer of 64 bits holds"),
+        ({"llama.block_count": "two"}, TypeError, "and its own is of the type int"),
+        ({"llama.attention.layer_norm_rms_epsilon": 1}, TypeError, "and its own is of the type float"),
+    ],
+)
+def test_metadata_that_llama_cpp_would_pass_over(
+    make_llama: MakeLlama, tiny_files: TinyFiles, overrides: Any, error: type[Exception], why: str
+) -> None:
+    for kwargs in (
+        {"kv_overrides": overrides},
+        {"draft": tiny_files.good, "draft_kwargs": {"kv_overrides": overrides}},
+    ):
+        with pytest.raises(error, match=re.escape(why)):
+            make_llama(**kwargs)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "why"),
+    [
+        ({"rope_freq_base": -1.0}, ValueError, "rope_freq_base=-1.0 must be a number from 0 up"),
+        ({"rope_freq_scale": float("nan")}, ValueError, "rope_freq_scale=nan must be a number from 0 up"),
+        ({"rope_freq_base": "x"}, TypeError, "rope_freq_base='x' must be a number"),
+        ({"yarn_attn_factor": float("inf")}, ValueError, "yarn_attn_factor=inf must be a number"),
+        ({"yarn_orig_ctx": -5}, ValueError, "yarn_orig_ctx=-5 is out of range"),
+        ({"attention_type": 7}, ValueError, "attention_type=7 is out of range"),
+        ({"n_gpu_layers": "all"}, TypeError, "n_gpu_layers='all' must be a whole number"),
+        ({"tensor_split": [-1.0]}, ValueError, "tensor_split=[-1.0] must be the share of each GPU"),
+        ({"lora_path": 5}, TypeError, "lora_path=5 must be the path of a LoRA adapter"),
+    ],
+)
+def test_numbers_without_a_meaning(
+    make_llama: MakeLlama, tiny_files: TinyFiles, kwargs: Any, error: type[Exception], why: str
+) -> None:
+    for given in (kwargs, {"draft": tiny_files.good, "draft_kwargs": kwargs}):
+        with pytest.raises(error, match=re.escape(why)):
+            make_llama(**given)
+
+
+CAUSES: dict[str, tuple[Change, str, str]] = {
+    "architecture": (lambda w: w.add_string("general.architecture", "nope"), "unknown model architecture: 'nope'", "crash"),
+    "type": (lambda w: w.add_string("llama.block_count", "two"), "llama.block_count has wrong type", "crash"),
+    "tokenizer": (lambda w: w.add_tokenizer_model("nope"), "unknown tokenizer: 'nope'", "n_ctx"),
+    "width": (lambda w: w.add_embedding_length(33), "tensor 'token_embd.weight' has wrong shape", "n_ctx"),
+}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_the_reason_of_a_file_that_does_not_load(
+    make_llama: MakeLlama, damaged: Callable[..., Path], name: str
+) -> None:
+    """It is llama.cpp's, and not that of a look at something else. The same of a draft."""
+    change, why, never = CAUSES[name]
+    file = damaged("wrong", change)
+    for kwargs in ({"model": file}, {"draft": file}):
+        with pytest.raises(ValueError, match=re.escape(why)) as error:
+            make_llama(**kwargs)
+        assert never not in str(error.value)
+
+
+def test_what_else_is_wrong_with_a_file_has_its_own_advice(
+    make_llama: MakeLlama, tiny_files: TinyFiles, damaged: Callable[..., Path], tmp_path: Path
+) -> None:
+    swapped = tmp_path / "swapped.gguf"
+    swapped.write_bytes(b"GGUF\0\0\0\3" + tiny_files.target.read_bytes()[8:])
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(tiny_files.lora.read_bytes()[:-300])
+    first = tiny.split(tiny_files.target, tmp_path)
+    Path(f"{first}".replace("00001-of", "00002-of")).unlink()
+    without_size = damaged("without_size", lambda w: w.add_context_length(0))
+    for kwargs, why in (
+        ({"model": swapped}, "is big-endian, for other processors"),
+        ({"lora_path": cut}, "the LoRA adapter of lora_path is damaged: .*; get it again"),
+        ({"lora_path": tiny_files.lora, "vocab_only": True}, "lora_path .* leave it out with vocab_only=True"),
+        ({"model": first}, "No such file or directory.*; its 2 parts must lie in one folder"),
+        ({"draft": first}, "No such file or directory.*; its 2 parts must lie in one folder"),
+        ({"model": without_size, "n_ctx": 0}, r"n_ctx=0 takes .* its file says none: give n_ctx"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            make_llama(**kwargs)
+    assert text_of(make_llama(without_size)) == text_of(make_llama())
 
 
 def test_llama_cpps_own_function_is_left_alone(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:

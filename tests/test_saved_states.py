@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import pickle
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import hypothesis.strategies as st
 import llama_cpp
+import numpy as np
 import pytest
 import tiny_models as tiny
 from fresh import PROMPT, text_of
@@ -18,8 +22,6 @@ import specllama
 from specllama.backend.ggml import ggml_version
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import MakeBase, MakeLlama, TinyFiles
 
 CASES = int(os.environ.get("SPECLLAMA_CASES", "100"))  # more on demand: 2,000 take a minute
@@ -192,3 +194,142 @@ def damage_pair(make_llama: MakeLlama, tiny_files: TinyFiles) -> tuple[specllama
     llm = make_llama(draft=tiny_files.good)
     state = state_of(llm)
     return llm, state, text_of(make_llama())
+
+
+@dataclasses.dataclass(frozen=True)
+class Otherwise:
+    """Another way to open the tiny target, or one of its kind, by which the same tokens have other states."""
+
+    name: str
+    """Of what the message speaks."""
+    kwargs: dict[str, Any]
+
+
+OTHERWISE = [
+    Otherwise("rope_freq_base", {"rope_freq_base": 500.0}),
+    Otherwise("rope_freq_scale", {"rope_freq_scale": 0.25}),
+    Otherwise("rope_scaling_type", {"rope_scaling_type": llama_cpp.LLAMA_ROPE_SCALING_TYPE_YARN}),
+    Otherwise("yarn_ext_factor", {"yarn_ext_factor": 0.5}),
+    Otherwise("yarn_attn_factor", {"yarn_attn_factor": 2.0}),
+    Otherwise("yarn_beta_fast", {"yarn_beta_fast": 5.0}),
+    Otherwise("yarn_beta_slow", {"yarn_beta_slow": 2.0}),
+    Otherwise("yarn_orig_ctx", {"yarn_orig_ctx": 128}),
+    Otherwise("attention_type", {"attention_type": llama_cpp.LLAMA_ATTENTION_TYPE_NON_CAUSAL}),
+    Otherwise("type_k", {"type_k": llama_cpp.GGML_TYPE_F32}),
+    Otherwise("type_v", {"type_v": llama_cpp.GGML_TYPE_F32}),
+    Otherwise("kv_overrides", {"kv_overrides": {"llama.attention.layer_norm_rms_epsilon": 0.1}}),
+]
+
+
+@pytest.mark.parametrize("other", OTHERWISE, ids=lambda other: other.name)
+def test_a_state_of_other_settings_is_named(make_llama: MakeLlama, other: Otherwise) -> None:
+    """Both ways round. A prompt in a cache is as good as absent."""
+    one, two = make_llama(flash_attn=False), make_llama(flash_attn=False, **other.kwargs)
+    for llm, of_other in ((one, two), (two, one)):
+        expected, state = text_of(llm), state_of(of_other)
+        with pytest.raises(specllama.StateError, match=rf"computed with {other.name}=(.*), and .* {other.name}=(?!\1)"):
+            llm.load_state(state)
+        assert text_of(llm) == expected  # it is as before
+        assert llm.stats.num_prompt_tokens_reused > 0
+        llm.set_cache(llama_cpp.LlamaRAMCache())
+        llm.cache[llm.tokenize(PROMPT.encode())] = state
+        llm.reset()
+        assert text_of(llm) == expected
+        assert llm.stats.num_prompt_tokens_reused == 0
+        llm.set_cache(None)
+
+
+def test_settings_that_mean_the_same_are_the_same(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """What the file says anyway, what only concerns texts, and how batches are cut and computed."""
+    state = state_of(make_llama())
+    for kwargs in (
+        {"rope_freq_base": 10_000.0, "rope_freq_scale": 1.0, "yarn_ext_factor": -2.0},
+        {"kv_overrides": {"llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.block_count": 2}},
+        {"kv_overrides": {"tokenizer.ggml.eos_token_id": 5, "general.name": "x"}},
+        {"n_batch": 64, "n_ubatch": 32, "n_ctx": 256, "swa_full": False, "use_mmap": False, "draft": tiny_files.good},
+    ):
+        llm = make_llama(**kwargs)
+        llm.load_state(state)
+        assert llm.n_tokens == state.n_tokens
+
+
+@pytest.mark.parametrize("swa_full", [False, True])
+def test_a_state_of_another_window_is_named(make_llama: MakeLlama, tiny_files: TinyFiles, swa_full: bool) -> None:
+    state = state_of(make_llama(tiny_files.sliding, swa_full=not swa_full))
+    with pytest.raises(specllama.StateError, match=rf"swa_full={not swa_full}, and this Llama has swa_full={swa_full}"):
+        make_llama(tiny_files.sliding, swa_full=swa_full).load_state(state)
+
+
+def test_a_state_of_another_adapter_is_named(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
+    """Of another file of the same name, of none, and of another scale. A copy is the same."""
+    (tmp_path / "other").mkdir()
+    other = tiny.write_lora(tmp_path / "other" / "lora.gguf", tiny.llama_weights(tiny.word_vocabulary(), 1), seed=2)
+    with_lora = make_llama(lora_path=str(tiny_files.lora))
+    state = state_of(with_lora)
+    for kwargs, said in (
+        ({}, r"with the LoRA adapter lora\.gguf \(\w+\), and this Llama has no LoRA adapter: .*lora_path"),
+        ({"lora_path": str(other)}, r"with the LoRA adapter lora\.gguf \((\w+)\), and .* lora\.gguf \((?!\1)\w+\)"),
+        (
+            {"lora_path": str(tiny_files.lora), "lora_scale": 0.5},
+            r"lora_scale=1\.0, and this Llama has lora_scale=0\.5",
+        ),
+    ):
+        with pytest.raises(specllama.StateError, match=said):
+            make_llama(**kwargs).load_state(state)
+    with pytest.raises(specllama.StateError, match="with no LoRA adapter, and this Llama has the LoRA adapter"):
+        with_lora.load_state(state_of(make_llama()))
+    copied = make_llama(lora_path=shutil.copy(tiny_files.lora, tmp_path / "copy.gguf"))
+    copied.load_state(state)
+    assert copied.n_tokens == state.n_tokens
+
+
+def test_a_state_of_other_weights_is_named(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
+    """Of a file of the same name and shape, though a single tensor is another. A file may move, and be replaced."""
+    words = tiny.word_vocabulary()
+    weights = tiny.llama_weights(words, seed=1)
+    for changed_one in ("output.weight", "blk.1.attn_norm.weight", "blk.0.attn_v.weight"):
+        folder = tmp_path / changed_one
+        folder.mkdir()
+        other = {**weights, changed_one: weights[changed_one] * np.float32(1.5)}
+        state = state_of(make_llama(tiny.write_llama(folder / "target.gguf", words, other)))
+        llm = make_llama()
+        expected = text_of(llm)
+        said = (
+            r"with the weights (\w+) of target .*, and this Llama's are (?!\1)\w+, in a file of the same name and shape"
+        )
+        with pytest.raises(specllama.StateError, match=said):
+            llm.load_state(state)
+        assert text_of(llm) == expected
+    moved = Path(shutil.copy(tiny_files.target, tmp_path / "moved.gguf"))
+    os.utime(moved, (1, 1))
+    llm = make_llama(moved)
+    llm.load_state(state_of(make_llama()))
+    os.replace(folder / "target.gguf", moved)  # what is loaded stays
+    make_llama().load_state(state_of(llm))
+
+
+def test_a_model_in_parts_has_the_states_of_the_whole(
+    make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path
+) -> None:
+    first = tiny.split(tiny_files.target, tmp_path)
+    whole, parts = make_llama(), make_llama(first)
+    expected = text_of(whole)
+    for one, other in ((whole, parts), (parts, whole)):
+        one.load_state(state_of(other))
+        assert text_of(one) == expected
+        assert one.stats.num_prompt_tokens_reused > 0
+    last = sorted(tmp_path.iterdir())[-1]
+    data = bytearray(last.read_bytes())
+    data[-5] ^= 1
+    last.write_bytes(data)
+    with pytest.raises(specllama.StateError, match="in a file of the same name and shape"):
+        make_llama(first).load_state(state_of(whole))
+
+
+def test_a_state_of_an_early_release_is_loaded(make_llama: MakeLlama) -> None:
+    """It says less: what it does not say is not asked for."""
+    state = state_of(make_llama())
+    early = {name: state.specllama_origin[name] for name in ("model", "library", "checksum", "flash_attn")}
+    llm = make_llama(rope_freq_base=500.0)
+    llm.load_state(changed(state, specllama_origin=early))
+    assert llm.n_tokens == state.n_tokens

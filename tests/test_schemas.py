@@ -11,7 +11,7 @@ from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from specllama import Conversation
 from specllama.grammars.schema_converter import grammar_of_schema
-from specllama.grammars.schemas import warn_of_schemas
+from specllama.grammars.schemas import warn_of_schemas, why_not_enforced
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -156,6 +156,26 @@ def test_what_the_schema_says_is_cut_and_escaped(make_llama: MakeLlama) -> None:
     message = str(caught[0].message)
     assert "\x1b" not in message
     assert len(message) < 400
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("(?!x)y", "(?!x)y error: look-around, including look-ahead and look-behind, is not supported"),
+        ("(a)\\1", "error: backreferences are not supported"),
+        ("(" + "ab" * 300, "error: unclosed group"),
+        ("(a\nb", "error: unclosed group"),
+        ("\\bx", "lookarounds not supported yet"),
+    ],
+)
+def test_why_a_pattern_is_not_enforced(pattern: str, why: str) -> None:
+    """The reason stands in the last line of several, and is said though the pattern is long."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}, "required": ["a"]}
+    said = why_not_enforced({"response_format": {"type": "json_object", "schema": schema}})
+    assert said is not None
+    assert why in said
+    assert "\n" not in said
+    assert len(said) < 300
 
 
 @pytest.mark.parametrize(

@@ -591,3 +591,25 @@ def write_clip(path: Path, seed: int, n_out: int = 32) -> Path:
             weights[f"v.blk.{i}.{name}.bias"] = np.zeros(n_embd, np.float32)
     _finish(writer, weights)
     return path
+
+
+def split(model: Path, folder: Path, count: int = 2) -> Path:
+    """Write a model in parts, as llama-gguf-split does, and give the first of them."""
+    reader = gguf.GGUFReader(model)
+    names = [folder / f"part-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+    for number, path in enumerate(names):
+        writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
+        for name, field in reader.fields.items() if number == 0 else ():
+            if not name.startswith("GGUF.") and name != "general.architecture":
+                kind = field.types[0]
+                writer.add_key_value(name, field.contents(), kind, field.types[1] if len(field.types) > 1 else None)
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", count)
+        writer.add_int32("split.tensors.count", len(reader.tensors))
+        for tensor in reader.tensors[number::count]:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return names[0]

@@ -8,6 +8,7 @@ from typing import Any
 from llama_cpp import _logger, llama_chat_format, mtmd_cpp
 
 from specllama.models.gguf_header import read_header
+from specllama.models.loading import captured_errors, collect
 
 from .base_class import BaseLlama
 from .parts import other_parts
@@ -38,21 +39,25 @@ def give_image_handler(llama: BaseLlama, path: str | os.PathLike[str]) -> None:
     name = os.fspath(path)
     if (kind := read_header(name).architecture) != "clip":
         raise ValueError(f"{name} is a model of type {kind!r} and reads no images: give a mmproj file")
-    _log_as_llama_cpp_does()
     # The newer one asks in the words of the model's own template.
     make: Any = getattr(llama_chat_format, "MTMDChatHandler", llama_chat_format.Llava15ChatHandler)
     handler = make(clip_model_path=name, verbose=False)
     try:
-        handler._init_mtmd_context(llama)  # else at the first chat
+        with captured_errors() as errors:
+            _log_by(collect)
+            handler._init_mtmd_context(llama)  # else at the first chat
     except ValueError as error:
+        why = " ".join((errors[0] if errors else str(error)).split())
         raise ValueError(
-            f"{name} does not read images for {llama.model_path}: {error}; give the mmproj file of this model"
+            f"{name} does not read images for {llama.model_path}: {why}; give the mmproj file of this model, whole"
         ) from None
+    finally:
+        _log_by(_logger.llama_log_callback)
     llama.chat_handler = handler
 
 
-def _log_as_llama_cpp_does() -> None:
-    """Else the library for images says on stderr what each chat is about."""
+def _log_by(callback: Any) -> None:
+    """Has the library for images say to llama_cpp's logger, not on stderr, what each chat is about."""
     log_set = getattr(mtmd_cpp, "mtmd_helper_log_set", None) or getattr(mtmd_cpp, "mtmd_log_set", None)
     if log_set is not None:
-        log_set(_logger.llama_log_callback, None)
+        log_set(callback, None)

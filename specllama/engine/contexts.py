@@ -8,7 +8,7 @@ import dataclasses
 import llama_cpp
 
 from specllama import _core
-from specllama.models.loading import one_at_a_time, quiet
+from specllama.models.loading import captured_errors, one_at_a_time, quiet, why_no_context
 
 from .drafts.draft import Draft
 from .model import Model
@@ -84,14 +84,17 @@ class Contexts:
             params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
         taps = None if settings.hidden is None else settings.hidden.make_with(params)
         # Else it would warn that a text has fewer tokens than the model knows: it takes the room of all for one's.
-        with one_at_a_time(), quiet(settings.verbose):
+        with one_at_a_time(), captured_errors() as errors, quiet(settings.verbose):
             context = llama_cpp.llama_init_from_model(model.address, params)
         if not context:
-            raise MemoryError(
-                f"there is no room for {count} texts of n_ctx={n_ctx} tokens with the {name}: take a smaller "
-                "max_parallel (--parallel) or cache_tokens (--cache-tokens), or create the Llama with a smaller n_ctx "
-                "(-c)"
+            smaller = (
+                "take a smaller max_parallel (--parallel) or cache_tokens (--cache-tokens), or create the Llama with a "
+                "smaller n_ctx (-c)"
             )
+            why = why_no_context(errors, smaller)
+            if not why.endswith(smaller):
+                raise RuntimeError(f"no context for {count} texts with the {name}: {why}")
+            raise MemoryError(f"there is no room for {count} texts of n_ctx={n_ctx} tokens with the {name}: {why}")
         self._stack.callback(llama_cpp.llama_free, context)
         if settings.hidden is not None:
             settings.hidden.begin(context)

@@ -28,6 +28,10 @@ _RANGES = {
     "n_threads": (0, MOST_THREADS),  # 0: llama_cpp's default
     "n_threads_batch": (0, MOST_THREADS),
     "last_n_tokens_size": (0, LARGEST_INT),
+    "n_gpu_layers": (-LARGEST_INT, LARGEST_INT),  # less than 0: all of them
+    "yarn_orig_ctx": (0, LARGEST_INT),
+    "main_gpu": (0, LARGEST_INT),
+    "attention_type": _numbers_of("LLAMA_ATTENTION_TYPE_"),
     "pooling_type": _numbers_of("LLAMA_POOLING_TYPE_"),
     "rope_scaling_type": _numbers_of("LLAMA_ROPE_SCALING_TYPE_"),
     "split_mode": _numbers_of("LLAMA_SPLIT_MODE_"),

@@ -42,6 +42,8 @@ def read_header(path: str | os.PathLike[str]) -> GgufHeader:
         magic, version = file.read(len(_MAGIC)), file.read(_VERSION.size)
     if magic != _MAGIC:
         raise ValueError(f"{path} is not a GGUF file (it does not begin with the bytes {_MAGIC.decode()})")
+    if version in (b"\0\0\0\2", b"\0\0\0\3"):
+        raise ValueError(f"{path} is big-endian, for other processors: get the little-endian file, or convert it anew")
     if len(version) == _VERSION.size and _VERSION.unpack(version)[0] not in (2, 3):
         raise ValueError(
             f"{path}: GGUF version {_VERSION.unpack(version)[0]} is not supported: convert the model anew (versions 2 "

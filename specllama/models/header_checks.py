@@ -87,7 +87,8 @@ def _wrong_layers(values: Mapping[str, Any]) -> Iterable[str]:
     if "general.architecture" not in values:
         return
     layers = _named(values, "block_count")
-    if not 0 < layers <= _MOST_LAYERS and any(name.endswith(".block_count") for name in values):
+    said = values.get(f"{architecture_of(values)}.block_count")  # none, or no number, llama.cpp refuses
+    if isinstance(said, int) and not 0 < layers <= _MOST_LAYERS:
         yield f"its block_count is {layers}, and must be from 1 to {_MOST_LAYERS}"
     further = _named(values, "nextn_predict_layers")
     if further > layers:

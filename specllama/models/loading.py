@@ -134,7 +134,8 @@ def why_no_context(errors: Sequence[str], smaller: str) -> str:
         errors: what llama.cpp said.
         smaller: the way out where memory does not suffice.
     """
-    said = "; ".join(dict.fromkeys(errors)) or "llama.cpp gave no reason"
+    # The first line says why, and the others what failed because of it.
+    said = errors[0] if errors else "llama.cpp gave no reason"
     return f"{said}; {smaller}" if not errors or re.search("alloc|memory|buffer", said) else said
 
 
@@ -147,6 +148,8 @@ def _reason(path: str, errors: list[str]) -> str:
         return "it is a LoRA adapter and not a model; load the base model and pass this file as lora_path"
     # The last lines only say that loading failed; the first one says why.
     reason = errors[0] if errors else "llama.cpp gave no reason; run again with verbose=True"
+    if header.num_splits > 1:
+        return f"{reason}; its {header.num_splits} parts must lie in one folder, under the names that they came with"
     return f"{reason}; {catalog.remedy(path)}" if "corrupted or incomplete" in reason else reason
 
 
@@ -160,7 +163,7 @@ _errors = _Errors()
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
-def _collect(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
+def collect(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
     """Hand every message on to llama_cpp's own callback.
 
     It lives as long as Python does: a thread of llama.cpp's may be about to call it, whenever another one is set.
@@ -179,7 +182,7 @@ atexit.register(llama_cpp.llama_log_set, _logger.llama_log_callback, ctypes.c_vo
 def captured_errors() -> Iterator[list[str]]:
     """Within the block llama.cpp's error messages of this thread are collected."""
     before, _errors.collected = _errors.collected, []
-    llama_cpp.llama_log_set(_collect, ctypes.c_void_p(0))  # again, where somebody has set another one
+    llama_cpp.llama_log_set(collect, ctypes.c_void_p(0))  # again, where somebody has set another one
     try:
         with _signals_heeded():
             yield _errors.collected

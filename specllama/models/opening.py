@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import numbers
 import operator
 import os
 from collections.abc import Iterator, Mapping
@@ -28,11 +30,18 @@ _CACHE_TYPES = {
     "GGML_TYPE_Q8_0": (8, 32),
 }
 _BLOCKS = dict(_CACHE_TYPES.values())
+_REAL = (
+    *("rope_freq_base", "rope_freq_scale", "lora_scale"),
+    *("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow"),
+)
+_NEVER_NEGATIVE = ("rope_freq_base", "rope_freq_scale")
+_KINDS: dict[type, type] = {bool: bool, int: int, float: float, bytes: str}
+"""What ``kv_overrides`` may be for a value of the file."""
 _ROOM_OF_OVERRIDE = 128  # bytes of a name, and of a text, with the zero at its end
 
 
-def check_opening(path: str, kwargs: Mapping[str, Any]) -> None:
-    """Look at what goes on to ``llama_cpp.Llama`` with the model at `path`.
+def check_opening(path: str, kwargs: dict[str, Any]) -> None:
+    """Look at what goes on to ``llama_cpp.Llama`` with the model at `path`. A ``lora_path`` becomes a text.
 
     Raises:
         ValueError: ``type_k`` or ``type_v`` cannot be a KV cache's, of this model or without ``flash_attn``;
@@ -45,8 +54,15 @@ def check_opening(path: str, kwargs: Mapping[str, Any]) -> None:
     for name, kind in (("type_k", "key"), ("type_v", "value")):
         if kwargs.get(name) is not None:
             _check_cache_type(path, name, kwargs, kind)
+    _check_numbers(kwargs)
+    if kwargs.get("n_ctx") == 0 and not _n_ctx_train(path, overrides):
+        raise ValueError(
+            "n_ctx=0 takes the n_ctx that the model was trained with, and its file says none: give n_ctx (-c)"
+        )
     if kwargs.get("lora_path"):
-        _check_lora(kwargs["lora_path"])
+        if kwargs.get("vocab_only"):
+            raise ValueError("lora_path is for a model with its weights: leave it out with vocab_only=True")
+        kwargs["lora_path"] = _checked_lora(kwargs["lora_path"])
 
 
 def _check_overrides(path: str, overrides: Any) -> None:
@@ -55,7 +71,7 @@ def _check_overrides(path: str, overrides: Any) -> None:
     for name, value in overrides.items():
         if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
             raise TypeError(
-                f"kv_overrides has {name!r:.60}: {value!r:.100}: a name must be a text, a value a number or one"
+                f"kv_overrides has {name!r:.60}: {value!r:.100}: a name must be a text, and a value a number or a text"
             )
         for text in (name, value):
             if isinstance(text, str) and (len(text.encode()) >= _ROOM_OF_OVERRIDE or "\0" in text):
@@ -66,6 +82,12 @@ def _check_overrides(path: str, overrides: Any) -> None:
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise ValueError(f"kv_overrides has {name!r:.60}: {value}, which no integer of 64 bits holds")
     values = _values(path)
+    for name, value in overrides.items():
+        kind, known_kind = type(value), _KINDS.get(type(values.get(name)), type(value))
+        if kind is not known_kind:  # llama.cpp would pass it over
+            raise TypeError(
+                f"kv_overrides has {name!r:.60}: {value!r:.100}, and its own is of the type {known_kind.__name__}"
+            )
     known = {*problems(values)}  # of the file itself: who loads it says so
     problem = next((problem for problem in problems(overridden(values, overrides)) if problem not in known), None)
     if problem is not None:
@@ -128,7 +150,26 @@ def _head_sizes(path: str, overrides: Mapping[str, Any] | None, kind: str) -> It
     yield int(values.get(f"{prefix}.attention.{kind}_length_swa", 0))
 
 
-def _check_lora(lora: Any) -> None:
+def _check_numbers(kwargs: Mapping[str, Any]) -> None:
+    for name in _REAL:
+        value = kwargs.get(name, 0.0)
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise TypeError(f"{name}={value!r:.100} must be a number")
+        if not math.isfinite(value) or (name in _NEVER_NEGATIVE and value < 0):
+            raise ValueError(f"{name}={value} must be a number{' from 0 up' if name in _NEVER_NEGATIVE else ''}")
+    for share in kwargs.get("tensor_split") or ():
+        if not isinstance(share, numbers.Real) or not 0 <= share < math.inf:
+            raise ValueError(f"tensor_split={kwargs['tensor_split']!r:.100} must be the share of each GPU, from 0 up")
+
+
+def _n_ctx_train(path: str, overrides: Mapping[str, Any] | None) -> Any:
+    values = overridden(_values(path), overrides)
+    return values.get(f"{architecture_of(values)}.context_length", True)  # llama.cpp refuses a file that lacks it
+
+
+def _checked_lora(lora: Any) -> str:
+    if not isinstance(lora, (str, os.PathLike)):
+        raise TypeError(f"lora_path={lora!r:.100} must be the path of a LoRA adapter")
     try:
         header = read_header(lora)
     except (FileNotFoundError, ValueError) as error:
@@ -137,6 +178,7 @@ def _check_lora(lora: Any) -> None:
         raise ValueError(
             f"lora_path={os.fspath(lora)!r} is a {header.kind or 'file'} and no LoRA adapter: give an adapter's file"
         )
+    return os.fsdecode(lora)
 
 
 @contextlib.contextmanager
@@ -146,6 +188,8 @@ def lora_errors(reasons: list[str]) -> Iterator[None]:
     def check(adapter: Any, *_: Any) -> Any:
         if not adapter:
             why = reasons[0] if reasons else "llama.cpp gave no reason"
+            if "corrupted or incomplete" in why:
+                raise ValueError(f"the LoRA adapter of lora_path is damaged: {why}; get it again")
             raise ValueError(f"the LoRA adapter of lora_path does not fit this model: {why}")
         return adapter
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from .catalog import FILE_TYPES, Model, catalog, parse_file_type, resolve, retype
+from .catalog import FILE_TYPES, Model, catalog, parse_file_type, remedy, resolve, retype
 from .gguf_header import GgufHeader, read_header
 
 _WORKER = "specllama.models._quantize_worker"
@@ -82,7 +82,12 @@ def quantize(
         raise ValueError(f"the output {destination} is the input: name another one with --output")
     if destination.is_dir():
         raise ValueError(f"the output {destination} is a folder: name a file in it")
-    destination.parent.mkdir(parents=True, exist_ok=True)
+    if destination.exists() and not destination.is_file():  # a device, which would be replaced
+        raise ValueError(f"the output {destination} is no file: name another one with --output")
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"the folder {destination.parent} cannot be made: {error}; name a file in another one") from error
     needed = int(header.num_elements * FILE_TYPES[canonical] / 8) + _HEADER_ROOM
     _require_space(destination, needed)
     handle, name = tempfile.mkstemp(prefix=f".{destination.name}.", suffix=".partial", dir=destination.parent)
@@ -153,4 +158,6 @@ def _run_worker(source: Path, destination: Path, file_type: str, threads: int, o
             reason = lines[-1] if lines else f"its process ended with code {process.returncode}"
             if "iostream error" in reason:  # C++ knows no more of a file that cannot be written
                 reason += f"; make room in {destination.parent}, or {_ELSEWHERE}"
+            elif "corrupted or incomplete" in reason:
+                reason += f"; {remedy(os.fspath(source))}"
             raise QuantizeError(f"llama.cpp could not quantize {source} to {file_type}: {reason}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import mmap
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,9 +13,10 @@ import numpy as np
 
 from .gguf_values import StoredTensor, parts_of, read_whole_header
 
+_ARCHITECTURE = "general.architecture"
 _OF_NO_WEIGHT = ("tokenizer.", "split.", "general.")
 """What the names of metadata begin with that say nothing of what the weights compute. Copies differ in it."""
-_ALL = 4 << 20  # bytes of all tensors together that are read
+_ALL = 1 << 20  # bytes of all tensors together that are read
 _PLACES = 4  # of a tensor of which not all is read
 
 
@@ -30,15 +30,14 @@ class Digest:
     """
 
     def __init__(self, path: str, values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
-        self.values = {name: value for name, value in values.items() if not name.startswith(_OF_NO_WEIGHT)}
+        self.values = {name: value for name, value in values.items() if _is_of_weights(name)}
         """The metadata that say how the weights are used."""
-        self._architecture = values.get("general.architecture")
         self._path = path
         self._tensors = tensors
 
     def changed_by(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Those of ``kv_overrides`` that say another thing than the file of how the weights are used."""
-        named = {name: value for name, value in overrides.items() if not name.startswith(_OF_NO_WEIGHT)}
+        named = {name: value for name, value in overrides.items() if _is_of_weights(name)}
         return {name: value for name, value in named.items() if not _same(self.values.get(name), value)}
 
     def digest(self) -> str:
@@ -62,13 +61,14 @@ class Digest:
         of_each = max(1, _ALL // max(1, len(places)))
         found = hashlib.blake2b(digest_size=8)
         values = {name: _shown(value) for name, value in self.values.items()}
-        found.update(json.dumps([repr(self._architecture), values], sort_keys=True).encode())
+        found.update(json.dumps(values, sort_keys=True).encode())
         with contextlib.ExitStack() as stack:
-            mapped = {path: stack.enter_context(_mapped(path)) for path in files}
+            opened = {path: stack.enter_context(open(path, "rb", buffering=0)) for path in files}
             for name, tensor, path, extent in places:
                 found.update(f"{name} {tensor.shape} {tensor.kind} ".encode())
                 for start, size in _pieces(extent, of_each):
-                    found.update(mapped[path][tensor.offset + start : tensor.offset + start + size])
+                    opened[path].seek(tensor.offset + start)
+                    found.update(opened[path].read(size))
         return found.hexdigest()
 
 
@@ -80,6 +80,10 @@ def digest_of_file(path: str) -> str:
         ValueError: it is damaged.
     """
     return Digest(path, *read_whole_header(path)).digest()
+
+
+def _is_of_weights(name: str) -> bool:
+    return name == _ARCHITECTURE or not name.startswith(_OF_NO_WEIGHT)
 
 
 def _with_extents(path: str, tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[str, StoredTensor, int]]:
@@ -98,12 +102,6 @@ def _pieces(extent: int, most: int) -> Iterator[tuple[int, int]]:
     size = -(-most // _PLACES)
     for place in range(_PLACES):
         yield (extent - size) * place // (_PLACES - 1), size
-
-
-@contextlib.contextmanager
-def _mapped(path: str) -> Iterator[mmap.mmap]:
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        yield data
 
 
 def _same(of_file: Any, given: Any) -> bool:
