@@ -50,7 +50,7 @@ _COMPLETION = {
     "logit_bias",
 }
 _signature = functools.cache(inspect.signature)  # of methods of the base class: making one takes longer than a token
-_KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION}
+_KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION, "idx"}
 _MIROSTATS = (0, 1, 2)
 _OF_OLD_RELEASES = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
 """What llama_cpp.Llama once took, and software (LangChain) still gives. Without effect, there and here."""
@@ -69,6 +69,16 @@ def with_options(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
         ]
         parameters = [*signature.parameters.values(), *ours]
         method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return method
+
+    return decorate
+
+
+def declared_as(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
+    """Decorator: the base method's signature and documentation."""
+
+    def decorate(method: _Method) -> _Method:
+        functools.update_wrapper(method, base)
         return method
 
     return decorate

@@ -8,7 +8,7 @@ from typing import Any
 
 from .arguments import checked_stops, nearest
 from .base_class import BaseLlama
-from .images import other_parts
+from .images import other_parts, reads_images, require_room_for_words
 
 _MESSAGE = "[{'role': 'user', 'content': 'Hello'}]"
 _OF_MESSAGE = (
@@ -106,6 +106,8 @@ def _check_messages(llama: BaseLlama, messages: Any) -> None:
                 f"a message has a part of type {kind!r:.60}, and this Llama reads only text: create it with a "
                 "chat_handler for images, or send text"
             )
+    if reads_images(llama):
+        require_room_for_words(llama, messages)
     templates = "".join(text for name, text in llama.metadata.items() if name.startswith("tokenizer.chat_template"))
     for message in messages:
         if not isinstance(message, Mapping):

@@ -30,7 +30,7 @@ from specllama.engine.same_vocabulary import require_same_vocabulary_file
 from specllama.models.head_file import HeadFile, MtpFile, read_head
 from specllama.models.header_checks import require_sound
 from specllama.models.loading import explained
-from specllama.models.opening import check_opening
+from specllama.models.opening import check_opening, n_ctx_with_positions
 
 from .base_class import BaseLlama
 from .closed import is_open
@@ -173,6 +173,7 @@ def _loaded(
         **own,
     }
     check_opening(path, arguments)
+    arguments["n_ctx"] = n_ctx_with_positions(path, arguments["n_ctx"])
     with explained(path), loading(choice) as use:
         draft = _LoadedDraft(path, **arguments)
     model = lent(draft, "draft", use)

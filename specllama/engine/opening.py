@@ -12,6 +12,7 @@ import llama_cpp
 
 from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.models.loading import explained, quiet
+from specllama.models.opening import n_ctx_with_positions
 
 from .hidden import Hidden
 from .model import Model, Settings
@@ -63,7 +64,8 @@ def open_model(
             model_params = llama_cpp.llama_model_default_params()  # what explained() has prepared may be in them
             model_params.n_gpu_layers = 0x7FFFFFFF if n_gpu_layers == -1 else n_gpu_layers
             params: Any = llama_cpp.llama_context_default_params()
-            params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, n_batch, min(n_batch, 512)
+            params.n_ctx = n_ctx_with_positions(file, n_ctx)
+            params.n_batch, params.n_ubatch = n_batch, min(n_batch, 512)
             params.n_threads = params.n_threads_batch = threads
             if hasattr(params, "n_rs_seq"):
                 params.n_rs_seq = num_snapshots_of(num_snapshots, params)

@@ -12,7 +12,7 @@ import llama_cpp
 import numpy as np
 
 from .gguf_header import read_header
-from .gguf_values import architecture_of, read_whole_header
+from .gguf_values import StoredTensor, architecture_of, read_whole_header
 from .header_checks import problems
 
 # Those of llama-server's --cache-type-k: of each name the number, and how many values are one block.
@@ -27,6 +27,8 @@ _CACHE_TYPES = {
     "GGML_TYPE_Q5_1": (7, 32),
     "GGML_TYPE_Q8_0": (8, 32),
 }
+_POSITIONS = "position_embd.weight"  # [n_embd, n_ctx_train]
+_N_CTX_STEP = 256  # llama.cpp makes a context of a multiple of it
 _BLOCKS = dict(_CACHE_TYPES.values())
 
 
@@ -48,6 +50,26 @@ def check_opening(path: str, kwargs: Mapping[str, Any]) -> None:
         if not isinstance(overrides, dict):
             raise TypeError(f"kv_overrides={overrides!r:.100} must be a dict of the file's metadata, by their names")
         _check_overrides(path, overrides)
+
+
+def n_ctx_with_positions(path: str | os.PathLike[str], n_ctx: int) -> int:
+    """How large a context may be of a model that has learned a vector for each position: GPT-2, StarCoder, BERT.
+
+    llama.cpp ends the process at a position that has none, and rounds sizes of contexts up. Other models have no such
+    limit.
+    """
+    table = _tensors(path).get(_POSITIONS)
+    if table is None:
+        return n_ctx
+    most = table.shape[-1]
+    whole = most - most % _N_CTX_STEP or most
+    return min(n_ctx or whole, whole)
+
+
+def _tensors(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
+    with contextlib.suppress(ValueError, OSError):
+        return read_whole_header(path)[1]
+    return {}
 
 
 def _check_overrides(path: str, overrides: dict[str, Any]) -> None:
