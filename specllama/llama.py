@@ -19,6 +19,7 @@ from .drop_in.arguments import (
     bound,
     check_constructor,
     check_draft_kwargs,
+    declared_as,
     given_to,
     with_options,
 )
@@ -29,12 +30,14 @@ from .drop_in.closed import close_for_good
 from .drop_in.completion import Completion
 from .drop_in.context_params import ContextParams
 from .drop_in.draft_loading import DraftLoader
+from .drop_in.embedding import as_inputs, batches, embeddings
 from .drop_in.lending import lent
 from .drop_in.logprobs import with_bytes
 from .drop_in.many import ParallelCompletions
 from .drop_in.messages import template_errors
 from .drop_in.min_tokens import checked_min_tokens
 from .drop_in.requests import request_of
+from .drop_in.sampling import sampled
 from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
 from .drop_in.tokenizing import Tokenizing
@@ -59,13 +62,14 @@ from .engine.texts import checked_cache_tokens, checked_max_parallel
 from .grammars.schemas import schemas_by_grammar, warn_of_schemas
 from .models import catalog
 from .models.loading import captured_errors, explained
-from .models.opening import check_opening
+from .models.opening import check_opening, n_ctx_with_positions
 from .stats import Stats
 from .token import Token
 
 _OneDraft = Union[str, "os.PathLike[str]", BaseLlama, Callable[..., Any]]
 DraftModel = Union[_OneDraft, "Sequence[_OneDraft]"]
 
+_SIZE = 512  # llama_cpp's default of n_ctx, n_batch and n_ubatch
 _SOON = 0.0005  # seconds, about what one text takes that is tokenized
 
 
@@ -156,12 +160,15 @@ class Llama(ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, Engin
         self._num_snapshots = 0 if draft_model is None else options.most_draft_tokens
         if flash_attn is not None:
             kwargs["flash_attn"] = flash_attn
+        if kwargs.get("embedding"):  # what is embedded is computed as a whole: llama.cpp ends the process otherwise
+            kwargs["n_ubatch"] = max(kwargs.get("n_ubatch", _SIZE), kwargs.get("n_batch", _SIZE))
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
         draft = understood(self._draft_options, model_path)  # before weights are loaded
         self._hidden = None if draft is None else draft.shown(model_path)
         check_opening(model_path, kwargs)
+        kwargs["n_ctx"] = n_ctx_with_positions(model_path, kwargs.get("n_ctx", _SIZE))
         with explained(model_path, overrides=kwargs.get("kv_overrides")) as weights, loading(self._kernels) as use:
             self.attend_as_kernels_do(kwargs)
             super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
@@ -398,6 +405,15 @@ class Llama(ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, Engin
             super().reset()  # type: ignore[no-untyped-call]
             self.engine.forget()
 
+    @declared_as(BaseLlama.sample)
+    def sample(self, *args: Any, **kwargs: Any) -> int:
+        """See the base class."""
+        arguments = bound(BaseLlama.sample, args, kwargs)
+        own = self._call.slot
+        own.require_alone("sample")
+        with own.exclusive():
+            return sampled(self, arguments)
+
     def eval(self, tokens: Sequence[int]) -> None:
         """See the base class.
 
@@ -431,16 +447,35 @@ class Llama(ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, Engin
             self.input_ids[start : start + done] = tokens[:done]
 
     def embed(self, input: Any, normalize: bool = False, truncate: bool = True, return_count: bool = False) -> Any:
-        """See the base class."""
+        """See the base class. A text may be given by its token ids, too.
+
+        Raises:
+            TypeError: neither texts nor token ids.
+            ValueError: a text without tokens, one that may not be truncated and is too long, a token that the
+                vocabulary does not have, or no weights.
+            RuntimeError: the Llama was created without ``embedding=True``, or the model makes none.
+        """
+        inputs, is_one = as_inputs(input)
         with self.engine.own.exclusive():
             self.engine.own.require_threads()
             self.engine.own.require_at_rest()
+            self.engine.model.require_weights()
+            if not self.context_params.embeddings:
+                raise RuntimeError("this Llama makes no embeddings: create it with embedding=True")
+            found: list[Any] = []
+            num_tokens = 0
             try:
-                return super().embed(input, normalize, truncate, return_count)
-            except BaseException:
-                if self.context_params.embeddings:  # the base class has emptied the memory, and says so at its end only
-                    self.reset()
-                raise
+                for batch in batches(self, inputs, truncate):
+                    found += embeddings(self, batch, normalize)
+                    num_tokens += sum(map(len, batch))
+            finally:
+                self.reset()
+        output = found[0] if is_one else found
+        return (output, num_tokens) if return_count else output
+
+    def create_embedding(self, input: Any, model: str | None = None) -> Any:
+        """See the base class. A text may be given by its token ids, too."""
+        return super().create_embedding(as_inputs(input)[0], model)
 
     def save_state(self) -> llama_cpp.LlamaState:
         """Save the target's state. ``llama_cpp.Llama`` can load it too, if its ``flash_attn`` is the same.

@@ -63,8 +63,8 @@ def test_the_embedding_option(make_llama: MakeLlama, tiny_files: TinyFiles) -> N
     for _ in range(2):
         assert len(llm.embed("no dog is on the cat")) > 0
         assert llm.create_completion("the cat", **settings)["choices"] == expected
-        with pytest.raises(RuntimeError):
-            llm.embed([])  # it has emptied the cache by then
+        with pytest.raises(ValueError, match="out of range"):
+            llm.embed(["the cat", [99999]])
         assert llm.create_completion("the cat", **settings)["choices"] == expected
         assert llm.create_completion("the cat", **settings)["choices"] == expected
 

@@ -47,6 +47,8 @@ class Vocabulary:
     model: str = "llama"
     separator: int | None = None
     merges: tuple[str, ...] = ()
+    pre: str = ""
+    """How a text is cut before its parts are tokenized."""
 
     def __len__(self) -> int:
         """How many rows the vocabulary has, padding included."""
@@ -86,8 +88,8 @@ def letter_vocabulary(size: int = 8) -> Vocabulary:
     return Vocabulary(["<unk>", "<s>", "</s>", *letters], [0.0] * size, [int(t) for t in types])
 
 
-def byte_pair_vocabulary() -> Vocabulary:
-    """As GPT-2's: a character for each byte, and some merges."""
+def byte_pair_vocabulary(pre: str = "") -> Vocabulary:
+    """As GPT-2's: a character for each byte, and some merges. `pre` names how texts are cut before."""
     printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = [*map(chr, printed), *map(chr, range(256, 512 - len(printed)))]
     merges = ("t h", "h e", "Ġ t", "Ġ a", "Ġt he", "i n", "c a", "ca t", "Ġ cat")
@@ -95,7 +97,14 @@ def byte_pair_vocabulary() -> Vocabulary:
     types = [gguf.TokenType.NORMAL] * len(tokens) + [gguf.TokenType.CONTROL] * 2
     size = len(types)
     return Vocabulary(
-        [*tokens, "<s>", "</s>"], [0.0] * size, [*map(int, types)], size - 2, size - 1, model="gpt2", merges=merges
+        [*tokens, "<s>", "</s>"],
+        [0.0] * size,
+        [*map(int, types)],
+        bos=size - 2,
+        eos=size - 1,
+        model="gpt2",
+        merges=merges,
+        pre=pre,
     )
 
 
@@ -221,6 +230,8 @@ def _open(path: Path, arch: str, vocabulary: Vocabulary, n_embd: int, n_layer: i
     writer.add_token_list(vocabulary.tokens)
     if vocabulary.separator is not None:
         writer.add_sep_token_id(vocabulary.separator)
+    if vocabulary.pre:
+        writer.add_tokenizer_pre(vocabulary.pre)
     if vocabulary.merges:
         writer.add_token_merges(vocabulary.merges)
     writer.add_token_scores(vocabulary.scores)

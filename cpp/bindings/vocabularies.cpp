@@ -9,6 +9,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/result_struct.hpp"
 #include "llama/dry_breakers.hpp"
+#include "llama/tokenizer.hpp"
 
 namespace py = pybind11;
 
@@ -27,9 +28,43 @@ std::shared_ptr<SequenceBreakers> breakers(const LlamaApi & api, std::uintptr_t 
     return std::make_shared<SequenceBreakers>(breakers_of_texts(api, at, words ? *words : TokenTexts(api, at), texts));
 }
 
+std::vector<int32_t> tokens_of(const Tokenizer & tokenizer, const py::bytes & text, bool add_bos, bool special) {
+    const auto copy = static_cast<std::string>(text);
+    const py::gil_scoped_release release;
+    return tokenizer.tokens(copy, add_bos, special);
+}
+
+void bind_tokenizer(py::module_ & module) {
+    py::class_<Tokenizer, std::shared_ptr<Tokenizer>>(module, "Tokenizer",
+                                                      "llama_tokenize, for which no text is too long a word.")
+        .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
+                 return std::make_shared<Tokenizer>(api, at_address<const llama_vocab>(vocab));
+             }),
+             py::arg("api"), py::arg("vocab"), py::keep_alive<1, 2>())
+        .def("tokens", &tokens_of, py::arg("text"), py::arg("add_bos"), py::arg("special"), "The tokens of a text.")
+        .def(
+            "stack_for",
+            [](const Tokenizer & self, const py::bytes & text) {
+                const auto copy = static_cast<std::string>(text);
+                const py::gil_scoped_release release;
+                return self.stack_for(copy);
+            },
+            py::arg("text"), "Bytes of stack that llama.cpp's own tokenizer takes for a text; 0: always enough.")
+        .def_property_readonly(
+            "stack_per_character", [](const Tokenizer & self) { return self.depth().bytes; },
+            "Bytes of stack that a character without a place to cut takes; 0 if none does.")
+        .def_property_readonly(
+            "address", [](const Tokenizer & self) { return reinterpret_cast<std::uintptr_t>(&self); },
+            "In place of a llama_vocab for `function`.")
+        .def_property_readonly_static(
+            "function", [](const py::object &) { return reinterpret_cast<std::uintptr_t>(&Tokenizer::tokenize); },
+            "Where a function is that is called as llama_tokenize is.");
+}
+
 }  // namespace
 
 void bind_vocabularies(py::module_ & module) {
+    bind_tokenizer(module);
     using Difference = VocabularyDifference;
     ResultStruct<Difference>(module, "VocabularyDifference", "The first token whose text differs.")
         .field("token", &Difference::token, "Its id.")

@@ -94,8 +94,3 @@ def function_of_cpp(names: Iterable[str], result: Any, *arguments: Any) -> Any:
             address = ctypes.cast(getattr(_bindings._lib, name), ctypes.c_void_p).value
             return ctypes.CFUNCTYPE(result, *arguments)(address or 0)
     raise ValueError(f"this llama-cpp-python has no function {next(iter(names))}: install a later release")
-
-
-def address_of(name: str) -> int:
-    """Where a function of libllama is."""
-    return ctypes.cast(getattr(llama_cpp, name), ctypes.c_void_p).value or 0

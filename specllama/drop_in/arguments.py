@@ -50,7 +50,7 @@ _COMPLETION = {
     "logit_bias",
 }
 _signature = functools.cache(inspect.signature)  # of methods of the base class: making one takes longer than a token
-_KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION}
+_KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION, "idx"}
 _MIROSTATS = (0, 1, 2)
 _PENALTIES = {name: CHAIN[name] for name in ("repeat_penalty", "frequency_penalty", "presence_penalty")}  # switched off
 _OF_OLD_RELEASES = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
@@ -70,6 +70,16 @@ def with_options(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
         ]
         parameters = [*signature.parameters.values(), *ours]
         method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return method
+
+    return decorate
+
+
+def declared_as(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
+    """Decorator: the base method's signature and documentation."""
+
+    def decorate(method: _Method) -> _Method:
+        functools.update_wrapper(method, base)
         return method
 
     return decorate

@@ -10,6 +10,7 @@ from llama_cpp.llama_chat_format import _grammar_for_response_format
 
 from .arguments import checked_stops, nearest
 from .base_class import BaseLlama
+from .images import reads_images, require_room_for_words
 from .messages import as_read, hands_on_everything, has_own_handler
 from .parts import TEXTS, other_parts, text_of
 
@@ -169,6 +170,8 @@ def _check_messages(llama: BaseLlama, messages: Any) -> None:
         raise TypeError(f"messages={messages!r:.100} must be a list of messages, such as {_MESSAGE}")
     if not messages:
         raise ValueError(f"there are no messages: give one at least, such as {_MESSAGE}")
+    if reads_images(llama):
+        require_room_for_words(llama, messages)
     is_ours = not has_own_handler(llama)
     templates = "".join(text for name, text in llama.metadata.items() if name.startswith("tokenizer.chat_template"))
     for message in messages:

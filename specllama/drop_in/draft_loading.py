@@ -9,6 +9,7 @@ from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.engine.drafts.draft import Loaded
 from specllama.engine.model import Model
 from specllama.models.loading import explained
+from specllama.models.opening import n_ctx_with_positions
 
 from .base_class import BaseLlama
 from .chat_templates import ChatTemplates
@@ -57,6 +58,7 @@ class DraftLoader:
             "kernels": of_target.kernels.choice,
             **own,
         }
+        arguments["n_ctx"] = n_ctx_with_positions(path, arguments["n_ctx"])
         choice = checked_kernels(arguments.pop("kernels"))
         with explained(path, overrides=arguments.get("kv_overrides")), loading(choice) as use:
             draft = _LoadedDraft(path, **arguments)

@@ -11,7 +11,10 @@ from specllama.models.gguf_header import read_header
 from specllama.models.loading import captured_errors, collect
 
 from .base_class import BaseLlama
-from .parts import other_parts
+from .lending import lent
+from .parts import other_parts, text_of
+
+_STACK = 2 << 20  # bytes: what most threads have is 8 MiB
 
 
 def reads_images(llama: BaseLlama) -> bool:
@@ -24,6 +27,31 @@ def decodes_by_itself(llama: BaseLlama, messages: Any) -> bool:
     if messages is None or llama.chat_handler is None:
         return False
     return reads_images(llama) or any(True for _ in other_parts(messages))
+
+
+def require_room_for_words(llama: BaseLlama, messages: Any) -> None:
+    """For a handler that has texts tokenized by llama.cpp's library for images, on the caller's own stack.
+
+    Raises:
+        ValueError: that could overflow.
+    """
+    tokenizer = lent(llama).tokenizer
+    for text in _texts(messages):
+        if tokenizer.stack_for(text.encode("utf-8", "replace")) > _STACK:
+            raise ValueError(
+                f"a message has {len(text)} characters with too few places where this model's tokenizer cuts them, "
+                "such as spaces: in chats with images llama.cpp has room for some thousand at a stretch; shorten it"
+            )
+
+
+def _texts(messages: Any) -> Iterator[str]:
+    """The texts in messages, which may be malformed."""
+    for message in messages if isinstance(messages, (list, tuple)) else ():
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for part in content if isinstance(content, (list, tuple)) else (content,):
+            text = part if isinstance(part, str) else text_of(part)
+            if text is not None:
+                yield text
 
 
 def give_image_handler(llama: BaseLlama, path: str | os.PathLike[str]) -> None:

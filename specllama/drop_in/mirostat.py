@@ -106,13 +106,16 @@ class LlamaCppSampler:
             grammar=grammar,
         )
 
-    def sample(self) -> int:
+    def sample(self, row: int = -1) -> int:
         """See ``engine.request.Chooser``. Raises what a logits processor raises.
+
+        Args:
+            row: whose logits, counted from behind.
 
         Raises:
             ValueError: a logits processor returned no scores.
         """
-        token: int = self._sampler.sample(self._llama._ctx, -1)
+        token: int = self._sampler.sample(self._llama._ctx, row)
         if self._raised is None:
             return token
         try:

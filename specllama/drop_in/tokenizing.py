@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
+from llama_cpp import _internals
 from llama_cpp.llama_tokenizer import LlamaTokenizer
 
 from specllama import _core
 from specllama.engine.model import token_ids
-from specllama.engine.writable import require_writable
 
 from .base_class import BaseLlama
+from .checked_model import CheckedModel
 from .lending import lent
 from .text import has_own_tokenizer, text_of
 
@@ -24,15 +26,26 @@ class Tokenizing(BaseLlama):
 
     tokenizing: _core.Block
 
+    @property
+    def _model(self) -> Any:
+        return self.__dict__["_model"]
+
+    @_model.setter
+    def _model(self, model: Any) -> None:
+        if type(model) is _internals.LlamaModel:  # the base class's constructor has made it
+            checked: Any = model
+            checked.__class__ = CheckedModel
+            checked.llama = weakref.ref(self)
+        self.__dict__["_model"] = model
+
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """See ``llama_cpp.Llama``. Any thread may call it, at any time.
 
         Raises:
             ClosedError: the Llama is closed.
-            ValueError: the vocabulary has no tokens for the text.
+            TypeError, ValueError: see `tokens_of`.
         """
         with self.tokenizing:
-            require_writable(lent(self), text, special)
             return super().tokenize(text, add_bos, special)
 
     def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False) -> bytes:
@@ -79,7 +92,6 @@ class _Tokenizer(LlamaTokenizer):
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
         with self._llama.tokenizing:
-            require_writable(lent(self._llama), text, special)
             return super().tokenize(text, add_bos, special)
 
     def detokenize(self, tokens: list[int], prev_tokens: list[int] | None = None, special: bool = False) -> bytes:

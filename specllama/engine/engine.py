@@ -7,9 +7,8 @@ import dataclasses
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
@@ -31,7 +30,7 @@ from .request import Constraint, Request, checked_bias
 from .samplers import CHAIN, SAMPLERS
 from .slot import Slot
 from .texts import Texts, checked_cache_tokens
-from .writable import require_writable
+from .tokens_of_text import tokens_of
 
 _CHUNK = 32  # positions whose logits are held at once, at most
 
@@ -278,18 +277,11 @@ class Engine:
 
         Raises:
             ClosedError: see there.
-            ValueError: the vocabulary has no tokens for the text.
+            TypeError, ValueError: see `tokens_of`.
         """
         data = text.encode("utf-8") if isinstance(text, str) else text
         with self.model.kept():
-            require_writable(self.model, data, special)
-            size = len(data) + 2
-            while True:
-                room, vocab = (llama_cpp.llama_token * size)(), cast(Any, self.model.vocab)
-                count = llama_cpp.llama_tokenize(vocab, data, len(data), room, size, add_bos, special)
-                if count >= 0:
-                    return list(room[:count])
-                size = -count
+            return tokens_of(self.model, data, add_bos, special)
 
     def text(self, tokens: Sequence[int], *, special: bool = False) -> bytes:
         """The text of tokens.

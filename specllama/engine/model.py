@@ -121,6 +121,7 @@ class Model:
     Attributes:
         vocab: the address of the vocabulary.
         n_vocab: how many tokens it has.
+        tokenizer: what makes tokens of texts.
         n_ctx: how many tokens one text may have.
         is_open: whether the context is there.
     """
@@ -141,6 +142,7 @@ class Model:
         self.name = name
         self.vocab = int(ctypes.cast(llama_cpp.llama_model_get_vocab(address), ctypes.c_void_p).value or 0)
         self.n_vocab = int(llama_cpp.llama_vocab_n_tokens(cast(Any, self.vocab)))
+        self.tokenizer = _core.Tokenizer(libllama.API, self.vocab)
         self.n_ctx = int(llama_cpp.llama_n_ctx(context))
         self.is_open = True
         self._owner = owner
@@ -165,11 +167,7 @@ class Model:
         """
         with self._lock:
             if self._sequence is None:
-                self.require_open()
-                if self.settings.model_params.vocab_only:
-                    raise ValueError(
-                        f"the {self.name} was opened with vocab_only=True: it has no weights, and can only tokenize"
-                    )
+                self.require_weights()
                 self._sequence = _core.Sequence(self.settings.decoder(self.context, self.name, self._taps), SEQUENCE)
             return self._sequence
 
@@ -214,6 +212,14 @@ class Model:
         return None if self._owner is None else self._owner.used()
 
     # Opening and closing
+
+    def require_weights(self) -> None:
+        """Raises ValueError if the model was opened without its weights, ClosedError if it is closed."""
+        self.require_open()
+        if self.settings.model_params.vocab_only:
+            raise ValueError(
+                f"the {self.name} was opened with vocab_only=True: it has no weights, and can only tokenize"
+            )
 
     def require_open(self) -> None:
         """Raises ClosedError unless the model is open."""

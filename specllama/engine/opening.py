@@ -14,7 +14,7 @@ import llama_cpp
 from specllama import _core
 from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.models.loading import explained, quiet
-from specllama.models.opening import check_opening
+from specllama.models.opening import check_opening, n_ctx_with_positions
 
 from .hidden import Hidden
 from .model import Lora, Model, Settings
@@ -158,7 +158,8 @@ def open_model(
         ModelNotFoundError, ValueError: no loadable model.
     """
     file = os.fspath(path)
-    check_opening(file, vars(opening))
+    check_opening(file, {**vars(opening)})
+    opening = dataclasses.replace(opening, n_ctx=n_ctx_with_positions(file, opening.n_ctx))
     as_head = hidden is not None and hidden.n_features > 0
     with contextlib.ExitStack() as opened:
         with explained(file, as_head=as_head), loading(checked_kernels(opening.kernels)) as use, quiet():

@@ -15,7 +15,7 @@ from .model import Model
 
 def schema_vocabulary(model: Model) -> SchemaVocabulary:
     """What is known of the tokens of a model, to be made once."""
-    return SchemaVocabulary(model.vocab, int(llama_cpp.llama_vocab_eos(cast(Any, model.vocab))))
+    return SchemaVocabulary(model.vocab, model.tokenizer, int(llama_cpp.llama_vocab_eos(cast(Any, model.vocab))))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,13 +21,14 @@ _MOST_FIRST = 8  # matchers of the last schemas, at their beginnings: to make on
 class SchemaVocabulary:
     """A model's tokens as llguidance knows them. Made once for a model, because it takes a while."""
 
-    def __init__(self, vocab: int, eos: int) -> None:
-        """Takes libllama's vocabulary, and the token that the model's file says to end a text."""
+    def __init__(self, vocab: int, own: _core.Tokenizer, eos: int) -> None:
+        """Takes libllama's vocabulary, what makes its tokens of texts, and the token that the file says to end one."""
         pieces, ends = _core.token_pieces(libllama.API, vocab)
         if not ends:  # llguidance needs one
             pieces.append(b"\xff<end>")
         end = eos if eos in ends else ends[0] if ends else len(pieces) - 1
-        tokenizer = _tokenizer(vocab, pieces, end)
+        tokenizer = _tokenizer(own, pieces, end)
+        self._own = own  # the other one calls it
         self.ends = ends
         """The tokens that end a text."""
         self.first = functools.lru_cache(_MOST_FIRST)(functools.partial(_matcher, tokenizer))
@@ -140,10 +141,10 @@ def _matcher(tokenizer: LLTokenizer, matched: str) -> LLMatcher:
     return LLMatcher(tokenizer, matched, log_level=0, limits=LIMITS)
 
 
-def _tokenizer(vocab: int, pieces: list[bytes], end: int) -> LLTokenizer:
+def _tokenizer(own: _core.Tokenizer, pieces: list[bytes], end: int) -> LLTokenizer:
     if not _EVERY_BYTE.issubset(pieces):  # llama_tokenize would end the process at a byte that no token has
         return LLTokenizer(TokenizerWrapper(SchemaPieces(pieces, end)))
     made: LLTokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # its stubs lack it
-        tokens=pieces, vocab_ptr=vocab, tokenize_fptr=libllama.address_of("llama_tokenize"), eos_token=end
+        tokens=pieces, vocab_ptr=own.address, tokenize_fptr=_core.Tokenizer.function, eos_token=end
     )
     return made

@@ -14,7 +14,7 @@ import llama_cpp
 import numpy as np
 
 from .gguf_header import read_header
-from .gguf_values import architecture_of, read_whole_header
+from .gguf_values import StoredTensor, architecture_of, read_whole_header
 from .header_checks import overridden, problems
 
 # Those of llama-server's --cache-type-k: of each name the number, and how many values are one block.
@@ -29,6 +29,8 @@ _CACHE_TYPES = {
     "GGML_TYPE_Q5_1": (7, 32),
     "GGML_TYPE_Q8_0": (8, 32),
 }
+_POSITIONS = "position_embd.weight"  # [n_embd, n_ctx_train]
+_N_CTX_STEP = 256  # llama.cpp makes a context of a multiple of it
 _BLOCKS = dict(_CACHE_TYPES.values())
 _REAL = (
     *("rope_freq_base", "rope_freq_scale", "lora_scale"),
@@ -63,6 +65,26 @@ def check_opening(path: str, kwargs: dict[str, Any]) -> None:
         if kwargs.get("vocab_only"):
             raise ValueError("lora_path is for a model with its weights: leave it out with vocab_only=True")
         kwargs["lora_path"] = _checked_lora(kwargs["lora_path"])
+
+
+def n_ctx_with_positions(path: str | os.PathLike[str], n_ctx: int) -> int:
+    """How large a context may be of a model that has learned a vector for each position: GPT-2, StarCoder, BERT.
+
+    llama.cpp ends the process at a position that has none, and rounds sizes of contexts up. Other models have no such
+    limit.
+    """
+    table = _tensors(path).get(_POSITIONS)
+    if table is None:
+        return n_ctx
+    most = table.shape[-1]
+    whole = most - most % _N_CTX_STEP or most
+    return min(n_ctx or whole, whole)
+
+
+def _tensors(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
+    with contextlib.suppress(ValueError, OSError):
+        return read_whole_header(path)[1]
+    return {}
 
 
 def _check_overrides(path: str, overrides: Any) -> None:

@@ -61,7 +61,7 @@ class FileModel(DecodingKind):
 
     def open(self, target: Model, loader: Loader) -> ModelDraft:
         """See the base class."""
-        path, own = self.options.draft_model, self.options.draft_kwargs or {}
+        path, own = self.options.draft_model, {**(self.options.draft_kwargs or {})}
         corpus = self.corpus(target, loader)
         check_opening(path, own)
         require_same_vocabulary_file(target.vocab, path, overrides=own.get("kv_overrides"))

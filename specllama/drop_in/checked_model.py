@@ -1,0 +1,86 @@
+"""llama_cpp's own object of a model, for whoever calls its methods: what they hand to llama.cpp is looked at before."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from llama_cpp import _internals
+
+from specllama.engine.tokens_of_text import tokens_of
+
+from .lending import lent
+
+if TYPE_CHECKING:
+    from .tokenizing import Tokenizing
+
+
+class CheckedModel(_internals.LlamaModel):
+    """A model that refuses what would end the process.
+
+    Attributes:
+        llama: whose it is.
+    """
+
+    llama: weakref.ref[Tokenizing]
+
+    def tokenize(self, text: bytes, add_bos: bool, special: bool) -> list[int]:
+        """See the base class.
+
+        Raises:
+            TypeError, ValueError: see `tokens_of`.
+        """
+        return tokens_of(lent(self._owner), text, add_bos, special)
+
+    def detokenize(self, tokens: list[int], special: bool = False) -> bytes:
+        """See the base class.
+
+        Raises:
+            TypeError, ValueError: see `token_ids`.
+        """
+        text: bytes = super().detokenize(self._owner.known_tokens(tokens), bool(special))
+        return text
+
+    def token_to_piece(self, token: int, special: bool = False) -> bytes:
+        """See the base class.
+
+        Raises:
+            TypeError, ValueError: see `token_ids`.
+        """
+        piece: bytes = super().token_to_piece(self._known(token), bool(special))
+        return piece
+
+    def token_get_text(self, token: int) -> str:
+        """See the base class.
+
+        Raises:
+            TypeError, ValueError: see `token_ids`.
+        """
+        return super().token_get_text(self._known(token))
+
+    def token_get_score(self, token: int) -> float:
+        """See the base class.
+
+        Raises:
+            TypeError, ValueError: see `token_ids`.
+        """
+        return super().token_get_score(self._known(token))
+
+    def token_get_attr(self, token: int) -> int:
+        """See the base class.
+
+        Raises:
+            TypeError, ValueError: see `token_ids`.
+        """
+        return super().token_get_attr(self._known(token))
+
+    @property
+    def _owner(self) -> Any:
+        owner = self.llama()
+        if owner is None:
+            raise ReferenceError("the Llama of this model is gone")
+        return owner
+
+    def _known(self, token: int) -> int:
+        [found] = self._owner.known_tokens([token])
+        return int(found)

@@ -1,0 +1,105 @@
+"""Embeddings of texts: ``llama_cpp.Llama.embed``, for whatever it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import llama_cpp
+from llama_cpp import _internals
+
+from .tokenizing import Tokenizing
+
+
+def as_inputs(given: Any) -> tuple[list[Any], bool]:
+    """What is to be embedded, as a list, and whether it was one text.
+
+    Args:
+        given: a text, the token ids of one, or a list of such.
+
+    Raises:
+        TypeError: nothing of that kind.
+    """
+    if isinstance(given, str) or _is_tokens(given):
+        return [given], True
+    if isinstance(given, (list, tuple)) and all(isinstance(one, str) or one == [] or _is_tokens(one) for one in given):
+        return list(given), False
+    raise TypeError(
+        f"input={given!r:.100} must be a text or a list of texts (or the token ids of a text, or a list of such)"
+    )
+
+
+def _is_tokens(given: Any) -> bool:
+    if not isinstance(given, (list, tuple)) or not given:
+        return False
+    return all(type(token) is int for token in given)
+
+
+def batches(llama: Tokenizing, inputs: Sequence[Any], truncate: bool) -> Iterator[list[list[int]]]:
+    """The tokens of the inputs, as many at once as one batch has room for.
+
+    Raises:
+        ValueError: an input without tokens, or one that is too long and may not be truncated.
+    """
+    batch: list[list[int]] = []
+    for index, given in enumerate(inputs):
+        tokens = llama.tokenize(given.encode("utf-8")) if isinstance(given, str) else llama.known_tokens(list(given))
+        if not tokens:
+            raise ValueError(f"input {index} ({given!r:.60}) has no tokens, and so no embedding: leave it out")
+        if len(tokens) > llama.n_batch and not truncate:
+            raise ValueError(
+                f"input {index} has {len(tokens)} tokens, and n_batch={llama.n_batch} are embedded at once: create the "
+                "Llama with a larger n_batch (and n_ctx), or let it be truncated"
+            )
+        tokens = tokens[: llama.n_batch]
+        full = sum(map(len, batch)) + len(tokens) > llama.n_batch or len(batch) >= llama.context_params.n_seq_max
+        if batch and full:
+            yield batch
+            batch = []
+        batch.append(tokens)
+    if batch:
+        yield batch
+
+
+def embeddings(llama: Tokenizing, batch: Sequence[list[int]], normalize: bool) -> list[Any]:
+    """What the model makes of a batch: for each input a vector, or one for each of its tokens without pooling.
+
+    Raises:
+        RuntimeError: llama.cpp does not decode it, or gives no embedding.
+    """
+    pooling = llama_cpp.llama_pooling_type(llama.ctx)
+    held: Any = llama._batch
+    context: Any = llama._ctx
+    held.reset()
+    for number, tokens in enumerate(batch):
+        held.add_sequence(tokens, number, True)
+    try:
+        context.kv_cache_clear()
+        context.decode(held)
+    finally:
+        held.reset()
+    if pooling != llama_cpp.LLAMA_POOLING_TYPE_NONE:
+        size = _num_scores(llama) if pooling == llama_cpp.LLAMA_POOLING_TYPE_RANK else llama.n_embd()
+        return [
+            _vector(llama_cpp.llama_get_embeddings_seq(llama.ctx, number), 0, size, normalize)
+            for number in range(len(batch))
+        ]
+    rows, found, size = llama_cpp.llama_get_embeddings(llama.ctx), [], llama.n_embd()
+    first = 0
+    for tokens in batch:
+        found.append([_vector(rows, first + place, size, normalize) for place in range(len(tokens))])
+        first += len(tokens)
+    return found
+
+
+def _num_scores(llama: Tokenizing) -> int:
+    """How many numbers a model that ranks gives for an input."""
+    count = getattr(llama_cpp, "llama_model_n_cls_out", None)
+    return 1 if count is None else max(1, int(count(llama._model.model)))
+
+
+def _vector(rows: Any, row: int, size: int, normalize: bool) -> list[float]:
+    if not rows:
+        raise RuntimeError("llama.cpp gave no embedding: this model makes none with this pooling_type")
+    found: list[float] = rows[row * size : (row + 1) * size]
+    return list(cast(Any, _internals).normalize_embedding(found)) if normalize else found

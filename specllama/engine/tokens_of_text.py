@@ -1,0 +1,48 @@
+"""The tokens of a text: the one place where texts go to llama.cpp's tokenizer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .model import Model
+from .writable import require_writable
+
+_MOST_EQUAL = 8192  # characters, which take some seconds
+_SLOW = {
+    "deepseek-llm": (re.compile(rf"\s{{{_MOST_EQUAL + 1},}}"), "spaces"),
+    "superbpe": (re.compile(rf"[0-9]{{{_MOST_EQUAL + 1},}}"), "digits"),
+}
+"""By the name of how a tokenizer cuts texts: where llama.cpp's time grows with the square of a length."""
+
+
+def tokens_of(model: Model, text: Any, add_bos: bool, special: bool) -> list[int]:
+    """The tokens of a text, however long its words are.
+
+    Args:
+        model: whose they are. It must stay open meanwhile.
+        text: in UTF-8.
+        add_bos: have BOS before it, if the model wants one.
+        special: read the names of special tokens in it as these tokens.
+
+    Raises:
+        TypeError: the text is not bytes.
+        ValueError: the vocabulary has no tokens for it, or llama.cpp would run out of stack or of time.
+    """
+    if not isinstance(text, bytes):
+        raise TypeError(f"the text is {type(text).__name__}, and must be bytes: encode it, as in text.encode()")
+    _require_quick(model, text)
+    require_writable(model, text, special)
+    return model.tokenizer.tokens(text, bool(add_bos), bool(special))
+
+
+def _require_quick(model: Model, text: bytes) -> None:
+    if len(text) <= _MOST_EQUAL:
+        return
+    slow = _SLOW.get(model.settings.metadata.get("tokenizer.ggml.pre", ""))
+    found = slow and slow[0].search(text.decode("utf-8", "replace"))
+    if slow and found:
+        raise ValueError(
+            f"the text has {len(found[0])} {slow[1]} in a row: for this model's tokenizer llama.cpp takes a time that "
+            f"grows with the square of that, so at most {_MOST_EQUAL} are taken: shorten the text"
+        )
