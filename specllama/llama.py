@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from .backend.cpu import llama_threads
 from .backend.kernel_use import checked_kernels, loading
 from .drop_in.arguments import (
     bound,
@@ -40,6 +41,7 @@ from .engine.drafts import MTP, Draft, ModelDraft, Together, named, shown_for
 from .engine.engine import Engine
 from .engine.forks import told_of_forks
 from .engine.generation import Generation
+from .engine.going import ClosedWhenGone
 from .engine.model import token_ids
 from .engine.options import (
     NumDraftTokens,
@@ -66,7 +68,7 @@ DraftModel = Union[_OneDraft, "Sequence[_OneDraft]"]
 _SOON = 0.0005  # seconds, about what one text takes that is tokenized
 
 
-class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
+class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
     """A ``llama_cpp.Llama`` that decodes speculatively. The text stays what the target alone would have said.
 
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
@@ -170,7 +172,12 @@ class Llama(ParallelCompletions, ContextParams, Tokenizing, EngineLlama):
         check_opening(model_path, kwargs)
         with explained(model_path), loading(self._kernels) as use:
             self.attend_as_kernels_do(kwargs)
-            super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
+            threads = llama_threads(kwargs.get("n_threads"), kwargs.get("n_threads_batch"))
+            super().__init__(
+                model_path,
+                seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked,
+                **{**kwargs, "n_threads": threads[0], "n_threads_batch": threads[1]},
+            )
         if self._hidden is not None:
             self._hidden.begin(self._ctx.ctx)
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked  # 0 is a seed like any other

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llama_cpp import _logger, llama_chat_format, mtmd_cpp
+from llama_cpp import llama_chat_format
 
 from specllama.models.gguf_header import read_header
 
@@ -48,7 +48,6 @@ def give_image_handler(llama: BaseLlama, path: str | os.PathLike[str]) -> None:
     name = os.fspath(path)
     if (kind := read_header(name).architecture) != "clip":
         raise ValueError(f"{name} is a model of type {kind!r} and reads no images: give a mmproj file")
-    _log_as_llama_cpp_does()
     # The newer one asks in the words of the model's own template.
     make: Any = getattr(llama_chat_format, "MTMDChatHandler", llama_chat_format.Llava15ChatHandler)
     handler = make(clip_model_path=name, verbose=False)
@@ -59,10 +58,3 @@ def give_image_handler(llama: BaseLlama, path: str | os.PathLike[str]) -> None:
             f"{name} does not read images for {llama.model_path}: {error}; give the mmproj file of this model"
         ) from None
     llama.chat_handler = handler
-
-
-def _log_as_llama_cpp_does() -> None:
-    """Else the library for images says on stderr what each chat is about."""
-    log_set = getattr(mtmd_cpp, "mtmd_helper_log_set", None) or getattr(mtmd_cpp, "mtmd_log_set", None)
-    if log_set is not None:
-        log_set(_logger.llama_log_callback, None)

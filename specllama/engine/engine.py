@@ -33,6 +33,7 @@ from .drafts import (
     together,
 )
 from .generation import Generation
+from .going import ClosedWhenGone
 from .listener import SILENT, Listener
 from .model import Model, token_ids
 from .opening import open_model
@@ -49,7 +50,7 @@ from .writable import require_writable
 _CHUNK = 32  # positions whose logits are held at once
 
 
-class Engine:
+class Engine(ClosedWhenGone):
     """Decodes speculatively. The text stays what the target alone would have said.
 
     ``Engine.open`` opens files; the constructor takes models that somebody else has opened, who closes them.
@@ -109,7 +110,7 @@ class Engine:
                 or None for plain decoding.
             n_ctx: tokens of one text.
             n_batch: the most that are decoded at once.
-            n_threads: of both models; None: half of the machine's.
+            n_threads: of both models; None: half of the cores that the process may use.
             n_gpu_layers: how many layers of both models are on the GPU; -1 for all.
             kernels: ``"auto"`` or ``"off"``, see ``specllama.Llama``.
             lookup_corpus: token ids to look up besides the text.
@@ -342,10 +343,6 @@ class Engine:
         with self.closing():
             close, self._close_model = self._close_model, None
             close()
-
-    def __del__(self) -> None:
-        """As if it were closed."""
-        self.close()
 
     def __enter__(self) -> Engine:
         """Closes it in the end."""

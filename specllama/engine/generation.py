@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
@@ -17,6 +18,7 @@ from specllama.backend.prepare import prepare_backend
 from specllama.stats import Tally
 from specllama.token import Origin
 
+from .going import ClosedWhenGone
 from .listener import SILENT
 from .model import token_ids
 from .request import Chooser, Request, checked_callables
@@ -25,7 +27,7 @@ from .slot import Slot, raise_busy
 _ORIGINS = {drafter.name: cast(Origin, drafter.origin) for drafter in _core.drafters()}
 
 
-class Generation(Iterator[int]):
+class Generation(ClosedWhenGone, Iterator[int]):
     """The tokens of one text. It begins when the first is asked for; an error, or ``close``, ends it.
 
     The caches are at a committed position whenever it is not running.
@@ -41,6 +43,8 @@ class Generation(Iterator[int]):
     """
 
     _is_closed = True  # until all is there that closing needs
+
+    _ends = staticmethod(sys.is_finalizing)  # when the names of modules may be gone
 
     def __init__(self, slot: Slot, request: Request, keeper: object = None) -> None:
         self._keeper = keeper
@@ -101,13 +105,9 @@ class Generation(Iterator[int]):
             raise StopIteration
         return token
 
-    def __del__(self) -> None:
-        """As if it were closed."""
-        self.close()
-
     def close(self) -> None:
-        """Leave in the caches what the caller has seen, and nothing else."""
-        if self._is_closed:
+        """Leave in the caches what the caller has seen, and nothing else; nothing while the interpreter ends."""
+        if self._is_closed or self._ends():
             return
         self._is_closed = True
         try:

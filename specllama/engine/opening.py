@@ -10,6 +10,7 @@ from typing import Any
 
 import llama_cpp
 
+from specllama.backend.cpu import llama_threads
 from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.models.loading import explained, quiet
 
@@ -46,7 +47,7 @@ def open_model(
         name: ``"target"`` or ``"draft"``, for messages.
         n_ctx: tokens of the context.
         n_batch: the most that are decoded at once.
-        n_threads: None for half of the machine's.
+        n_threads: None for half of the cores that the process may use.
         n_gpu_layers: how many layers are on the GPU; -1 for all.
         kernels: see `checked_kernels`.
         num_snapshots: how many tokens of a batch a recurrent model may have to forget again.
@@ -56,7 +57,7 @@ def open_model(
         ModelNotFoundError, ValueError: no loadable model.
     """
     file = os.fspath(path)
-    threads = n_threads or max(1, (os.cpu_count() or 2) // 2)
+    threads, _ = llama_threads(n_threads)
     as_head = hidden is not None and hidden.n_features > 0
     with contextlib.ExitStack() as opened:
         with explained(file, as_head=as_head), loading(checked_kernels(kernels)) as use, quiet():
