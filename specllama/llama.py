@@ -16,6 +16,7 @@ import numpy.typing as npt
 from . import _core
 from .backend.cpu import llama_threads
 from .backend.kernel_use import checked_kernels, loading
+from .backend.streams import has_stderr
 from .drop_in.arguments import (
     bound,
     check_constructor,
@@ -165,6 +166,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, Tokenizing, Engi
         if flash_attn is not None:
             kwargs["flash_attn"] = flash_attn
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
+        if not has_stderr():
+            kwargs["verbose"] = False  # nobody would read it, and llama_cpp would fail, or take stdout
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
         draft_model = named(draft_model, model_path)  # before weights are loaded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-NO_PYTHON = "there is no Python program to start a process with"
+NO_PYTHON = "there is no Python program"
 """Why there can be no child."""
 _FRAME = "import sys; sys.path[:] = {path!r}; {code}"
 
@@ -32,7 +32,7 @@ def python_command(code: str, *arguments: str) -> list[str]:
     """
     if not can_start():
         raise RuntimeError(
-            f"{NO_PYTHON}: sys.executable is {sys.executable!r}, of a program that is frozen or has Python within. Run "
+            f"{NO_PYTHON} to start a process with: sys.executable is {sys.executable!r}, of a program that is frozen or has Python within. Run "
             "this by an installed Python"
         )
     return [sys.executable, "-c", _FRAME.format(path=list(map(str, sys.path)), code=code), *arguments]

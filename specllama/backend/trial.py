@@ -137,7 +137,7 @@ def _is_time(value: Any) -> TypeGuard[float]:
 def _run(name: str, arguments: Sequence[str], seconds: float) -> _End:
     """Run the child to its end, which comes in time."""
     if not can_start():
-        return _End(NO_PYTHON, 0)
+        return _End(f"{NO_PYTHON} to try it with", 0)
     try:
         process = subprocess.Popen(
             python_command(_CHILD, str(seconds), name, *arguments),

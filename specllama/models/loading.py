@@ -19,6 +19,7 @@ from llama_cpp import _logger
 
 from specllama import _core
 from specllama.backend.prepare import prepare_backend
+from specllama.backend.streams import show
 
 from . import catalog
 from .gguf_header import read_header
@@ -150,13 +151,6 @@ def _fail(error: BaseException) -> None:
     if _here.raised is None or not isinstance(error, (KeyboardInterrupt, SystemExit)):
         raise error
     _here.raised.append(error)
-
-
-def show(text: str) -> None:
-    """Write to stderr, where there is one that can be written."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # None; full; closed
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
 
 _callback: Any = llama_cpp.llama_log_callback(_core.listen(_hear, _fail))

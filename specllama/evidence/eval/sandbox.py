@@ -138,7 +138,9 @@ def _started(
         given.write(json.dumps(job).encode())
         given.seek(0)
         if not can_start():
-            raise RuntimeError(f"{NO_PYTHON}: sys.executable is {sys.executable!r}. Run this by an installed Python")
+            raise RuntimeError(
+                f"{NO_PYTHON} to start a process with: sys.executable is {sys.executable!r}. Run this by an installed Python"
+            )
         process = subprocess.Popen(
             # Isolated and without site-packages: what passes does not depend on what is installed.
             [sys.executable, "-I", "-S", "-X", "utf8", str(_WORKER), str(connection.fileno())],
