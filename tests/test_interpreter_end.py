@@ -42,7 +42,7 @@ WAYS = {
     + "def slow(ids, scores):\n    sum(range(2000))\n    return scores\n"
     + "for_ever(lambda: llm.create_completion('a', logits_processor=llama_cpp.LogitsProcessorList([slow]), **A))",
     "function": BEGIN
-    + "class Five:\n    def __call__(self, ids, **_):\n        return np.array([5, sum(range(999)) * 0], dtype=np.intc)\n"
+    + "class Five:\n    def __call__(self, ids, **_):\n        return np.full(3, sum(range(999)) % 7 + 3, np.intc)\n"
     + "llm = specllama.Llama(target, draft_model=Five(), **O)\n"
     + "for_ever(lambda: llm.create_completion('a', **A))",
     "grammar": OPEN

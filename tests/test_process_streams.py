@@ -126,7 +126,7 @@ def test_a_command_without_streams(
     model = ["-m", str(tiny_files.target), "-t", "1", "-c", "64"]
     line = {
         "generate": [*model, "-p", "a", "-n", "2"],
-        "batch": [str(prompts), "-o", out, *model, "-n", "2"],
+        "batch": ["--input", str(prompts), "--output", out, *model, "-n", "2"],
         "quantize": [str(tiny_files.target), "Q8_0", "-o", out],
         "chat": [*model, "-n", "2"],
     }[command]

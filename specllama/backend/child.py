@@ -17,6 +17,15 @@ def can_start() -> bool:
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
+def require_python() -> None:
+    """Raises RuntimeError unless there is such a program."""
+    if not can_start():
+        raise RuntimeError(
+            f"{NO_PYTHON} to start a process with: sys.executable is {sys.executable!r}, of a program that is frozen "
+            "or has Python within; run this by an installed Python"
+        )
+
+
 def python_command(code: str, *arguments: str) -> list[str]:
     """What starts a child that runs some statements.
 
@@ -30,9 +39,5 @@ def python_command(code: str, *arguments: str) -> list[str]:
     Raises:
         RuntimeError: there is no program that runs Python.
     """
-    if not can_start():
-        raise RuntimeError(
-            f"{NO_PYTHON} to start a process with: sys.executable is {sys.executable!r}, of a program that is frozen or has Python within. Run "
-            "this by an installed Python"
-        )
+    require_python()
     return [sys.executable, "-c", _FRAME.format(path=list(map(str, sys.path)), code=code), *arguments]

@@ -1,4 +1,4 @@
-"""stdout and stderr, which may be None (pythonw, services), closed, or an object of somebody's with little but ``write``."""
+"""stdout and stderr, which may be None (pythonw, services), closed, or an object that can do little but ``write``."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from specllama.backend.child import NO_PYTHON, can_start
+from specllama.backend.child import require_python
 
 _WORKER = Path(__file__).with_name("_sandbox_worker.py")
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # without them some builds of Python do not start
@@ -137,10 +137,7 @@ def _started(
     with tempfile.TemporaryFile() as given:
         given.write(json.dumps(job).encode())
         given.seek(0)
-        if not can_start():
-            raise RuntimeError(
-                f"{NO_PYTHON} to start a process with: sys.executable is {sys.executable!r}. Run this by an installed Python"
-            )
+        require_python()
         process = subprocess.Popen(
             # Isolated and without site-packages: what passes does not depend on what is installed.
             [sys.executable, "-I", "-S", "-X", "utf8", str(_WORKER), str(connection.fileno())],
