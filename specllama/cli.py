@@ -158,9 +158,13 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _replace_closed_streams() -> None:
-    """Where a shell closed one (``>&-``) Python has None, and the next file that is opened would take its place."""
+    """Where a shell closed one (``>&-``) Python has None, and the next file that is opened would take its place.
+
+    A program that calls `main` may have closed one, too.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None or getattr(stream, "closed", False):
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # until the process ends
 
 
@@ -173,7 +177,8 @@ def _flush_or_forget_stdout() -> None:
 
 def _forget_stdout() -> None:
     """Python would fail once more when it flushes at its end what could not be written."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _one_line(error: Exception) -> str:

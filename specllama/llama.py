@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from .backend.cpu import llama_threads
 from .backend.kernel_use import checked_kernels, loading
+from .backend.streams import has_stderr
 from .drop_in.arguments import (
     bound,
     check_constructor,
@@ -48,6 +50,7 @@ from .engine.drafts.vocabulary import DraftVocabularySize
 from .engine.engine import Engine
 from .engine.forks import told_of_forks
 from .engine.generation import Generation
+from .engine.going import ClosedWhenGone
 from .engine.model import token_ids
 from .engine.options import (
     NumDraftTokens,
@@ -73,7 +76,7 @@ _SIZE = 512  # llama_cpp's default of n_ctx, n_batch and n_ubatch
 _SOON = 0.0005  # seconds, about what one text takes that is tokenized
 
 
-class Llama(ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, EngineLlama):
+class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, EngineLlama):
     """A ``llama_cpp.Llama`` that decodes speculatively. The text stays what the target alone would have said.
 
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
@@ -163,6 +166,8 @@ class Llama(ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, Engin
         if kwargs.get("embedding"):  # what is embedded is computed as a whole: llama.cpp ends the process otherwise
             kwargs["n_ubatch"] = max(kwargs.get("n_ubatch", _SIZE), kwargs.get("n_batch", _SIZE))
         kwargs.pop("logits_all", None)  # it would allocate n_ctx x n_vocab floats
+        if not has_stderr():
+            kwargs["verbose"] = False  # nobody would read it, and llama_cpp would fail, or take stdout
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
         draft = understood(self._draft_options, model_path)  # before weights are loaded
@@ -171,7 +176,12 @@ class Llama(ParallelCompletions, ContextParams, ChatTemplates, Tokenizing, Engin
         kwargs["n_ctx"] = n_ctx_with_positions(model_path, kwargs.get("n_ctx", _SIZE))
         with explained(model_path, overrides=kwargs.get("kv_overrides")) as weights, loading(self._kernels) as use:
             self.attend_as_kernels_do(kwargs)
-            super().__init__(model_path, seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked, **kwargs)
+            threads = llama_threads(kwargs.get("n_threads"), kwargs.get("n_threads_batch"))
+            super().__init__(
+                model_path,
+                seed=llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked,
+                **{**kwargs, "n_threads": threads[0], "n_threads_batch": threads[1]},
+            )
         if self._hidden is not None:
             self._hidden.begin(self._ctx.ctx)
         self._seed = llama_cpp.LLAMA_DEFAULT_SEED if checked is None else checked  # 0 is a seed like any other

@@ -20,4 +20,5 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+    with contextlib.suppress(ValueError):  # stderr is closed
+        warnings.warn(message, category, stacklevel=level)

@@ -8,17 +8,16 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import faults
-import llama_cpp
 import pytest
 from fresh import text_of
 from needed import imported
 
 from specllama import cli
 from specllama.evidence.machine import describe_machine
-from specllama.models import catalog, loading
+from specllama.models import catalog
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -230,33 +229,3 @@ def test_an_open_llama_keeps_its_files(
         llm.draft_model = str(draft)
     assert text_of(llm) == expected
     assert llm.stats.num_draft_tokens > 0  # by the draft that it had
-
-
-@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
-def test_a_signal_while_a_model_is_loaded(
-    make_llama: MakeLlama, model: Path, capfd: pytest.CaptureFixture[str], ending: type[BaseException]
-) -> None:
-    """Its handler runs in whatever Python comes next: in the callback for messages, whose exceptions ctypes drops."""
-
-    def interrupted(*arguments: object) -> None:
-        raise ending
-
-    reached = []
-    with pytest.raises(ending), loading.explained(str(model)):
-        llama_cpp.llama_log_callback(interrupted)(4, b"a message", None)
-        reached.append(True)
-    assert reached  # nothing stops llama.cpp in between
-    assert "Exception ignored" not in capfd.readouterr().err
-    assert text_of(make_llama())
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_other_exceptions_of_callbacks_are_shown_as_ever(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: object) -> None:
-        raise ZeroDivisionError
-
-    shown: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: shown.append(unraisable.exc_type))
-    with loading.explained(str(model)):
-        llama_cpp.llama_log_callback(fail)(4, b"a message", None)
-    assert shown == [ZeroDivisionError]

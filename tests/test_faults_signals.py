@@ -239,8 +239,8 @@ def test_a_worker_whose_parent_was_killed_removes_its_file(tiny_files: TinyFiles
     unfinished = tmp_path / ".small.gguf.partial"
     worker = [
         sys.executable,
-        "-m",
-        "specllama.models._quantize_worker",
+        "-c",
+        "import sys; from specllama.models._quantize_worker import main; sys.exit(main(sys.argv[1:]))",
         str(tiny_files.target),
         str(unfinished),
         "Q8_0",

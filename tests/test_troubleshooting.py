@@ -11,7 +11,7 @@ PAGE = pages.ROOT / "docs" / "troubleshooting.md"
 
 BINDINGS = (
     *("buffer_types", "counters", "decoders", "distributions", "grammars", "kernels", "masks"),
-    *("libllama", "module", "samplers", "scheduler", "speculator", "tables", "vocabularies"),
+    *("libllama", "logs", "module", "samplers", "scheduler", "speculator", "tables", "vocabularies"),
 )
 
 NOT_FOR_USERS = {
@@ -28,6 +28,7 @@ NOT_FOR_USERS = {
     "specllama/backend/trial.py: ValueError": "the same",
     "specllama/backend/trial.py: RuntimeError": "for who writes a trial",
     "specllama/models/gguf_values.py: ValueError": "llama.cpp refuses such a file, too: its header is explained then",
+    "specllama/server/threads.py: RuntimeError": "the worker says first that the server ends",
     "specllama/server/errors.py: error": "the log's heading of a traceback",
     "_notes: the costs of batches": "part of 'interrupted: … are missing'",
     "cpp/bindings/test/": "the tests' way into the mathematics, of no use to anybody else",

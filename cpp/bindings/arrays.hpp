@@ -1,4 +1,4 @@
-// Arrays, addresses and the GIL, as all bindings take them.
+// Arrays and addresses, as all bindings take them.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -9,8 +9,6 @@
 namespace specllama {
 
 using Tokens = pybind11::array_t<int32_t, pybind11::array::c_style | pybind11::array::forcecast>;
-// Not for a constructor: pybind11 would enter the new object in its table of all objects without the GIL.
-using ReleaseGil = pybind11::call_guard<pybind11::gil_scoped_release>;
 
 inline std::vector<int32_t> to_vector(const Tokens & tokens) { return {tokens.data(), tokens.data() + tokens.size()}; }
 

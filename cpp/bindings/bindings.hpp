@@ -15,6 +15,7 @@ void bind_counters(pybind11::module_ & module);       // what is counted during 
 
 // llama.cpp.
 void bind_libllama(pybind11::module_ & module);      // its functions
+void bind_logs(pybind11::module_ & module);          // what it says
 void bind_vocabularies(pybind11::module_ & module);  // what is read from a model's vocabulary
 void bind_grammars(pybind11::module_ & module);      // what may follow a text
 void bind_masks(pybind11::module_ & module);         // the same, where Python says it of all tokens

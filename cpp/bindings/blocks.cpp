@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bindings/bindings.hpp"
+#include "bindings/python_calls.hpp"
 
 namespace py = pybind11;
 
@@ -25,7 +26,7 @@ public:
 
     void enter() {
         if (!refuse_.is_none() && has_others()) {
-            refuse_();
+            called(refuse_);
         }
         threads_.push_back(std::this_thread::get_id());
     }

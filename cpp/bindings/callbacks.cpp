@@ -30,7 +30,7 @@ using Probabilities = py::array_t<double, py::array::c_style | py::array::forcec
 
 // What function(history, scores) makes of a row of logits. It gets a copy, into which it may write.
 void process(const py::object & function, const Tokens & history, std::vector<float> & logits) {
-    const py::object result = function(history, Scores(static_cast<py::ssize_t>(logits.size()), logits.data()));
+    const py::object result = called(function, history, Scores(static_cast<py::ssize_t>(logits.size()), logits.data()));
     const auto processed = Scores::ensure(result);
     if (!processed || processed.ndim() != 1 || static_cast<std::size_t>(processed.size()) != logits.size()) {
         refuse_scores(result, logits.size());
@@ -74,28 +74,20 @@ LogitsProcessor python_processor(const py::object & function, std::vector<int32_
                const int32_t * recent, std::size_t n_recent, std::vector<float> & logits) {
         std::vector<int32_t> history = prompt;
         history.insert(history.end(), recent, recent + n_recent);
-        const py::gil_scoped_acquire gil;
-        try {
-            process(owned->function, to_array(history), logits);
-        } catch (const py::error_already_set & error) {
-            throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
-        }
+        with_gil([&] { process(owned->function, to_array(history), logits); });
     };
 }
 
 std::function<void()> python_poll(const py::object & function) {
     return [owned = std::make_shared<OwnedByPython>(function)] {
-        const py::gil_scoped_acquire gil;
-        try {
+        with_gil([&] {
             if (PyErr_CheckSignals() != 0) {
                 throw py::error_already_set();
             }
             if (!owned->function.is_none()) {
-                owned->function();
+                called(owned->function);
             }
-        } catch (const py::error_already_set & error) {
-            throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
-        }
+        });
     };
 }
 
@@ -104,15 +96,16 @@ DraftingFunction drafting_function(const py::object & function) {
         return nullptr;
     }
     return [owned = std::make_shared<OwnedByPython>(function)](const DraftRequest & request) {
-        const py::gil_scoped_acquire gil;
-        try {
-            return drafted(owned->function(to_array(request.history), request.gamma), request);
-        } catch (const py::error_already_set & error) {
-            if (!error.matches(PyExc_Exception)) {
-                throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
+        return with_gil([&] {
+            try {
+                return drafted(called(owned->function, to_array(request.history), request.gamma), request);
+            } catch (const py::error_already_set & error) {
+                if (!error.matches(PyExc_Exception)) {
+                    throw;
+                }
+                throw std::runtime_error(error.what());  // it is caught without the GIL
             }
-            throw std::runtime_error(error.what());  // it is caught without the GIL
-        }
+        });
     };
 }
 

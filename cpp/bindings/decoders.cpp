@@ -9,6 +9,7 @@
 
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/python_calls.hpp"
 #include "llama/sequence.hpp"
 #include "llama/taps.hpp"
 
@@ -47,11 +48,15 @@ TokenList make_list(std::size_t n_vocab, const Tokens & tokens) {
 // listed: None for all. It stays as it is meanwhile.
 void decode(Sequence & self, const Tokens & tokens, std::size_t first_output, const TokenList * listed) {
     const std::vector<int32_t> added = to_vector(tokens);
-    const py::gil_scoped_release release;
+    const GilReleased released;
     const Decoder::Use in_use(self.decoder());
     const Sequence::Addition addition{&self, added.data(), added.size(), first_output, listed};
     Sequence::decode_together(&addition, 1);
 }
+
+unsigned long interpreter_thread = 0;  // the one that ends the interpreter, and works until then
+
+bool nobody_waits() { return python_ends() && PyThread_get_thread_ident() != interpreter_thread; }
 
 Row logits(Sequence & self, std::size_t i) {
     return Row(static_cast<py::ssize_t>(self.decoder().n_vocab()), self.logits(i));
@@ -110,7 +115,7 @@ void bind_sequence_class(py::module_ & module) {
         .def("tokens",
              [](const Sequence & self) {
                  const auto copy = [&self] {
-                     const py::gil_scoped_release release;  // the thread that uses the memory may wait for it
+                     const GilReleased released;  // the thread that uses the memory may wait for it
                      return self.copy_tokens();
                  };
                  return to_array(copy());
@@ -119,7 +124,7 @@ void bind_sequence_class(py::module_ & module) {
             "assume",
             [](Sequence & self, const Tokens & tokens) {
                 std::vector<int32_t> held = to_vector(tokens);
-                const py::gil_scoped_release release;
+                const GilReleased released;
                 const Decoder::Use in_use(self.decoder());
                 self.assume(std::move(held));
             },
@@ -127,7 +132,7 @@ void bind_sequence_class(py::module_ & module) {
         .def(
             "keep",
             [](Sequence & self, std::size_t count) {
-                const py::gil_scoped_release release;
+                const GilReleased released;
                 const Decoder::Use in_use(self.decoder());
                 self.keep(count);
             },
@@ -144,6 +149,8 @@ void bind_sequence_class(py::module_ & module) {
 }  // namespace
 
 void bind_decoders(py::module_ & module) {
+    interpreter_thread = py::module_::import("threading").attr("main_thread")().attr("ident").cast<unsigned long>();
+    Interruption::nobody_waits = &nobody_waits;
     module.attr("FIRST_EMBEDDING") = first_embedding;
     bind_taps(module);
     bind_decoder_class(module);

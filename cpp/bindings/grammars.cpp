@@ -5,6 +5,7 @@
 
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/python_calls.hpp"
 #include "bindings/result_struct.hpp"
 #include "llama/grammar.hpp"
 
@@ -17,7 +18,7 @@ namespace {
 std::shared_ptr<Grammar> make_grammar(std::shared_ptr<LlamaApi> api, std::uintptr_t vocab,
                                       std::shared_ptr<FirstBytes> first_bytes, const std::string & gbnf,
                                       const std::string & root) {
-    const py::gil_scoped_release release;
+    const GilReleased released;
     return std::make_shared<Grammar>(std::move(api), at_address<const llama_vocab>(vocab), std::move(first_bytes), gbnf,
                                      root);
 }

@@ -29,12 +29,8 @@ MaskConstraint::Mask mask_of(const py::tuple & answer) {
 
 std::shared_ptr<MaskConstraint> make_constraint(std::vector<std::int32_t> ends, const py::object & function) {
     auto source = [owned = std::make_shared<OwnedByPython>(function)](const int32_t * recent, std::size_t n_recent) {
-        const py::gil_scoped_acquire gil;
-        try {
-            return mask_of(owned->function(Tokens(static_cast<py::ssize_t>(n_recent), recent)));
-        } catch (const py::error_already_set & error) {
-            throw PythonError{error};  // NOLINT(bugprone-std-exception-baseclass): so that it is not caught
-        }
+        return with_gil(
+            [&] { return mask_of(called(owned->function, Tokens(static_cast<py::ssize_t>(n_recent), recent))); });
     };
     return std::make_shared<MaskConstraint>(std::move(ends), std::move(source));
 }
@@ -46,7 +42,7 @@ std::optional<Constraint::Forced> forced(MaskConstraint & self, const std::vecto
 py::tuple pieces(const LlamaApi & api, std::uintptr_t vocab) {
     TokenPieces found;
     {
-        const py::gil_scoped_release release;
+        const GilReleased released;
         found = token_pieces(api, at_address<const llama_vocab>(vocab));
     }
     py::list texts;

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_core, module) {
     specllama::bind_tables(module);
     specllama::bind_counters(module);
     specllama::bind_libllama(module);
+    specllama::bind_logs(module);
     specllama::bind_vocabularies(module);
     specllama::bind_grammars(module);
     specllama::bind_masks(module);

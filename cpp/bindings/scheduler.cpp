@@ -8,6 +8,7 @@
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/costs.hpp"
+#include "bindings/python_calls.hpp"
 #include "bindings/result_struct.hpp"
 
 namespace py = pybind11;
@@ -16,9 +17,12 @@ namespace specllama {
 
 namespace {
 
-// Texts may need Python's lock to come to an end.
+// Texts may need Python's lock to come to an end. When the interpreter ends they do not get it, and nobody waits.
 void destroy(Scheduler * scheduler) {
-    const py::gil_scoped_release release;
+    if (python_ends()) {
+        return;
+    }
+    const GilReleased released;
     delete scheduler;  // NOLINT(cppcoreguidelines-owning-memory)
 }
 

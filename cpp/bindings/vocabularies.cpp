@@ -7,6 +7,7 @@
 
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/python_calls.hpp"
 #include "bindings/result_struct.hpp"
 #include "llama/dry_breakers.hpp"
 #include "llama/tokenizer.hpp"
@@ -76,7 +77,7 @@ void bind_vocabularies(py::module_ & module) {
                "Among the tokens that both vocabularies have; None if their texts are the same.");
     py::class_<TokenTexts, std::shared_ptr<TokenTexts>>(module, "TokenTexts", "The text of every token.")
         .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
-                 const py::gil_scoped_release release;
+                 const GilReleased released;
                  return std::make_shared<TokenTexts>(api, at_address<const llama_vocab>(vocab));
              }),
              py::arg("api"), py::arg("vocab"));

@@ -12,6 +12,10 @@ namespace specllama {
 
 class Interruption {
 public:
+    // Whether the process ends, so that no decode of this thread's is waited for. Set before the first decode; null: it
+    // does not.
+    static inline bool (*nobody_waits)() = nullptr;
+
     // Asked from now on; null: nobody. What it throws ends the decode, and is thrown again by raise().
     void ask(const std::function<void()> * poll) {
         poll_ = poll != nullptr && *poll ? poll : nullptr;
@@ -34,6 +38,9 @@ private:
     static constexpr double interval_ = 0.05;  // seconds
 
     bool look() {
+        if (nobody_waits != nullptr && nobody_waits()) {
+            return true;
+        }
         if (poll_ == nullptr || now_seconds() - asked_ < interval_) {
             return false;
         }

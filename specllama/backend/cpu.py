@@ -36,15 +36,89 @@ def cpu_flags() -> frozenset[str]:
     return frozenset()
 
 
+def usable_cores() -> int:
+    """How many cores this process may use: of those that it may run on, as many as its cgroups pay for, at least 1.
+
+    Threads that compute together wait for each other. One more than is paid for would have all wait.
+    """
+    count = _cores_to_run_on()
+    quota = cgroup_quota()
+    return count if quota is None else max(1, min(count, int(quota)))
+
+
+def cgroup_quota(process: Path = Path("/proc/self")) -> float | None:
+    """How many cores' time the cgroups of a process (v1 or v2) leave to it; None: all.
+
+    Args:
+        process: what Linux says of the process.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    found = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        paths = _cgroups(process)
+        for line in (process / "mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            fields, _, kind = line.partition(" - ")
+            root, place = fields.split()[3:5]
+            version, *_, options = kind.split()
+            is_v1 = version == "cgroup" and "cpu" in options.split(",")
+            if not is_v1 and version != "cgroup2":
+                continue
+            path = paths.get("cpu" if is_v1 else "", "/")
+            own = Path(place, path.removeprefix(root.rstrip("/")).lstrip("/") if path.startswith(root) else "")
+            quota = _quota_v1 if is_v1 else _quota_v2
+            # A parent's holds for all in it.
+            found += [quota(folder) for folder in (own, *own.parents) if folder.is_relative_to(place)]
+    return min((quota for quota in found if quota is not None), default=None)
+
+
+def llama_threads(n_threads: int | None = None, n_threads_batch: int | None = None) -> tuple[int, int]:
+    """Threads for one token and for several, as llama_cpp chooses them where they are not given: half and all.
+
+    Of the cores that the process may use: llama_cpp counts all of the machine's.
+    """
+    cores = usable_cores()
+    return n_threads or max(1, cores // 2), n_threads_batch or cores
+
+
 def default_threads() -> int:
     """A number of threads for a target and its draft, and for batches of every size.
 
     llama_cpp takes half the cores for one token and all of them for several, which would credit speculation with the
     other half.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     # Two logical cores are often one physical core, and half of them compute as fast as all.
     return cores if cores <= 4 else max(4, cores // 2)
+
+
+def _cores_to_run_on() -> int:
+    if hasattr(os, "process_cpu_count"):  # from Python 3.13 on
+        return os.process_cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cgroups(process: Path) -> dict[str, str]:
+    """The paths of a process's cgroups, by what each controls; of v2 by an empty name."""
+    paths = {}
+    for line in (process / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines():
+        _, names, path = line.split(":", 2)
+        paths.update(dict.fromkeys(names.split(","), path))
+    return paths
+
+
+def _quota_v1(folder: Path) -> float | None:
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        return quota / int((folder / "cpu.cfs_period_us").read_text()) if quota > 0 else None
+    return None
+
+
+def _quota_v2(folder: Path) -> float | None:
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = (folder / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    return None
 
 
 def _cpuinfo() -> dict[str, str]:

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from .cache import cache_dir, keyed_path, read_json, write_json
+from .child import NO_PYTHON, can_start, python_command
 
 _LOGGER = logging.getLogger("specllama")
 _FOLDER = "trials"  # of the cache directory
 _FORMAT = 1
+_CHILD = "from specllama.backend._trial_worker import main; main(sys.argv[1:])"
 _DAY = 86_400.0  # seconds
 _LONG = 30 * _DAY  # what was seen clearly; tried anew then: an answer that was wrong must not be believed for ever
 _SHORT = _DAY  # what a busy or a full machine may have caused
@@ -134,12 +136,11 @@ def _is_time(value: Any) -> TypeGuard[float]:
 
 def _run(name: str, arguments: Sequence[str], seconds: float) -> _End:
     """Run the child to its end, which comes in time."""
-    # A frozen program is its own sys.executable: it would be started once more, and so on.
-    if not sys.executable or getattr(sys, "frozen", False):
-        return _End("there is no Python program to try it with", 0)
+    if not can_start():
+        return _End(f"{NO_PYTHON} to try it with", 0)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-c", _bootstrap(), str(seconds), name, *arguments],
+            python_command(_CHILD, str(seconds), name, *arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -168,12 +169,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     else:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a group that has already ended
             os.killpg(process.pid, signal.SIGKILL)
-
-
-def _bootstrap() -> str:
-    """The child's first statements: it is to find the very package that this process has found, wherever that was."""
-    path = list(map(str, sys.path))
-    return f"import sys; sys.path[:] = {path!r}; from specllama.backend._trial_worker import main; main(sys.argv[1:])"
 
 
 def _judged(returncode: int, answer: bytes, output: str) -> _End:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specllama.backend.streams import is_terminal
 from specllama.commands import arguments as common
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _defaults(arguments: argparse.Namespace) -> dict[str, Any]:
 def _shown(arguments: argparse.Namespace, survey: Survey) -> Shown | None:
     from specllama.drop_in.progress import progress_bar
 
-    if arguments.quiet or not sys.stderr.isatty():
+    if arguments.quiet or not is_terminal(sys.stderr):
         return None
     return functools.partial(progress_bar, total=survey.num_lines, num_done=survey.num_done)
 

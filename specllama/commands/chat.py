@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specllama.backend.cache import cache_dir
+from specllama.backend.streams import is_terminal
 from specllama.commands import arguments as common
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
     options = {**common.sampling_options(arguments), **common.server_sampling_options(arguments)}
     if arguments.max_tokens is not None:
         options["max_tokens"] = arguments.max_tokens
-    is_terminal = sys.stdin.isatty()
+    on_terminal = is_terminal(sys.stdin)
     with contextlib.closing(common.load_llama(arguments)) as llm:
         chat = Chat(Conversation(llm, arguments.system, **options), origins=arguments.origins)
-        if not is_terminal:
+        if not on_terminal:
             chat.run(_messages(_line_of_script))
             return int(chat.failed)
         with _history(cache_dir() / "chat-history"):
@@ -254,7 +255,7 @@ def read_message(read: Callable[[str], str | None]) -> str | None:
 
 def _typed_line(prompt: str) -> str | None:
     try:
-        if sys.stdout.isatty():
+        if is_terminal(sys.stdout):
             return input(prompt)
         print(prompt, end="", file=sys.stderr, flush=True)
         return input()

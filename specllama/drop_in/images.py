@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llama_cpp import _logger, llama_chat_format, mtmd_cpp
+from llama_cpp import llama_chat_format
 
 from specllama.models.gguf_header import read_header
-from specllama.models.loading import captured_errors, collect
+from specllama.models.loading import captured_errors
 
 from .base_class import BaseLlama
 from .lending import lent
@@ -72,20 +73,10 @@ def give_image_handler(llama: BaseLlama, path: str | os.PathLike[str]) -> None:
     handler = make(clip_model_path=name, verbose=False)
     try:
         with captured_errors() as errors:
-            _log_by(collect)
             handler._init_mtmd_context(llama)  # else at the first chat
     except ValueError as error:
         why = " ".join((errors[0] if errors else str(error)).split())
         raise ValueError(
             f"{name} does not read images for {llama.model_path}: {why}; give the mmproj file of this model, whole"
         ) from None
-    finally:
-        _log_by(_logger.llama_log_callback)
     llama.chat_handler = handler
-
-
-def _log_by(callback: Any) -> None:
-    """Has the library for images say to llama_cpp's logger, not on stderr, what each chat is about."""
-    log_set = getattr(mtmd_cpp, "mtmd_helper_log_set", None) or getattr(mtmd_cpp, "mtmd_log_set", None)
-    if log_set is not None:
-        log_set(callback, None)

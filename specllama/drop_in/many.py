@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Sized
 from typing import Any, cast
 
+from specllama.backend.streams import has_stderr, is_terminal
 from specllama.engine.engine import Engine
 from specllama.engine.texts import checked_max_parallel
 
@@ -104,9 +105,9 @@ class ParallelCompletions:
         if stream:
             return outcomes
         with contextlib.closing(outcomes):
-            shown = sys.stderr.isatty() if progress is None else progress
+            shown = is_terminal(sys.stderr) if progress is None else progress
             total = len(items) if isinstance(items, Sized) else None
-            watched: Iterator[Outcome] = progress_bar(outcomes, total) if shown else outcomes
+            watched: Iterator[Outcome] = progress_bar(outcomes, total) if shown and has_stderr() else outcomes
             return sorted(watched, key=lambda outcome: outcome.index)
 
     @staticmethod

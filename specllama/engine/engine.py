@@ -21,6 +21,7 @@ from .drafts.draft_options import DraftOptions
 from .drafts.kinds import understood
 from .drafts.vocabulary import DraftVocabularySize
 from .generation import Generation
+from .going import ClosedWhenGone
 from .listener import SILENT, Listener
 from .model import Model, token_ids
 from .opening import Opening, open_model
@@ -35,7 +36,7 @@ from .tokens_of_text import tokens_of
 _CHUNK = 32  # positions whose logits are held at once, at most
 
 
-class Engine:
+class Engine(ClosedWhenGone):
     """Decodes speculatively. The text stays what the target alone would have said.
 
     ``Engine.open`` opens files; the constructor takes models that somebody else has opened, who closes them.
@@ -102,7 +103,7 @@ class Engine:
                 model; a function from token ids to those that may follow; a Llama; or None for plain decoding.
             n_ctx: tokens of one text.
             n_batch: the most that are decoded at once.
-            n_threads: of both models; None: half of the machine's.
+            n_threads: of both models; None: half of the cores that the process may use.
             n_gpu_layers: how many layers of both models are on the GPU; -1 for all.
             kernels: ``"auto"`` or ``"off"``, see ``specllama.Llama``.
             flash_attn: see ``specllama.Llama``.
@@ -340,10 +341,6 @@ class Engine:
         with self.closing():
             close, self._close_model = self._close_model, None
             close()
-
-    def __del__(self) -> None:
-        """As if it were closed."""
-        self.close()
 
     def __enter__(self) -> Engine:
         """Closes it in the end."""

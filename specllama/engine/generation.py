@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
@@ -18,6 +19,7 @@ from specllama.stats import Tally
 from specllama.token import Origin
 
 from .drafts.draft import Draft
+from .going import ClosedWhenGone
 from .listener import SILENT
 from .model import token_ids
 from .request import Chooser, Request, checked_callables
@@ -26,7 +28,7 @@ from .slot import Slot, raise_busy
 _ORIGINS = {drafter.name: cast(Origin, drafter.origin) for drafter in _core.drafters()}
 
 
-class Generation(Iterator[int]):
+class Generation(ClosedWhenGone, Iterator[int]):
     """The tokens of one text. It begins when the first is asked for; an error, or ``close``, ends it.
 
     The caches are at a committed position whenever it is not running.
@@ -42,6 +44,8 @@ class Generation(Iterator[int]):
     """
 
     _is_closed = True  # until all is there that closing needs
+
+    _ends = staticmethod(sys.is_finalizing)  # when the names of modules may be gone
 
     def __init__(self, slot: Slot, request: Request, keeper: object = None) -> None:
         self._keeper = keeper
@@ -108,16 +112,14 @@ class Generation(Iterator[int]):
             finally:
                 self.is_advancing = False
 
-    def __del__(self) -> None:
-        """As if it were closed."""
-        self.close()
-
     def close(self) -> None:
-        """Leave in the caches what the caller has seen, and nothing else.
+        """Leave in the caches what the caller has seen, and nothing else; nothing while the interpreter ends.
 
         Raises:
             Exception: what the listener raised as it heard of the end, here or when a later text ended this one.
         """
+        if self._ends():
+            return
         if not self._is_closed:
             self._is_closed = True
             try:

@@ -12,6 +12,7 @@ from typing import Any
 import llama_cpp
 
 from specllama import _core
+from specllama.backend.cpu import llama_threads
 from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.models.loading import explained, quiet
 from specllama.models.opening import check_opening, n_ctx_with_positions
@@ -41,7 +42,7 @@ class Opening:
     Attributes:
         n_ctx: tokens of the context.
         n_batch: the most that are decoded at once.
-        n_threads: of single tokens; None for half of the machine's.
+        n_threads: of single tokens; None for half of the cores that the process may use.
         n_threads_batch: of several at once; None for as many.
         n_gpu_layers: how many layers are on the GPU; -1 for all.
         kernels: see `checked_kernels`.
@@ -110,7 +111,7 @@ class Opening:
         params.n_ctx = self.n_ctx
         params.n_batch = min(self.n_batch, self.n_ctx or self.n_batch)
         params.n_ubatch = min(params.n_batch, 512)
-        params.n_threads = self.n_threads or max(1, (os.cpu_count() or 2) // 2)
+        params.n_threads, _ = llama_threads(self.n_threads)
         params.n_threads_batch = self.n_threads_batch or params.n_threads
         params.yarn_attn_factor, params.yarn_beta_fast, params.yarn_beta_slow = _YARN
         params.no_perf = False

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -81,7 +79,6 @@ class Texts:
         self._draft: tuple[object, bool] = (None, False)  # with which they were opened, and whether it was usable
         self._is_closed = False
         self._is_lost = False  # whether texts were under way in the parent of this process
-        _ALL.add(self)
         told_of_forks(self)
 
     def open(self, count: int) -> int:
@@ -256,16 +253,6 @@ class Texts:
         self._free.clear()
         self._texts.clear()
         self._count = 0
-
-
-_ALL: weakref.WeakSet[Texts] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Texts that are still under way end while Python's threads run. Later nobody could wait for them."""
-    for texts in list(_ALL):
-        texts.close()
 
 
 def _is_usable(draft: Draft | None) -> bool:

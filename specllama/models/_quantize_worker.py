@@ -1,4 +1,4 @@
-"""The process in which llama.cpp quantizes: `python -m specllama.models._quantize_worker IN OUT TYPE THREADS`.
+"""The process in which llama.cpp quantizes: arguments IN OUT TYPE THREADS.
 
 A process of its own, because llama.cpp can abort on a damaged file, and cannot be interrupted while it works.
 Progress goes to stdout ("progress 12 290"), llama.cpp's errors go to stderr.
@@ -56,7 +56,3 @@ def main(arguments: list[str]) -> int:
     code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(destination), ctypes.byref(parameters))
     _tell("done")
     return int(code)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

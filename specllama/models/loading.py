@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
+import importlib
 import logging
 import os
 import re
@@ -17,7 +17,9 @@ from typing import Any
 import llama_cpp
 from llama_cpp import _logger
 
+from specllama import _core
 from specllama.backend.prepare import prepare_backend
+from specllama.backend.streams import show
 
 from . import catalog
 from .gguf_header import read_header
@@ -44,24 +46,10 @@ if hasattr(os, "register_at_fork"):
 def one_at_a_time() -> Iterator[None]:
     """A block in which a thread opens a model or a context, while others wait.
 
-    llama_cpp exchanges the process's stdout and stderr meanwhile, and the logger's level. Two threads at once would
-    leave them exchanged.
+    llama_cpp sets the logger's level meanwhile, and what llama.cpp is offered for the weights is of the whole process.
     """
     with _turn:
         yield
-
-
-@contextlib.contextmanager
-def quiet(verbose: bool = False) -> Iterator[None]:
-    """Within the block llama.cpp warns of nothing, unless it is to be verbose."""
-    logger = logging.getLogger("llama-cpp-python")
-    level = logger.level
-    if not verbose:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 @contextlib.contextmanager
@@ -153,66 +141,95 @@ def _reason(path: str, errors: list[str]) -> str:
     return f"{reason}; {catalog.remedy(path)}" if "corrupted or incomplete" in reason else reason
 
 
-class _Errors(threading.local):
-    """llama.cpp's error messages, of the thread that wants to know."""
+class _Here(threading.local):
+    """What this thread wants of llama.cpp's messages."""
 
-    collected: list[str] | None = None
+    silent = 0
+    """In how many blocks it is that show none."""
+    errors: list[str] | None = None
+    """Where those of errors go."""
+    raised: list[BaseException] | None = None
+    """Where goes what a signal's handler raises while one is heard."""
 
 
-_errors = _Errors()
+_here = _Here()
 
 
-@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
-def collect(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
-    """Hand every message on to llama_cpp's own callback.
-
-    It lives as long as Python does: a thread of llama.cpp's may be about to call it, whenever another one is set.
-    """
-    if text.startswith(_OF_A_DECODE_THAT_ENDED) and not _logger.logger.isEnabledFor(logging.DEBUG):
+def _hear(level: int, text: bytes) -> None:
+    levels, logger = _logger.GGML_LOG_LEVEL_TO_LOGGING_LEVEL, _logger.logger
+    if text.startswith(_OF_A_DECODE_THAT_ENDED) and not logger.isEnabledFor(logging.DEBUG):
         return
-    if level == _ERROR_LEVEL and _errors.collected is not None:
-        _errors.collected.append(text.decode("utf-8", errors="replace").strip())
-    _logger.llama_log_callback(level, text, user_data)
+    if level == _ERROR_LEVEL and _here.errors is not None:
+        _here.errors.append(text.decode("utf-8", errors="replace").strip())
+    if not _here.silent and logger.level <= levels.get(level, logging.DEBUG):  # as llama_cpp has it
+        show(text.decode("utf-8", errors="replace"))
 
 
-atexit.register(llama_cpp.llama_log_set, _logger.llama_log_callback, ctypes.c_void_p(0))  # for models freed at exit
+def _fail(error: BaseException) -> None:
+    """Keep what a signal's handler raised in `_hear`."""
+    if _here.raised is None or not isinstance(error, (KeyboardInterrupt, SystemExit)):
+        raise error
+    _here.raised.append(error)
+
+
+_callback: Any = llama_cpp.llama_log_callback(_core.listen(_hear, _fail))
+
+
+def listen() -> None:
+    """Hear what llama.cpp says, where somebody has set another callback, too."""
+    llama_cpp.llama_log_set(_callback, ctypes.c_void_p(0))
+    images: Any = sys.modules.get("llama_cpp.mtmd_cpp")  # a library with a log of its own, which few load
+    for name in ("mtmd_helper_log_set", "mtmd_log_set"):
+        if hasattr(images, name):
+            getattr(images, name)(_callback, ctypes.c_void_p(0))
+            break
+
+
+class quiet:  # noqa: N801  # it is called like the function that it stands for
+    """Within the block nothing of what llama.cpp says in this thread is shown, unless it is to be verbose.
+
+    In place of llama_cpp's ``suppress_stdout_stderr``, which exchanges the streams of the whole process: what other
+    threads and child processes write meanwhile would be lost.
+    """
+
+    # Models are freed while the interpreter ends, too, when the names of modules are gone.
+    _here, _listen, _ends = _here, staticmethod(listen), staticmethod(sys.is_finalizing)
+
+    def __init__(self, disable: bool = False) -> None:
+        self._is_quiet = not disable
+
+    def __enter__(self) -> quiet:
+        if not self._ends():
+            self._listen()
+        self._here.silent += self._is_quiet
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._here.silent -= self._is_quiet
+
+
+listen()
+for _name in ("llama", "_internals", "llama_chat_format"):
+    _module: Any = importlib.import_module(f"llama_cpp.{_name}")
+    if hasattr(_module, "suppress_stdout_stderr"):
+        _module.suppress_stdout_stderr = quiet
 
 
 @contextlib.contextmanager
 def captured_errors() -> Iterator[list[str]]:
-    """Within the block llama.cpp's error messages of this thread are collected."""
-    before, _errors.collected = _errors.collected, []
-    llama_cpp.llama_log_set(collect, ctypes.c_void_p(0))  # again, where somebody has set another one
-    try:
-        with _signals_heeded():
-            yield _errors.collected
-    finally:
-        _errors.collected = before
+    """Within the block llama.cpp's error messages of this thread are collected.
 
-
-@contextlib.contextmanager
-def _signals_heeded() -> Iterator[None]:
-    """Raise behind the block what a signal handler raised in a callback.
-
-    While llama.cpp loads, Python runs nothing but the callback for its messages, so that is where Ctrl-C and SIGTERM
-    arrive, and ctypes drops what a callback raises.
+    While llama.cpp loads, Python runs nothing but what hears its messages, so that is where Ctrl-C and SIGTERM arrive.
+    What they raise is raised behind the block.
     """
-    if threading.current_thread() is not threading.main_thread():  # signals are handled in that one only
-        yield
-        return
+    before = _here.errors, _here.raised
+    errors: list[str] = []
     raised: list[BaseException] = []
-    show = sys.unraisablehook
-
-    def keep(unraisable: sys.UnraisableHookArgs) -> None:
-        if isinstance(unraisable.exc_value, (KeyboardInterrupt, SystemExit)):
-            raised.append(unraisable.exc_value)
-        else:
-            show(unraisable)
-
-    sys.unraisablehook = keep
+    _here.errors, _here.raised = errors, raised
+    listen()
     try:
-        yield
+        yield errors
     finally:
-        sys.unraisablehook = show
+        _here.errors, _here.raised = before
         if raised:
             raise raised[0]

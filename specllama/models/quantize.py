@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from specllama.backend.child import python_command
+from specllama.backend.cpu import usable_cores
+
 from .catalog import FILE_TYPES, Model, catalog, parse_file_type, remedy, resolve, retype
 from .gguf_header import GgufHeader, read_header
 
-_WORKER = "specllama.models._quantize_worker"
+_CHILD = "from specllama.models._quantize_worker import main; sys.exit(main(sys.argv[1:]))"
 Progress = Callable[[str, int, int], None]
 """Hears what is done, how many tensors, and of how many."""
 _WHOLE = 16  # bits of a weight: such a type has all of what it was made from
@@ -130,15 +132,7 @@ def _require_space(destination: Path, needed: int) -> None:
 
 
 def _run_worker(source: Path, destination: Path, file_type: str, threads: int, on_progress: Progress | None) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        _WORKER,
-        str(source),
-        str(destination),
-        file_type,
-        str(threads),
-    ]
+    command = python_command(_CHILD, str(source), str(destination), file_type, str(threads or usable_cores()))
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8"

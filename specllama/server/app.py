@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
@@ -109,7 +110,7 @@ def _add_generation(app: FastAPI, lender: Lender, name: str, worker: Worker, bod
     async def answer(request: Request, model: type[CompletionRequest | ChatRequest]) -> Response:
         try:
             body: CompletionRequest | ChatRequest = await bodies.parsed(request, model)
-            await asyncio.to_thread(body.require_room, lender.llm)
+            await bodies.run(body.require_room, lender.llm)
             body.model = body.model or name
             job = worker.start(lender.work(body))
             async with stopped_when_client_leaves(request.receive, job):
@@ -126,7 +127,7 @@ def _add_tokenizer(app: FastAPI, llm: Llama, bodies: Bodies) -> None:
     async def tokens_of(request: Request) -> list[int]:
         text = (await bodies.parsed(request, TokenizeInputRequest)).input.encode("utf-8", errors="replace")
         require_room(len(text), llm.n_ctx())
-        return await asyncio.to_thread(llm.tokenize, text, special=True)
+        return await bodies.run(functools.partial(llm.tokenize, text, special=True))
 
     @app.post("/extras/tokenize", openapi_extra=_with_body(TokenizeInputRequest))
     async def tokenize(request: Request) -> dict[str, list[int]]:
@@ -139,7 +140,7 @@ def _add_tokenizer(app: FastAPI, llm: Llama, bodies: Bodies) -> None:
     @app.post("/extras/detokenize", openapi_extra=_with_body(DetokenizeRequest))
     async def detokenize(request: Request) -> dict[str, str]:
         tokens = (await bodies.parsed(request, DetokenizeRequest)).tokens
-        text = await asyncio.to_thread(llm.detokenize, tokens)
+        text = await bodies.run(llm.detokenize, tokens)
         return {"text": text.decode("utf-8", errors="replace")}
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import json
 import re
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -17,6 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from specllama.engine.listener import Stopped
+
+from .threads import Threads
 
 MAX_BODY = 8 << 20
 """Bytes of a body, unless the server is told otherwise."""
@@ -34,6 +35,7 @@ _CHARSET = re.compile(r""";\s*charset\s*=\s*"?([^\s";]*)""", re.I)
 _PART = re.compile(rb'"(?:[^"\\]|\\.)*"?|[,\[{]', re.S)
 
 _Body = TypeVar("_Body", bound=BaseModel)
+_Result = TypeVar("_Result")
 
 
 class Bodies:
@@ -51,7 +53,7 @@ class Bodies:
             raise ValueError(f"max_body={most_bytes} must be 1 or more: so many bytes may the body of a request have")
         self._most_bytes = most_bytes
         self._large = asyncio.Semaphore(_MOST_LARGE)
-        self._threads = concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="specllama-bodies")
+        self._threads = Threads(2, "specllama-bodies")
 
     def close(self) -> None:
         """Parse no more."""
@@ -77,7 +79,11 @@ class Bodies:
                 ) from None
             except ClientDisconnect:
                 raise Stopped("the client has left") from None
-            return await asyncio.get_running_loop().run_in_executor(self._threads, _parse, body, model)
+            return await self.run(_parse, body, model)
+
+    async def run(self, function: Callable[..., _Result], *args: Any) -> _Result:
+        """Have one of the threads call a function."""
+        return await asyncio.wrap_future(self._threads.submit(function, *args))
 
     async def _read(self, request: Request, memory: contextlib.AsyncExitStack) -> bytes:
         """The bytes. A large body takes its place in `memory`, and waits until there is one: nobody reads on then.

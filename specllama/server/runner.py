@@ -12,6 +12,8 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from specllama.backend.streams import is_terminal
+
 from .connections import TimedConnection
 from .worker import Worker
 
@@ -69,6 +71,7 @@ def configured(app: FastAPI) -> uvicorn.Config:
         ws="none",
         log_level="warning",
         access_log=False,
+        use_colors=is_terminal(sys.stderr),  # uvicorn would ask stdout, which may be None
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import math
 import time
 
 from .errors import LineFullError, ShuttingDownError
 from .job import Job, Work
+from .threads import Threads
 
 _LONGEST_RETRY = 60
 
@@ -27,7 +27,7 @@ class Worker:
     def __init__(self, max_waiting: int, max_running: int = 1) -> None:
         self._max_waiting = max_waiting
         self.max_running = max_running
-        self._threads = concurrent.futures.ThreadPoolExecutor(max_running, thread_name_prefix="specllama")
+        self._threads = Threads(max_running, "specllama")
         self._jobs: dict[Job, float] = {}  # and when each began to wait
         self.closing = False
         """Whether no job is taken any more."""

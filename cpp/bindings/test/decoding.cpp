@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bindings/arrays.hpp"
+#include "bindings/python_calls.hpp"
 #include "bindings/test/parts.hpp"
 #include "llama/sequence.hpp"
 #include "loop/scheduler.hpp"

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "bindings/instruction_sets.hpp"
+#include "bindings/python_calls.hpp"
 #include "bindings/test/parts.hpp"
 #include "kernels/block.hpp"
 #include "kernels/matrix_product.hpp"
@@ -45,7 +46,7 @@ Columns multiply_quantized(const Bytes & weights, const std::string & type_name,
     }
     check_shape(weights, type, x.shape(1));
     Columns out({x.shape(0), weights.shape(0)});
-    py::gil_scoped_release release;
+    const GilReleased released;
     kernels::multiply_matrix(set, type, weights.data(), weights.shape(0), x.data(), x.shape(0), x.shape(1),
                              out.mutable_data());
     return out;

@@ -1,6 +1,6 @@
 """A process of `specllama bench --against`: it opens one class, and answers a line of JSON with a line of JSON.
 
-`python _side_worker.py CLASS`, by its path: a process with llama_cpp.Llama then has nothing of specllama in it.
+Run by its path, with the argument CLASS: a process with llama_cpp.Llama then has nothing of specllama in it.
 """
 
 from __future__ import annotations
@@ -62,6 +62,4 @@ def _called(llm: Any, text: str, chat: bool, options: dict[str, Any]) -> dict[st
 
 
 if __name__ == "__main__":
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [folder for folder in sys.path if folder != here]  # its files are no modules of their own
     main(sys.argv[1])

@@ -10,12 +10,12 @@ import contextlib
 import dataclasses
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from specllama.backend.child import python_command
 from specllama.evidence.neighbours import Neighbours
 from specllama.prompts import Prompt
 
@@ -26,6 +26,7 @@ from .runner import distinct
 OnCall = Callable[[Call, int, int], None]
 """Is told each call, how many are done, and how many there will be."""
 _WORKER = Path(__file__).with_name("_side_worker.py")
+_CHILD = "import runpy; runpy.run_path(sys.argv.pop(1), run_name='__main__')"  # by its path: see there
 _WARM_UP_TOKENS = 8
 _PAUSE = 0.1  # seconds: the threads of the process before have stopped spinning
 
@@ -111,7 +112,7 @@ class _Side:
         self._name = name
         # A group of its own: Ctrl-C in the terminal is ours, and the process ends when nobody asks any more.
         self._process = subprocess.Popen(
-            [sys.executable, str(_WORKER), name],
+            python_command(_CHILD, str(_WORKER), name),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             encoding="utf-8",

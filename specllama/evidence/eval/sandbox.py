@@ -25,6 +25,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from specllama.backend.child import require_python
+
 _WORKER = Path(__file__).with_name("_sandbox_worker.py")
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # without them some builds of Python do not start
 _MAX_OUTPUT = 10_000
@@ -135,6 +137,7 @@ def _started(
     with tempfile.TemporaryFile() as given:
         given.write(json.dumps(job).encode())
         given.seek(0)
+        require_python()
         process = subprocess.Popen(
             # Isolated and without site-packages: what passes does not depend on what is installed.
             [sys.executable, "-I", "-S", "-X", "utf8", str(_WORKER), str(connection.fileno())],

@@ -1,0 +1,53 @@
+// What llama.cpp says, handed on to a function of Python's.
+#include <cstdint>
+#include <utility>
+
+#include "bindings/arrays.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/python_calls.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+namespace {
+
+// Never freed: llama.cpp may call when Python has ended.
+PyObject * hear = nullptr;
+PyObject * fail = nullptr;
+
+void hand_on(int level, const char * text) {
+    try {
+        called(py::reinterpret_borrow<py::object>(hear), level, py::bytes(text));
+    } catch (const py::error_already_set & error) {
+        called(py::reinterpret_borrow<py::object>(fail), error.value());
+    }
+}
+
+// A ggml_log_callback, in whatever thread, with the lock or without.
+void on_message(int level, const char * text, void * /*user_data*/) {
+    if (python_ends()) {
+        return;
+    }
+    const GilHeld gil;
+    try {
+        hand_on(level, text);
+    } catch (py::error_already_set & error) {
+        error.discard_as_unraisable("a message of llama.cpp");
+    }
+}
+
+std::uintptr_t listen(py::object heard_by, py::object failed_by) {
+    Py_XDECREF(std::exchange(hear, heard_by.release().ptr()));
+    Py_XDECREF(std::exchange(fail, failed_by.release().ptr()));
+    return reinterpret_cast<std::uintptr_t>(&on_message);
+}
+
+}  // namespace
+
+void bind_logs(py::module_ & module) {
+    module.def("listen", &listen, py::arg("hear"), py::arg("fail"),
+               "The address of a callback that hands messages on to hear(level, text), and what that raises to fail.");
+}
+
+}  // namespace specllama

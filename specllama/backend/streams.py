@@ -1,0 +1,26 @@
+"""stdout and stderr, which may be None (pythonw, services), closed, or an object that can do little but ``write``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any
+
+
+def is_terminal(stream: Any) -> bool:
+    """Whether somebody looks at it."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # ValueError: it is closed
+        return bool(stream.isatty())
+    return False
+
+
+def has_stderr() -> bool:
+    """Whether stderr can be written to."""
+    return sys.stderr is not None and not getattr(sys.stderr, "closed", False)
+
+
+def show(text: str) -> None:
+    """Write to stderr, where there is one that can be written."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # None; full; closed
+        sys.stderr.write(text)
+        sys.stderr.flush()
