@@ -27,7 +27,7 @@ _PARAMETERS: Mapping[str, Mapping[str, Any]] = {
 }
 """Structs that are handed over by value, and what stands in them by default in every release: 1 is F16."""
 _GPUS = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
-_POINTERS = (ctypes.c_void_p, ctypes._Pointer, ctypes._CFuncPtr)  # null by default
+_POINTERS = (ctypes.c_void_p, ctypes._Pointer, *ctypes.CFUNCTYPE(None).__bases__)  # null by default
 
 
 def load_api(library: types.ModuleType | Any = llama_cpp) -> _core.LlamaApi:
