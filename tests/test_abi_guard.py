@@ -15,12 +15,13 @@ from specllama.backend import libllama
 REMEDY = "llama-cpp-python"
 NAMES = [found.name for found in _core.required_functions()]
 OPTIONAL = [found.name for found in _core.optional_functions()]
+PARAMETERS = ["llama_context_params", "llama_model_params"]
 STRUCTS = [found.name for found in _core.struct_layouts()]
 
 
 def library(**changes: Any) -> types.SimpleNamespace:
     """llama_cpp as far as the guard looks at it, with changes; a change to None removes the name."""
-    names = {name: getattr(llama_cpp, name) for name in (*NAMES, *STRUCTS, "__version__")}
+    names = {name: getattr(llama_cpp, name) for name in (*NAMES, *STRUCTS, *PARAMETERS, "__version__")}
     return types.SimpleNamespace(**{name: value for name, value in {**names, **changes}.items() if value is not None})
 
 
@@ -83,6 +84,43 @@ def test_any_structure_is_laid_out_differently(name: str) -> None:
     fields = [("extra", ctypes.c_void_p), *getattr(llama_cpp, name)._fields_]
     with pytest.raises(ImportError, match=rf"its {name} is laid out as .* was expected.*pip install"):
         libllama.load_api(library(**{name: struct_of(fields)}))
+
+
+def _changed(name: str, change: str) -> list[tuple[str, Any]]:
+    """Fields of bindings to which the loaded library is of another release."""
+    fields = list(getattr(llama_cpp, name)._fields_)
+    middle = [field for field, *_ in fields].index({"llama_context_params": "type_v"}.get(name, "split_mode")) + 1
+    if change == "inserted there":  # as moe_cache_size was
+        return [field for field in fields if field[0] != "abort_callback_data" and field[0] != "tensor_split"]
+    if change == "inserted here":
+        return [*fields[:middle], ("extra", ctypes.c_size_t), *fields[middle:]]
+    if change == "appended here":
+        return [*fields, ("extra", ctypes.c_void_p)]
+    if change == "moved":  # the size stays
+        return [*fields[:middle], fields[-1], *fields[middle:-1]]
+    return fields[:-1] if name == "llama_context_params" else [field for field in fields if field[1] != ctypes.c_bool]
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("change", ["inserted there", "inserted here", "appended there", "appended here", "moved"])
+def test_parameters_of_another_library(name: str, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLAMA_CPP_LIB_PATH chose a llama.cpp that is newer, or older, than the bindings."""
+    other = library(**{name: struct_of(_changed(name, change))})
+    monkeypatch.delenv("LLAMA_CPP_LIB_PATH", raising=False)
+    with pytest.raises(ImportError, match=rf"another release: its {name} has .* expected\. specllama works") as caught:
+        libllama.load_api(other)
+    assert f"{REMEDY} {llama_cpp.__version__}" in str(caught.value)
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", "elsewhere")
+    with pytest.raises(ImportError, match=r"expected\. Unset LLAMA_CPP_LIB_PATH"):
+        libllama.load_api(other)
+
+
+@pytest.mark.parametrize(("one", "two"), [("embeddings", "offload_kqv"), ("type_k", "flash_attn_type")])
+def test_two_parameters_are_exchanged(one: str, two: str) -> None:
+    fields = dict(llama_cpp.llama_context_params._fields_)
+    names = [{one: two, two: one}.get(field, field) for field in fields]
+    with pytest.raises(ImportError, match=r"has no (embeddings|offload_kqv|type_k) where it was expected"):
+        libllama.load_api(library(llama_context_params=struct_of([(name, fields[name]) for name in names])))
 
 
 def test_a_null_address_is_refused() -> None:

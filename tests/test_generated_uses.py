@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import differential
 import hypothesis
 import hypothesis.strategies as st
 import pytest
@@ -62,6 +64,58 @@ MORE = st.one_of(st.just({}), st.fixed_dictionaries({"prev_tokens": st.one_of(TO
 ACTIONS = st.sampled_from(["text", "texts", "stream", "streams", "next", "end", "state", "reset"])
 ANY_ACTIONS = st.lists(ACTIONS, max_size=4)
 
+PROMPT = st.integers(0, len(differential.PROMPTS) - 1)
+LENGTH = st.integers(1, 20)
+SENT = st.lists(st.integers(259, 300), min_size=1, max_size=5)
+MOMENTS = st.sampled_from(["heed", "begin", "end"])
+MEDDLING = st.sampled_from(["forget", "generate", "score", "completion", "reset"])
+DIFFERENTIAL = st.one_of(
+    st.tuples(st.just("text"), PROMPT, LENGTH),
+    st.tuples(st.just("texts"), st.lists(PROMPT, min_size=1, max_size=4), LENGTH),
+    st.tuples(st.just("stream"), PROMPT, LENGTH, st.booleans()),
+    st.tuples(st.just("send"), PROMPT, LENGTH, SENT),
+    st.tuples(st.just("append"), PROMPT, LENGTH, SENT),
+    st.tuples(st.just("score"), PROMPT),
+    st.tuples(st.just("meddle"), PROMPT, LENGTH, MOMENTS, MEDDLING),
+    st.tuples(st.just("embed"), st.lists(PROMPT, min_size=1, max_size=3)),
+    st.tuples(st.just("state"), PROMPT),
+    st.tuples(st.just("exchange"), st.sampled_from(["none", "lookup", "same"])),
+    st.sampled_from([("forget",), ("reset",)]),
+)
+EMBEDDING = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries({"embedding": st.just(True)}, optional={"pooling_type": st.sampled_from([0, 1, 2, 3])}),
+)
+SIZES_OF_BATCHES = st.fixed_dictionaries(
+    {}, optional={"n_batch": st.sampled_from([8, 32, 64]), "n_ubatch": st.sampled_from([8, 32])}
+)
+OF_DRAFTING = st.fixed_dictionaries(
+    {"num_draft_tokens": st.one_of(st.integers(0, 7), st.just("auto"))},
+    optional={"max_parallel": st.integers(1, 3), "cache_tokens": st.sampled_from([512, 1024])},
+)
+RULES = st.sampled_from(["rejection", "block", "coupled"])
+SAMPLING = st.one_of(
+    st.fixed_dictionaries({"temperature": st.just(0.0), "verify": RULES}),
+    st.fixed_dictionaries({"temperature": st.just(0.9), "seed": st.integers(0, 9), "verify": st.just("coupled")}),
+)
+USE = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(sorted(differential.KINDS)),
+        "options": OF_DRAFTING,
+        "both": st.builds(lambda one, other: {**one, **other}, EMBEDDING, SIZES_OF_BATCHES),
+        "sampling": SAMPLING,
+        "actions": st.lists(DIFFERENTIAL, min_size=1, max_size=4),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def compared(tiny_files: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[uses.Uses]:
+    paths = {field.name: getattr(tiny_files, field.name) for field in dataclasses.fields(tiny_files)}
+    files = differential.written(tmp_path_factory.mktemp("heads"), paths)
+    with uses.started(tiny_files.target, tiny_files.good, files) as process:
+        yield process
+
 
 @pytest.fixture(scope="module")
 def tried(tiny_files: TinyFiles) -> Iterator[uses.Uses]:
@@ -115,3 +169,10 @@ def test_forks(tried: uses.Uses, drafts: bool, before: list[str], child: list[st
 
 _TEXTS: dict[str, str] = {}
 """What each action says, the first time."""
+
+
+@hypothesis.settings(generated, max_examples=5 * CASES)
+@hypothesis.given(USE)
+def test_texts_are_those_of_a_fresh_object_without_a_draft(compared: uses.Uses, case: dict[str, Any]) -> None:
+    """Whatever drafts, and whatever was done before."""
+    assert compared.outcome("differ", case) == "ok"

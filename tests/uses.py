@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 12}
 class Uses:
     """A process that has imported specllama, and has a child for each case."""
 
-    def __init__(self, target: Path, draft: Path) -> None:
+    def __init__(self, target: Path, draft: Path, files: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__, str(target), str(draft)],
+            [sys.executable, __file__, str(target), str(draft), json.dumps(dict(files))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -45,9 +45,9 @@ class Uses:
 
 
 @contextlib.contextmanager
-def started(target: Path, draft: Path) -> Iterator[Uses]:
-    """For a test."""
-    uses = Uses(target, draft)
+def started(target: Path, draft: Path, files: Mapping[str, str] | None = None) -> Iterator[Uses]:
+    """For a test; `files` are those of `differential.written`."""
+    uses = Uses(target, draft, files or {})
     try:
         yield uses
     finally:
@@ -152,10 +152,15 @@ def _fork(target: str, draft: str, case: list[Any]) -> str:
     return json.dumps([first, in_it, tried(after)])
 
 
-KINDS = {"open": _open, "tokens": _detokenize, "fork": _fork}
+def _differ(_target: str, _draft: str, case: dict[str, Any]) -> str:
+    """What differs from a fresh object without a draft."""
+    return "ok" + differential.difference(json.loads(sys.argv[3]), case)
+
+
+KINDS = {"differ": _differ, "open": _open, "tokens": _detokenize, "fork": _fork}
 
 if __name__ == "__main__":
-    from specllama import Llama  # with all that it imports: once, for all children  # noqa: F401
+    import differential  # with all that it imports: once, for all children
 
     for line in sys.stdin:
         kind, case = json.loads(line)

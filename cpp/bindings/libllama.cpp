@@ -25,6 +25,13 @@ void bind_libllama(py::module_ & module) {
     module.def("required_functions", &LlamaApi::required_functions, "Those that every libllama must have.");
     module.def("optional_functions", &LlamaApi::optional_functions, "Those that it may lack.");
     module.def("struct_layouts", &LlamaApi::struct_layouts, "The structs that are handed over.");
+    module.def(
+        "bytes_returned",
+        [](std::uintptr_t function) {
+            const std::vector<std::uint8_t> found = bytes_returned(function);
+            return py::bytes(reinterpret_cast<const char *>(found.data()), found.size());
+        },
+        py::arg("function"), "What a function writes of the struct that it returns.");
     py::class_<LlamaApi, std::shared_ptr<LlamaApi>>(module, "LlamaApi", "libllama's functions.")
         .def(py::init<const std::unordered_map<std::string, std::uintptr_t> &>(), py::arg("addresses"));
 }

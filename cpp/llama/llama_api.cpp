@@ -1,11 +1,29 @@
 // Fills the function table from addresses, and describes it for the check at import.
 #include "llama/llama_api.hpp"
 
+#include <algorithm>
+#include <new>
+
 #include "llama/errors.hpp"
 
 namespace specllama {
 
 namespace {
+
+// Any struct that is returned by value. It cannot be copied: so it is made where the caller says.
+struct Returned {
+    std::uint8_t bytes[4096];
+
+    Returned(const Returned & other) = delete;
+    Returned & operator=(const Returned & other) = delete;
+};
+
+std::vector<std::uint8_t> bytes_returned(Returned (*function)(), std::uint8_t filling) {
+    std::vector<std::uint8_t> room(sizeof(Returned), filling);
+    std::uint8_t * volatile place = room.data();  // the compiler must not know whose bytes are written: it leaves them
+    ::new (static_cast<void *>(place)) Returned(function());
+    return room;
+}
 
 template <typename Result, typename... Arguments>
 constexpr int argument_count(Result (*)(Arguments...)) {
@@ -67,6 +85,17 @@ std::vector<StructLayout> LlamaApi::struct_layouts() {
     };
 #undef SPECLLAMA_WHOLE
 #undef SPECLLAMA_FIELD
+}
+
+std::vector<std::uint8_t> bytes_returned(std::uintptr_t function) {
+    const auto call = reinterpret_cast<Returned (*)()>(function);
+    std::vector<std::uint8_t> found = bytes_returned(call, 0);
+    const std::vector<std::uint8_t> other = bytes_returned(call, 255);
+    // What was not written differs.
+    const auto last = std::mismatch(found.rbegin(), found.rend(), other.rbegin(),
+                                    [](std::uint8_t one, std::uint8_t two) { return one != two; });
+    found.erase(last.first.base(), found.end());
+    return found;
 }
 
 }  // namespace specllama

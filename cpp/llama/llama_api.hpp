@@ -120,4 +120,8 @@ struct LlamaApi {
     static std::vector<StructLayout> struct_layouts();
 };
 
+// What a function without arguments writes of the struct that it returns by value, whatever size that has: more than 16
+// bytes, so that every ABI has a place in memory for it, and at most 4,096. As many bytes as it has written to.
+std::vector<std::uint8_t> bytes_returned(std::uintptr_t function);
+
 }  // namespace specllama

@@ -7,12 +7,12 @@ import os
 import platform
 import sys
 
-import llama_cpp
 from llama_cpp import llama_cpp as _bindings
 
 from specllama import _core
 
 from .ggml import LIST, CpuBackend
+from .libllama import has_gpu
 from .trial import tried
 from .trial_key import trial_key, with_neighbours
 
@@ -65,7 +65,7 @@ def _unsuitable() -> str:
         return "they are for Linux on x86-64"
     if _core.instruction_sets() == [_PLAIN]:
         return "this processor has no AVX2"
-    if llama_cpp.llama_supports_gpu_offload():
+    if has_gpu():
         return "this llama.cpp is built for a GPU"
     return ""
 

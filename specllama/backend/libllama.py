@@ -7,6 +7,7 @@ Python touches addresses.
 from __future__ import annotations
 
 import ctypes
+import os
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,8 +17,17 @@ from llama_cpp import llama_cpp as _bindings
 
 from specllama import _core
 
+from .ggml import ggml_version
+
 _SUPPORTED = "llama-cpp-python >= 0.3.16, < 0.4"
 _REMEDY = f"specllama works with {_SUPPORTED}: pip install --upgrade 'llama-cpp-python>=0.3.16,<0.4' specllama"
+_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
+    "llama_model_params": {"vocab_only": False, "use_extra_bufts": True},
+    "llama_context_params": {"type_k": 1, "type_v": 1, "embeddings": False, "offload_kqv": True, "op_offload": True},
+}
+"""Structs that are handed over by value, and what stands in them by default in every release: 1 is F16."""
+_GPUS = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
+_POINTERS = (ctypes.c_void_p, ctypes._Pointer, *ctypes.CFUNCTYPE(None).__bases__)  # null by default
 
 
 def load_api(library: types.ModuleType | Any = llama_cpp) -> _core.LlamaApi:
@@ -31,6 +41,7 @@ def load_api(library: types.ModuleType | Any = llama_cpp) -> _core.LlamaApi:
             differently. Names the installed version and what to do.
     """
     _check_structs(library)
+    _check_parameters(library)
     return _core.LlamaApi(_addresses(library))
 
 
@@ -63,12 +74,48 @@ def _check_structs(library: Any) -> None:
             raise _mismatch(library, f"its {layout.name} is laid out as {found}, and {expected[:-1]} was expected")
 
 
-def _mismatch(library: Any, what: str) -> ImportError:
+def _check_parameters(library: Any) -> None:
+    # LLAMA_CPP_LIB_PATH gives the bindings another libllama than their own. One with a field more would read what users
+    # choose elsewhere, and write beyond our struct.
+    for name, defaults in _PARAMETERS.items():
+        struct = getattr(library, name)
+        function = getattr(_bindings._lib, name.replace("_params", "_default_params"))
+        written = _core.bytes_returned(ctypes.cast(function, ctypes.c_void_p).value or 0)
+        size, last = ctypes.sizeof(struct), getattr(struct, struct._fields_[-1][0])
+        if not last.offset + last.size <= len(written) <= size:
+            raise _other_library(library, f"its {name} has {len(written)} bytes, and {size} were expected")
+        found = struct.from_buffer_copy(written.ljust(size, b"\0"))
+        for field, kind in struct._fields_:
+            place = getattr(struct, field)
+            raw = written[place.offset : place.offset + place.size]
+            is_null = not any(raw)
+            is_possible = is_null or not issubclass(kind, _POINTERS)
+            is_possible &= is_null or kind is not ctypes.c_bool or raw == b"\1"
+            if not is_possible or (field in defaults and getattr(found, field) != defaults[field]):
+                raise _other_library(library, f"its {name} has no {field} where it was expected")
+
+
+def _other_library(library: Any, what: str) -> ImportError:
+    loaded = f"with ggml {ggml_version(_bindings._lib)}, {_bindings._lib._name}, is of another release"
+    unset = "Unset LLAMA_CPP_LIB_PATH, or have it name a llama.cpp of these bindings' release. "
+    return _mismatch(library, f"the llama.cpp {loaded}: {what}", unset if "LLAMA_CPP_LIB_PATH" in os.environ else "")
+
+
+def _mismatch(library: Any, what: str, remedy: str = "") -> ImportError:
     version = getattr(library, "__version__", "of unknown version")
-    return ImportError(f"the installed llama-cpp-python {version} does not fit: {what}. {_REMEDY}")
+    return ImportError(f"the installed llama-cpp-python {version} does not fit: {what}. {remedy}{_REMEDY}")
 
 
 API = load_api()
+
+
+def has_gpu() -> bool:
+    """Whether some of a model can be elsewhere than on this machine's processor."""
+    if not llama_cpp.llama_supports_gpu_offload() or not llama_cpp.llama_supports_rpc():
+        return bool(llama_cpp.llama_supports_gpu_offload())
+    # It says so of every build that can reach other machines (RPC), though there may be none.
+    find = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int)(*ggml_addresses(["ggml_backend_dev_by_type"]).values())
+    return any(find(kind) for kind in _GPUS)
 
 
 def ggml_addresses(names: Iterable[str]) -> dict[str, int]:

@@ -13,6 +13,7 @@ from specllama.warn import warn
 from . import kernels
 from .amx import NO_AMX, why_amx_is_off
 from .kernels import Kernels
+from .libllama import has_gpu
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,7 @@ def require_own_gpu() -> None:
     Raises:
         RuntimeError: this is a fork of a process that had begun to use llama.cpp, which is built for a GPU.
     """
-    if _is_child and llama_cpp.llama_supports_gpu_offload():
+    if _is_child and has_gpu():
         raise RuntimeError(
             "this process is a fork, and a GPU works for its parent only: start the child by "
             "multiprocessing.get_context('spawn'), or fork before the first model is loaded"

@@ -1,0 +1,290 @@
+"""Uses of a Llama with any kind of draft, each text compared with that of a fresh one that has none.
+
+`difference` does a case in this process, which may end: `uses.py` gives each a child.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tiny_models as tiny
+from exact import EXACT_CACHE
+from heads import fitted_head
+
+import specllama
+from specllama.engine import Listener
+
+_MASK = 5
+_ERRORS = {"!BusyError", "!EmbeddingsError", "!RuntimeError", "!StopIteration", "!ValueError"}
+"""Those that an action may end with, if it does without a draft, too."""
+_WORDS = (1, 270, 280, 290, 265, 300, 310)
+LONG = "the cat sat on the dog and " * 4
+PROMPTS = ("the cat", "a dog", "the cat sat on the dog and", LONG, LONG + "a dog")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A target, and what drafts for it."""
+
+    target: str = "target"
+    draft: Any = None
+    """A name of a file in a path's place, too, and a function that makes it of the files."""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    both: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Options that change the text: the fresh one has them, too."""
+
+
+class Says:
+    """A function that drafts, in llama_cpp's way."""
+
+    def __call__(self, input_ids: Any, /, **kwargs: Any) -> Any:
+        return np.array([_WORDS[(len(input_ids) + i) % len(_WORDS)] for i in range(4)], dtype=np.intc)
+
+
+class Draws:
+    """One that draws its tokens, and says from what."""
+
+    def __init__(self, num_vocab: int) -> None:
+        self._q = np.zeros(num_vocab)
+        self._q[list(_WORDS)] = 1 / len(_WORDS)
+        self._chance = np.random.default_rng(7)
+
+    def __call__(self, input_ids: Any, /, **kwargs: Any) -> Any:
+        return self._chance.choice(_WORDS, 3).astype(np.intc), np.tile(self._q, (3, 1))
+
+
+def _lent(files: Mapping[str, str]) -> Any:
+    return specllama.Llama(files["good"], n_ctx=256, n_threads=1, n_threads_batch=1, verbose=False, **EXACT_CACHE)
+
+
+KINDS: dict[str, Kind] = {
+    "none": Kind(),
+    "lookup": Kind(draft="lookup"),
+    "auto": Kind(draft="auto"),
+    "good": Kind(draft="good"),
+    "bad": Kind(draft="bad"),
+    "adversarial": Kind(draft="adversarial"),
+    "window": Kind(draft="good", options={"draft_window": 24}),
+    "small context": Kind(draft="good", options={"draft_kwargs": {"n_ctx": 64}}),
+    "parallel": Kind(draft="good", options={"draft_mask_token": _MASK}),
+    "lent": Kind(draft=_lent),
+    "adapter": Kind(draft="good", both={"lora_path": "lora"}),
+    "function": Kind(draft=lambda files: Says()),
+    "function that draws": Kind(draft=lambda files: Draws(len(tiny.word_vocabulary()))),
+    "head": Kind("deep", "deep_head"),
+    "head with the target's embeddings": Kind("deep", "bare_head"),
+    "head of some tokens": Kind("deep", "small_head"),
+    "head and model": Kind("deep", ["deep_head", "good"]),
+    "mtp": Kind("mtp", "mtp"),
+    "mtp of a hybrid": Kind("mtp_hybrid", "mtp"),
+    "mtp by itself": Kind("mtp", "auto"),
+    "recurrent": Kind("recurrent", "recurrent_good"),
+    "hybrid": Kind("hybrid", "hybrid_good"),
+    "sliding": Kind("sliding", "sliding_draft"),
+}
+
+
+def written(folder: Path, files: Mapping[str, Path]) -> dict[str, str]:
+    """All files that a case needs: those of `conftest.TinyFiles`, and some heads."""
+    words = tiny.word_vocabulary()
+    deep = tiny.llama_weights(words, seed=1, n_layer=4)
+    weights = fitted_head(words, deep, n_embd=32, first=259)
+    some = list(range(0, len(words), 2))
+    without = {name: weight for name, weight in weights.items() if name != "token_embd.weight"}
+    heads = {
+        "bare_head": tiny.write_head(folder / "bare_head.gguf", words, without),
+        "small_head": tiny.write_head(
+            folder / "small_head.gguf", words, {**weights, "output.weight": weights["output.weight"][some]}, tokens=some
+        ),
+    }
+    return {name: str(path) for name, path in {**files, **heads}.items()}
+
+
+class Meddler(Listener):
+    """Uses the engine that it hears of, once, at a moment."""
+
+    def __init__(self, moment: str, use: Callable[[], object]) -> None:
+        self._moment, self._use = moment, use
+        self.failed = ""
+
+    def _at(self, moment: str) -> None:
+        if moment == self._moment:
+            self._moment = ""
+            try:
+                self._use()
+            except specllama.BusyError:
+                pass
+            except Exception as error:
+                self.failed = f"{type(error).__name__}: {error}"
+
+    def heed(self) -> None:
+        self._at("heed")
+
+    def begin(self, tally: Any) -> None:
+        self._at("begin")
+
+    def end(self, tally: Any) -> None:
+        self._at("end")
+
+
+def difference(files: Mapping[str, str], case: Mapping[str, Any]) -> str:
+    """What of a case is not as it should be; nothing if all is.
+
+    Args:
+        files: see `written`.
+        case: `kind`, a key of KINDS; `options`, arguments of the Llama with a draft; `both`, those of the fresh one,
+            too; `sampling`; and `actions`, each a list of its name and its arguments.
+    """
+    kind = KINDS[case["kind"]]
+    both = {**{name: files[value] for name, value in kind.both.items()}, **case["both"], **EXACT_CACHE}
+    common = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **both}
+
+    def fresh() -> specllama.Llama:
+        return specllama.Llama(files[kind.target], num_draft_tokens=0, **common)
+
+    def drafting() -> Any:
+        if callable(kind.draft):
+            return kind.draft(files)
+        if isinstance(kind.draft, list):
+            return [files[name] for name in kind.draft]
+        return kind.draft if kind.draft in ("mtp", "auto", "lookup", None) else files[kind.draft]
+
+    def opened() -> specllama.Llama:
+        options = {**kind.options, **case["options"]}
+        return specllama.Llama(files[kind.target], draft_model=drafting(), **{**common, **options})
+
+    llm = _outcome(opened)
+    if isinstance(llm, str):  # refused; without a draft too?
+        found = _outcome(fresh)
+        return "" if isinstance(found, str) and _kind(found) == _kind(llm) else f"refused: {llm}"
+    use = Use(llm, case["sampling"], drafting)
+    for number, (name, *given) in enumerate(case["actions"]):
+        found = _outcome(lambda: use.do(name, given))  # noqa: B023
+        if name in Use.SILENT:
+            expected: Any = None
+        else:
+            other = Use(fresh(), {**case["sampling"], "verify": "coupled"}, lambda: None)
+            expected = _outcome(lambda: other.do(name, given))  # noqa: B023
+        if not _same(found, expected):
+            return f"action {number}, {name} {given}: {found!r} instead of {expected!r}"
+    return ""
+
+
+def _outcome(do: Callable[[], Any]) -> Any:
+    try:
+        return do()
+    except Exception as error:
+        return f"!{type(error).__name__}: {error}"
+
+
+def _kind(outcome: str) -> str:
+    return outcome.partition(":")[0]
+
+
+def _same(found: Any, expected: Any) -> bool:
+    if isinstance(found, str) and isinstance(expected, str) and found.startswith("!"):
+        return _kind(found) == _kind(expected) and _kind(found) in _ERRORS
+    if isinstance(found, np.ndarray) and isinstance(expected, np.ndarray):
+        return found.shape == expected.shape and np.allclose(found, expected, atol=2e-3, equal_nan=True)
+    return type(found) is type(expected) and bool(found == expected)
+
+
+class Use:
+    """Does something with a Llama, and says what came of it."""
+
+    SILENT = ("stream", "forget", "reset", "state", "exchange")
+    """Those that say nothing, with a draft or without."""
+
+    def __init__(self, llm: specllama.Llama, sampling: Mapping[str, Any], drafting: Callable[[], Any]) -> None:
+        self._llm, self._sampling, self._drafting = llm, sampling, drafting
+        self._streams: list[Any] = []
+
+    def do(self, name: str, given: Sequence[Any]) -> Any:
+        """One action; each is a method."""
+        return getattr(self, f"_{name}")(*given)
+
+    def _text(self, prompt: int, length: int) -> str:
+        made: Any = self._llm.create_completion(PROMPTS[prompt], max_tokens=length, **self._sampling)
+        return f"{made['choices'][0]['text']} {made['choices'][0]['finish_reason']}"
+
+    def _texts(self, prompts: list[int], length: int) -> list[str]:
+        given = [PROMPTS[prompt] for prompt in prompts]
+        return [one.text for one in self._llm.create_completions(given, max_tokens=length, **self._sampling)]
+
+    def _stream(self, prompt: int, length: int, kept: bool) -> None:
+        """Some chunks of a text that nobody reads to its end."""
+        stream = self._llm.create_completion(PROMPTS[prompt], max_tokens=40, stream=True, **self._sampling)
+        list(itertools.islice(stream, length))
+        self._streams = [*self._streams, stream] if kept else []
+
+    def _send(self, prompt: int, length: int, tokens: list[int]) -> list[int]:
+        """The tokens of a text to which others are sent."""
+        options = {name: value for name, value in self._sampling.items() if name not in ("temperature", "seed")}
+        self._llm.set_seed(self._sampling.get("seed", 1))
+        text = self._llm.generate(
+            self._llm.tokenize(PROMPTS[prompt].encode()), temp=self._sampling["temperature"], **options
+        )
+        found = list(itertools.islice(text, length))
+        found.append(text.send(tokens))
+        found += itertools.islice(text, length)
+        text.close()
+        return found
+
+    def _tokens(self, prompt: int) -> list[int]:
+        return self._llm.engine.tokenize(PROMPTS[prompt])
+
+    def _append(self, prompt: int, length: int, tokens: list[int]) -> list[int]:
+        """The tokens of an engine's text, with others in their midst."""
+        text = self._llm.engine.generate(self._tokens(prompt), max_tokens=100, **self._sampling)
+        found = list(itertools.islice(text, length))
+        text.append(tokens)
+        found += itertools.islice(text, length)
+        text.close()
+        return found
+
+    def _score(self, prompt: int) -> Any:
+        return np.array([logits.copy() for _, logits in self._llm.engine.score(self._tokens(prompt))])
+
+    def _meddle(self, prompt: int, length: int, moment: str, use: str) -> list[Any]:
+        """The tokens of a text whose listener uses the engine; then those of the next one."""
+        engine, tokens = self._llm.engine, self._tokens(0)
+        listener = Meddler(
+            moment,
+            {
+                "forget": engine.forget,
+                "generate": lambda: list(engine.generate(tokens, max_tokens=3, temperature=0.0)),
+                "score": lambda: list(engine.score(tokens)),
+                "completion": lambda: self._llm.create_completion("a dog", max_tokens=3, temperature=0.0),
+                "reset": self._llm.reset,
+            }[use],
+        )
+        asked = {"max_tokens": length, **self._sampling}
+        found = _outcome(lambda: list(engine.generate(self._tokens(prompt), listener=listener, **asked)))
+        if listener.failed:
+            raise AssertionError(f"the listener got {listener.failed}")
+        if isinstance(found, str):
+            found = _kind(found)
+        return [found, list(engine.generate(self._tokens(prompt), **asked))]
+
+    def _embed(self, prompts: list[int]) -> Any:
+        return np.array(self._llm.embed([PROMPTS[prompt] for prompt in prompts]))
+
+    def _forget(self) -> None:
+        self._llm.engine.forget()
+
+    def _reset(self) -> None:
+        self._llm.reset()
+
+    def _state(self, prompt: int) -> None:
+        """Saved, something else, loaded."""
+        state = self._llm.save_state()
+        self._text(prompt, 5)
+        self._llm.load_state(state)
+
+    def _exchange(self, to: str) -> None:
+        self._llm.draft_model = {"none": None, "lookup": "lookup"}[to] if to != "same" else self._drafting()
