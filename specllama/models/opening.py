@@ -180,7 +180,7 @@ def _check_numbers(kwargs: Mapping[str, Any]) -> None:
         if not math.isfinite(value) or (name in _NEVER_NEGATIVE and value < 0):
             raise ValueError(f"{name}={value} must be a number{' from 0 up' if name in _NEVER_NEGATIVE else ''}")
     for share in kwargs.get("tensor_split") or ():
-        if not isinstance(share, numbers.Real) or not 0 <= share < math.inf:
+        if not isinstance(share, numbers.Real) or not 0 <= float(share) < math.inf:
             raise ValueError(f"tensor_split={kwargs['tensor_split']!r:.100} must be the share of each GPU, from 0 up")
 
 
