@@ -90,18 +90,3 @@ def test_several_texts_with_a_draft_that_pools(tiny_files: TinyFiles, draft: str
 def test_a_hybrid_model_that_embeds(tiny_files: TinyFiles) -> None:
     """Of some of them llama.cpp computes no logits where it is asked for embeddings."""
     assert_texts(tiny_files.hybrid, "lookup", embedding=True, pooling_type=3)
-
-
-@pytest.mark.parametrize("model", ["target", "recurrent", "hybrid", "sliding"])
-@pytest.mark.sampled(2)
-def test_a_text_that_is_longer_than_what_is_pooled_at_once(tiny_files: TinyFiles, model: str) -> None:
-    program = (
-        "import sys; from specllama import Llama\n"
-        "common = {'n_ctx': 256, 'n_threads': 1, 'verbose': False, 'n_batch': 64, 'n_ubatch': 8}\n"
-        "texts = [Llama(sys.argv[1], **more, **common).create_completion('the cat ' * 20, max_tokens=9, temperature=0)"
-        " for more in ({}, {'embedding': True, 'pooling_type': 1})]\n"
-        "assert texts[0]['choices'] == texts[1]['choices']\n"
-    )
-    command = [sys.executable, "-c", program, str(getattr(tiny_files, model))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]

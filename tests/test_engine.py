@@ -135,7 +135,7 @@ def test_a_text_is_not_changed_while_its_next_token_is_made(engine: Engine, wher
     text = engine.generate(prompt, max_tokens=9, temperature=0.0)
     assert next(text) == expected[0]
     text.append([5])
-    assert len(list(text)) == 7
+    assert len(list(text)) == 8  # the caller's own token is none of the nine
 
 
 def test_a_listener_hears_of_it_and_ends_it(engine: Engine) -> None:

@@ -210,7 +210,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             total_seconds=self._last_active - self._started,
             verify=self._rule,
             rollback=self._rollback,
-            fallback_reason=self._request.fallback_reason or self._draft_unusable() or self._drafting_stopped,
+            fallback_reason=self._request.fallback_reason or self._draft_unusable() or self._drafting_stopped or None,
             extra_sample_seconds=self._sample_seconds,
             kernels=str(slot.model.settings.kernels),
             batch_invariant=slot.sequence.decoder.batch_invariant,
