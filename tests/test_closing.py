@@ -8,6 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import llama_cpp
 import pytest
 from fresh import text_of
 
@@ -77,19 +78,21 @@ def test_it_ends_a_stream_of_another_thread(make_llama: MakeLlama, tiny_files: T
 
 
 @pytest.mark.parametrize("name", ["tokenize", "detokenize"])
-def test_it_waits_for_who_reads_the_vocabulary(make_llama: MakeLlama, name: str) -> None:
+def test_it_waits_for_who_reads_the_vocabulary(
+    make_llama: MakeLlama, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     llm = make_llama(n_ctx=1024)
-    tokenizer: Any = llm.tokenizer_
-    plain, begun, found = getattr(tokenizer, name), threading.Event(), []
+    reader: tuple[Any, str] = (llm.tokenizer_, name) if name == "tokenize" else (llama_cpp, "llama_token_to_piece")
+    plain, begun, found = getattr(*reader), threading.Event(), []
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         begun.set()
         time.sleep(0.2)
         return plain(*args, **kwargs)  # reads what closing frees
 
-    setattr(tokenizer, name, slow)
     argument: Any = b"hello word" if name == "tokenize" else [5, 6, 7]
-    expected = plain(argument)
+    expected = getattr(llm.tokenizer_, name)(argument)
+    monkeypatch.setattr(*reader, slow)
     thread = threading.Thread(target=lambda: found.append(getattr(llm, name)(argument)))
     thread.start()
     assert begun.wait(30)

@@ -43,6 +43,7 @@ class Completion:
     def __init__(self, llama: EngineLlama, arguments: dict[str, Any]) -> None:
         self._llama = llama
         self._call = call = llama._call
+        self._model = lent(llama)
         self._prompt = checked_prompt(arguments["prompt"])
         self._echo: bool = arguments["echo"]
         self._stream: bool = arguments["stream"]
@@ -55,7 +56,6 @@ class Completion:
         self._max_tokens = self._room_for(arguments["max_tokens"])
         stops = [text.encode("utf-8") for text in checked_stops(arguments["stop"])]
         self._read_tokens = only_tokens(self._prompt_tokens)
-        self._model = lent(llama)
         whole = None
         if not has_own_tokenizer(llama):
             whole = functools.partial(llama.detokenize, prev_tokens=self._read_tokens)
