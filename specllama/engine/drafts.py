@@ -17,7 +17,7 @@ import numpy.typing as npt
 from specllama import _core
 from specllama.models import catalog
 from specllama.models.head_file import HeadFile, MtpFile, read_head, require_mtp
-from specllama.models.loading import one_at_a_time, quiet, require_gguf
+from specllama.models.loading import captured_errors, one_at_a_time, quiet, require_gguf, why_no_context
 from specllama.warn import warn
 
 from .draft_vocabulary import DraftVocabulary, DraftVocabularySize
@@ -297,10 +297,10 @@ def open_mtp(target: Model, corpus: npt.NDArray[np.int32], window: int | None) -
     params = type(own.context_params).from_buffer_copy(own.context_params)
     params.n_rs_seq = 0
     taps = hidden.make_with(params)
-    with one_at_a_time(), quiet(own.verbose):
+    with one_at_a_time(), captured_errors() as errors, quiet(own.verbose):
         context = llama_cpp.llama_init_from_model(target.address, params)
     if not context:
-        raise MemoryError("there is no room for the context of the MTP layers: take a smaller n_ctx (-c)")
+        raise MemoryError(f"no context of the MTP layers: {why_no_context(errors, 'take a smaller n_ctx (-c)')}")
     try:
         hidden.begin(context)
     except BaseException:
