@@ -134,6 +134,7 @@ def test_a_key_names_all_that_matters(make_llama: MakeLlama, tiny_files: TinyFil
         cost_key(lent(make_llama(flash_attn=True)), "target"),
         cost_key(lent(make_llama(type_k=0)), "target"),  # F32
         cost_key(lent(make_llama(type_v=0)), "target"),
+        cost_key(lent(make_llama(kv_overrides={"llama.expert_used_count": 0})), "target"),
     ]
     assert all(keys.count(key) == 1 for key in keys)
     assert json.loads(json.dumps(keys)) == keys

@@ -58,8 +58,19 @@ def test_a_file_that_reads_no_images_for_the_model(
     make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path
 ) -> None:
     llm = make_llama()
-    with pytest.raises(ValueError, match=r"does not read images for .*give the mmproj file of this model"):
-        give_image_handler(llm, tiny.write_clip(tmp_path / "wide.gguf", seed=1, n_out=48))
+    wide, whole = (tiny.write_clip(tmp_path / f"{size}.gguf", seed=1, n_out=size) for size in (48, 32))
+    cut, other = tmp_path / "cut.gguf", tmp_path / "other.gguf"
+    cut.write_bytes(whole.read_bytes()[:-500])
+    other.write_bytes(whole.read_bytes().replace(b"mlp", b"xyz", 1))
+    for path, why in (
+        (wide, r"mismatch between text model \(n_embd = 32\) and mmproj \(n_embd = 48\)"),
+        (cut, "failed to .*tensor"),
+        (other, "unknown projector type: xyz"),
+    ):
+        said = f"does not read images for .*: .*{why}.*; give the mmproj file of this model"
+        with pytest.raises(ValueError, match=said) as error:
+            give_image_handler(llm, path)
+        assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="is a model of type 'llama' and reads no images"):
         give_image_handler(llm, tiny_files.target)
     with pytest.raises(FileNotFoundError, match="does not exist"):

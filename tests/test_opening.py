@@ -143,7 +143,7 @@ def test_flipped_bytes_end_no_process(tiny_files: TinyFiles, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["type_k", "type_v"])
 def test_types_of_the_cache(tiny_files: TinyFiles, name: str) -> None:
     for value, why in ((999, "is no type of a KV cache"), (-1, "is no type"), (24, "is no type"), (8, "heads have 8")):
-        (found,) = attempts([tiny_files.target], **{name: value})
+        (found,) = attempts([tiny_files.target], flash_attn=True, **{name: value})
         assert found.startswith(f"ValueError: {name}={value} ")
         assert why in found
     assert attempts([tiny_files.target], **{name: 30}) == ["ok"]
@@ -260,7 +260,11 @@ def test_numbers_without_a_meaning(
 
 
 CAUSES: dict[str, tuple[Change, str, str]] = {
-    "architecture": (lambda w: w.add_string("general.architecture", "nope"), "unknown model architecture: 'nope'", "crash"),
+    "architecture": (
+        lambda w: w.add_string("general.architecture", "nope"),
+        "unknown model architecture: 'nope'",
+        "crash",
+    ),
     "type": (lambda w: w.add_string("llama.block_count", "two"), "llama.block_count has wrong type", "crash"),
     "tokenizer": (lambda w: w.add_tokenizer_model("nope"), "unknown tokenizer: 'nope'", "n_ctx"),
     "width": (lambda w: w.add_embedding_length(33), "tensor 'token_embd.weight' has wrong shape", "n_ctx"),

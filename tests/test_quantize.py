@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -136,6 +137,23 @@ def test_bad_arguments(model: Path, tmp_path: Path) -> None:
         quantize.quantize(model, "F16", output=model.parent / ".." / "models" / "tiny.gguf")
     with pytest.raises(ValueError, match="is a folder"):
         quantize.quantize(model, "F16", output=tmp_path)
+    with pytest.raises(OSError, match=r"the folder .*tiny\.gguf.* cannot be made: .*; name a file in another one"):
+        quantize.quantize(model, "F16", output=model / "folder" / "x.gguf")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there is nothing of this kind")
+def test_what_is_no_file_is_not_replaced(model: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match=r"pipe is no file: name another one with --output"):
+        quantize.quantize(model, "F16", output=tmp_path / "pipe")
+    assert not (tmp_path / "pipe").is_file()
+
+
+def test_a_file_that_was_cut_off_is_to_be_got_again(model: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(model.read_bytes()[:-400])
+    with pytest.raises(QuantizeError, match="corrupted or incomplete; get it again"):
+        quantize.quantize(cut, "F16", threads=1)
 
 
 def test_interrupt_leaves_nothing(model: Path) -> None:

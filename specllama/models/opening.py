@@ -174,13 +174,13 @@ def _head_sizes(path: str, overrides: Mapping[str, Any] | None, kind: str) -> It
 
 def _check_numbers(kwargs: Mapping[str, Any]) -> None:
     for name in _REAL:
-        value = kwargs.get(name, 0.0)
+        value: Any = kwargs.get(name, 0.0)
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise TypeError(f"{name}={value!r:.100} must be a number")
         if not math.isfinite(value) or (name in _NEVER_NEGATIVE and value < 0):
             raise ValueError(f"{name}={value} must be a number{' from 0 up' if name in _NEVER_NEGATIVE else ''}")
     for share in kwargs.get("tensor_split") or ():
-        if not isinstance(share, numbers.Real) or not 0 <= float(share) < math.inf:
+        if not isinstance(share, (int, float, np.floating)) or not 0 <= share < math.inf:
             raise ValueError(f"tensor_split={kwargs['tensor_split']!r:.100} must be the share of each GPU, from 0 up")
 
 

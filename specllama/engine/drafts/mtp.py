@@ -9,7 +9,7 @@ import llama_cpp
 
 from specllama.engine.hidden import Hidden, of_mtp, shown_to_mtp
 from specllama.engine.model import Model
-from specllama.models.loading import one_at_a_time, quiet
+from specllama.models.loading import captured_errors, one_at_a_time, quiet, why_no_context
 
 from .decoding import DecodingKind, freed_after_errors
 from .draft import Loader
@@ -43,10 +43,10 @@ class OwnMtp(DecodingKind):
         hidden = of_mtp(int(llama_cpp.llama_model_n_embd(target.address)))
         params = own.params_of_another()
         taps = hidden.make_with(params)
-        with one_at_a_time(), quiet(own.verbose):
+        with one_at_a_time(), captured_errors() as errors, quiet(own.verbose):
             context = llama_cpp.llama_init_from_model(target.address, params)
         if not context:
-            raise MemoryError("there is no room for the context of the MTP layers: take a smaller n_ctx (-c)")
+            raise MemoryError(f"no context of the MTP layers: {why_no_context(errors, 'take a smaller n_ctx (-c)')}")
         with freed_after_errors(lambda: llama_cpp.llama_free(context)):
             hidden.begin(context)
             settings = dataclasses.replace(own, context_params=params, hidden=hidden)
