@@ -340,5 +340,13 @@ def test_what_is_no_platform_of_theirs_is_no_warning(monkeypatch: pytest.MonkeyP
     assert kernels.decide() == kernels.Kernels(why_not="this llama.cpp is built for a GPU")
 
 
+def test_a_build_that_reaches_other_machines_is_none_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp with RPC says that it can offload, though there be no machine to take anything."""
+    expected = kernels._unsuitable()
+    monkeypatch.setattr(llama_cpp, "llama_supports_gpu_offload", lambda: True)
+    monkeypatch.setattr(llama_cpp, "llama_supports_rpc", lambda: True)
+    assert kernels._unsuitable() == expected
+
+
 def test_a_backend_says_what_it_has() -> None:
     assert Backend().kernels == kernels.Kernels()
