@@ -51,7 +51,7 @@ class Plan:
             TypeError: an option that is none of the sampler chain's.
         """
         plan = cls(checked_gamma(llm, num_draft_tokens), tuple(seeds), rules=tuple(rules), **known)
-        if not llm.engine.own.claim_draft() and llm.engine.draft is not None:
+        if not llm.engine.own.claim(llm.engine.draft) and llm.engine.draft is not None:
             raise ValueError(f"there is nothing to verify: {llm.engine.draft.unusable}, so all text is decoded plainly")
         if plan.gamma >= llm.n_batch:
             raise ValueError(
