@@ -46,6 +46,17 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
+def without_halves(response: Any) -> Any:
+    """Log-probabilities in which half a character has no text, as in the base class, and is no alternative."""
+    response = copy.deepcopy(response)
+    logprobs = response["choices"][0]["logprobs"]
+    logprobs["tokens"] = ["" if name.startswith("bytes:") else name for name in logprobs["tokens"]]
+    for top in logprobs["top_logprobs"]:
+        for name in [name for name in top or {} if name == "" or name.startswith("bytes:")]:
+            del top[name]
+    return response
+
+
 def complete(pair: Pair, prompt: Any = PROMPT, **settings: Any) -> Any:
     """Ours, as both complete greedily; asserts that they agree."""
     ours, theirs = completions(pair, prompt, **settings)

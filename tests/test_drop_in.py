@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 import pytest
-from responses import PROMPT, ROUNDING, Pair, assert_same, comparable, complete, completions, joined, stream
+from responses import (
+    PROMPT,
+    ROUNDING,
+    Pair,
+    assert_same,
+    comparable,
+    complete,
+    completions,
+    joined,
+    stream,
+    without_halves,
+)
 
 if TYPE_CHECKING:
     from conftest import MakeBase, MakeLlama, TinyFiles
@@ -114,11 +125,7 @@ def test_streams_of_broken_utf8_equal_the_whole_text(make_llama: MakeLlama, tiny
 def test_logprobs(make_llama: MakeLlama, make_base: MakeBase, tiny_files: TinyFiles, num: int, echo: bool) -> None:
     """The base class needs logits_all=True for it; ours does not, and allocates no such buffer."""
     pair = (make_llama(draft=tiny_files.good), make_base(logits_all=True))
-    out, theirs = completions(pair, max_tokens=12, logprobs=num, echo=echo)
-    for which in (out, theirs):  # half a character has no text there, and its bytes here
-        for top in which["choices"][0]["logprobs"]["top_logprobs"]:
-            for name in [name for name in top or {} if name == "" or name.startswith("bytes:")]:
-                del top[name]
+    out, theirs = map(without_halves, completions(pair, max_tokens=12, logprobs=num, echo=echo))
     if echo:  # they count the space that the tokenizer puts before the text, and the text has not
         offsets = theirs["choices"][0]["logprobs"]["text_offset"]
         theirs["choices"][0]["logprobs"]["text_offset"] = [0, *(offset - 1 for offset in offsets[1:])]
