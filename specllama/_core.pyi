@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -175,7 +175,8 @@ class Tokenizer:
     def stack_per_character(self) -> int: ...
     @property
     def address(self) -> int: ...
-    function: ClassVar[int]
+    @property
+    def function(self) -> int: ...
 
 def listen(hear: Callable[[int, bytes], None], fail: Callable[[BaseException], None]) -> int: ...
 def token_pieces(api: LlamaApi, vocab: int) -> tuple[list[bytes], list[int]]: ...

@@ -61,7 +61,10 @@ class Calls:
     def llama(self) -> specllama.Llama:
         """One of some, opened in several ways."""
         name = self.chance.choice(sorted(self.models))
-        kind = self.chance.choice(["plain", "embedding", "vocab_only", "small"])
+        kinds = (
+            ["embedding", "vocab_only", "small"] if name == "encoder" else ["plain", "embedding", "vocab_only", "small"]
+        )
+        kind = self.chance.choice(kinds)
         more: dict[str, Any] = {
             "plain": {},
             "embedding": {"embedding": True, "pooling_type": self.chance.choice([*POOLINGS])},

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llama_cpp import _internals
 
 from specllama.engine.tokens_of_text import tokens_of
 
 from .lending import lent
-
-if TYPE_CHECKING:
-    from .tokenizing import Tokenizing
 
 
 class CheckedModel(_internals.LlamaModel):
@@ -22,7 +19,7 @@ class CheckedModel(_internals.LlamaModel):
         llama: whose it is.
     """
 
-    llama: weakref.ref[Tokenizing]
+    llama: weakref.ref[Any]
 
     def tokenize(self, text: bytes, add_bos: bool, special: bool) -> list[int]:
         """See the base class.

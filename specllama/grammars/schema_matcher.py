@@ -145,6 +145,6 @@ def _tokenizer(own: _core.Tokenizer, pieces: list[bytes], end: int) -> LLTokeniz
     if not _EVERY_BYTE.issubset(pieces):  # llama_tokenize would end the process at a byte that no token has
         return LLTokenizer(TokenizerWrapper(SchemaPieces(pieces, end)))
     made: LLTokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # its stubs lack it
-        tokens=pieces, vocab_ptr=own.address, tokenize_fptr=_core.Tokenizer.function, eos_token=end
+        tokens=pieces, vocab_ptr=own.address, tokenize_fptr=own.function, eos_token=end
     )
     return made
