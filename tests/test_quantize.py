@@ -169,7 +169,7 @@ def test_interrupt_leaves_nothing(model: Path) -> None:
 
 
 def test_failure_keeps_the_old_file(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantize, "_WORKER", "specllama_has_no_such_module")
+    monkeypatch.setattr(quantize, "_CHILD", "import specllama_has_no_such_module")
     old = tmp_path / "old.gguf"
     old.write_bytes(b"old")
     with pytest.raises(QuantizeError, match="No module named"):
