@@ -32,6 +32,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     group.add_argument(
         "--mmproj", type=Path, metavar="FILE", help="the part of the model that sees: chats may have images then"
     )
+    group.add_argument(
+        "--alias", type=common.utf8_text, metavar="NAME", help="the model's name in answers; default: that of its file"
+    )
     group.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: this machine only")
     group.add_argument(
         "--port", type=common.whole(0, 65535), default=8000, metavar="N", help="default 8000; 0: any that is free"
@@ -86,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         with contextlib.closing(llm):
             if arguments.mmproj is not None:
                 give_image_handler(llm, arguments.mmproj)
-            name = Path(arguments.model).name
+            name = arguments.alias or Path(arguments.model).name
             app = server.create_app(
                 llm,
                 name=name,

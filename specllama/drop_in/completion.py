@@ -56,6 +56,8 @@ class Completion:
         self._log = None if self._num_logprobs is None else LogprobLog(llama, self._num_logprobs)
         self._generation = Generation(call.slot, self._request(arguments))
         self._watch = call.watch
+        if self._watch is not None and self._log is not None:
+            self._watch.token_bytes = self._log.bytes_of
         self._origins: list[Origin] = []  # of the assembler's tokens, for the watch
         self._num_shown = 0  # tokens of which the watch knows
         self._finish_reason = "length"
@@ -110,7 +112,7 @@ class Completion:
         if self._echo and self._log is not None and not self._stream:
             self._call.slot.require_alone("echo with logprobs")
             entries = prompt_logprobs(llama.engine, self._prompt_tokens, self._num_logprobs, self._call.listener)
-            self._log.add_prompt(self._prompt_tokens, entries)
+            self._log.add_prompt(self._prompt_tokens, entries, has_own_bos=not isinstance(self._prompt, str))
         if self._call.is_prompt_only:
             return
         ends_text = llama.engine.model.ends_text

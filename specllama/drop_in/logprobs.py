@@ -36,13 +36,20 @@ class LogprobLog:
         self._llama = llama
         self._num_top = num_top
         self._known: dict[int, str] = {}  # texts of tokens seen before
+        self.bytes_of: dict[str, bytes | None] = {}
+        """The bytes of tokens by their text; None where several have this text, as halves of characters do."""
         self._texts: list[str] = []
         self._starts = [0]  # where each text begins, and the last one ends
         self._entries: list[_core.TokenLogprob | None] = []
 
-    def add_prompt(self, tokens: list[int], entries: list[_core.TokenLogprob | None]) -> None:
-        """The prompt's own tokens, for ``echo``. A leading BOS is left out."""
-        skip = 1 if tokens[:1] == [self._llama.token_bos()] else 0
+    def add_prompt(
+        self, tokens: list[int], entries: list[_core.TokenLogprob | None], *, has_own_bos: bool = False
+    ) -> None:
+        """The prompt's own tokens, for ``echo``.
+
+        A leading BOS is left out, unless the user gave it (`has_own_bos`), who counts it then.
+        """
+        skip = 1 if not has_own_bos and tokens[:1] == [self._llama.token_bos()] else 0
         for token, entry in zip(tokens[skip:], entries[skip:], strict=True):
             self._append(token, entry)
         if self._entries:
@@ -90,5 +97,7 @@ class LogprobLog:
     def _text(self, token: int) -> str:
         text = self._known.get(token)
         if text is None:
-            text = self._known[token] = self._llama.detokenize([token]).decode("utf-8", errors="ignore")
+            whole = self._llama.detokenize([token])
+            text = self._known[token] = whole.decode("utf-8", errors="ignore")
+            self.bytes_of[text] = whole if self.bytes_of.get(text, whole) == whole else None
         return text

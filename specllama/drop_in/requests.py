@@ -41,17 +41,20 @@ def request_of(
         TypeError, ValueError: see `sampling_of`, `constraint_of` and `chooser_of`.
     """
     call, sampling, bias = llama._call, sampling_of(arguments), logit_bias or {}
+    last_n = llama.last_n_tokens_size if call.penalty_last_n is None else call.penalty_last_n
     grammar = call.schemas.get(getattr(arguments["grammar"], "_grammar", ""), arguments["grammar"])
     return Request(
         options=options,
         seed=seed[0],
         seed_given=seed[1],
-        sampling={**chain_of(sampling), "penalty_last_n": llama.last_n_tokens_size},
+        sampling={**chain_of(sampling), "penalty_last_n": last_n},
         logit_bias=bias,
         logits_processor=arguments["logits_processor"],
         stopping_criteria=arguments["stopping_criteria"],
         constraint=constraint_of(grammar),
-        chooser=chooser_of(llama, sampling, seed=seed[0], options=options, logit_bias=bias, grammar=grammar),
+        chooser=chooser_of(
+            llama, sampling, seed=seed[0], penalty_last_n=last_n, options=options, logit_bias=bias, grammar=grammar
+        ),
         listener=call.listener,
         **known,
     )

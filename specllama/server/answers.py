@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from specllama import Llama
@@ -32,7 +32,8 @@ class Answers:
         if self._request.stream:
             yield from self._chunks(given, watch)
         else:
-            yield {**_ended(given, watch), **self._tokens(watch), **self._warnings(), "timings": timings(watch.stats())}
+            item, tokens = self._ended(given, watch)
+            yield {**item, "usage": {**item["usage"], **cached(watch)}, **tokens, **self._warnings(), **_timings(watch)}
 
     def _chunks(self, chunks: Any, watch: Watch) -> Generator[Item, None, None]:
         held: Item | None = None  # until everything has ended, and the timings are complete
@@ -41,35 +42,73 @@ class Answers:
             if choice["finish_reason"] is not None:
                 held = chunk
                 continue
-            more = self._tokens(watch) if _carries_text(choice) else {}
-            if self._request.timings_per_token:
-                more["timings"] = timings(watch.stats())
-            yield {**chunk, **more}
+            chunk, tokens = self._told(chunk, watch) if _carries_text(choice) else (chunk, {})
+            yield {**chunk, **tokens, **(_timings(watch) if self._request.timings_per_token else {})}
         if held is None:
             return
-        done = {"timings": timings(watch.stats())}
-        yield {**_ended(held, watch), **self._tokens(watch), **self._warnings(), **done}
+        done = _timings(watch)
+        held, tokens = self._ended(held, watch)
+        yield {**held, **tokens, **self._warnings(), **done}
         options = self._request.stream_options
         if options is not None and options.include_usage:
             yield {**held, "choices": [], "usage": _usage(watch), **done}
+
+    def _ended(self, item: Item, watch: Watch) -> tuple[Item, Item]:
+        """See ``_told``. A call of a tool that was cut off says so, as OpenAI's: llama_cpp calls every one complete."""
+        choice = item["choices"][0]
+        if choice["finish_reason"] in ("tool_calls", "function_call") and watch.finish_reason == "length":
+            item = {**item, "choices": [{**choice, "finish_reason": "length"}]}
+        return self._told(item, watch)
 
     def _warnings(self) -> Item:
         warnings = self._request.warnings()
         return {"warnings": warnings} if warnings else {}
 
-    def _tokens(self, watch: Watch) -> Item:
+    def _told(self, item: Item, watch: Watch) -> tuple[Item, Item]:
+        """The item with the bytes of its tokens, which llama_cpp leaves out; and the tokens, if they are wanted."""
         shown = watch.take_shown()
-        if not self._request.return_origins:
-            return {}
-        return {"tokens": [{"id": token, "origin": origin} for token, origin in shown]}
+        tokens = [{"id": token, "origin": origin} for token, origin in shown]
+        choice = item["choices"][0]
+        scored = (choice.get("logprobs") or {}).get("content")
+        if scored:
+            ids = [token for token, _ in shown]
+            wholes = [self._llm.engine.text([token], special=True) for token in ids] if len(ids) == len(scored) else []
+            logprobs = {**choice["logprobs"], "content": _with_bytes(scored, wholes, watch.token_bytes)}
+            item = {**item, "choices": [{**choice, "logprobs": logprobs}]}
+        return item, {"tokens": tokens} if self._request.return_origins else {}
 
 
-def _ended(item: Item, watch: Watch) -> Item:
-    """A call of a tool that was cut off says so, as OpenAI's does: llama_cpp calls every one complete."""
-    choice = item["choices"][0]
-    if choice["finish_reason"] not in ("tool_calls", "function_call") or watch.finish_reason != "length":
-        return item
-    return {**item, "choices": [{**choice, "finish_reason": "length"}]}
+def _with_bytes(scored: list[Item], wholes: list[bytes], known: Mapping[str, bytes | None]) -> list[Item]:
+    """Entries of a chat's log-probabilities with bytes.
+
+    Args:
+        scored: the entries.
+        wholes: the bytes of these tokens, as far as it is known which they are.
+        known: bytes by the texts of tokens.
+    """
+
+    def entry(given: Item, whole: bytes | None) -> Item:
+        return {**given, "bytes": None if whole is None else list(whole)}
+
+    def top(given: Item, whole: bytes | None) -> list[Item]:
+        return [
+            entry(other, whole if other["token"] == given["token"] else known.get(other["token"]))
+            for other in given["top_logprobs"]
+        ]
+
+    exact = wholes or [known.get(given["token"]) for given in scored]
+    return [
+        {**entry(given, whole), "top_logprobs": top(given, whole)} for given, whole in zip(scored, exact, strict=True)
+    ]
+
+
+def _timings(watch: Watch) -> Item:
+    return {"timings": timings(watch.stats())}
+
+
+def cached(watch: Watch) -> Item:
+    """What of the prompt was not computed, in a ``usage``."""
+    return {"prompt_tokens_details": {"cached_tokens": watch.stats().num_prompt_tokens_reused}}
 
 
 def _carries_text(choice: Any) -> bool:
@@ -80,10 +119,11 @@ def _carries_text(choice: Any) -> bool:
     return any(delta.get(name) is not None for name in ("content", "tool_calls", "function_call"))
 
 
-def _usage(watch: Watch) -> dict[str, int]:
+def _usage(watch: Watch) -> Item:
     num_prompt, num_generated = watch.num_prompt_tokens, watch.num_shown
     return {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_generated,
         "total_tokens": num_prompt + num_generated,
+        **cached(watch),
     }

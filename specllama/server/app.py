@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 from llama_cpp.server.types import TokenizeInputRequest
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -23,17 +21,18 @@ from specllama.engine.listener import Stopped
 from specllama.engine.texts import checked_max_parallel
 
 from .auth import KeyRequired
+from .document import document, with_body
 from .errors import ShuttingDownError, error_body, error_reply
+from .head import HeadAnswered
 from .hosts import HostsChecked, checked_host
 from .lender import Lender
+from .llama_server import BODIES, add_llama_servers
 from .metrics import Metrics, RequestsCounted
 from .page import page_and_policy
 from .replies import EventStream, JsonReply, stopped_when_client_leaves
 from .request_limits import MAX_BODY, Bodies
 from .requests import ChatRequest, CompletionRequest, DetokenizeRequest
 from .worker import Worker
-
-_SCHEMA = "#/components/schemas/{model}"
 
 
 def create_app(
@@ -86,23 +85,27 @@ def create_app(
     app.state.worker = worker
     _add_generation(app, lender, name, worker, bodies)
     _add_tokenizer(app, llm, bodies)
+    add_llama_servers(app, llm, bodies, name=name, num_places=lender.num_places)
     _add_service(app, name, worker, registry)
     _add_errors(app)
-    _document(app, (CompletionRequest, ChatRequest, TokenizeInputRequest, DetokenizeRequest))
+    document(app, (*BODIES, CompletionRequest, ChatRequest, TokenizeInputRequest, DetokenizeRequest))
     if api_key is not None:
         app.add_middleware(KeyRequired, key=api_key)
     app.add_middleware(HostsChecked, allowed=hosts)
+    app.add_middleware(HeadAnswered)
     endpoints = frozenset(route.path for route in app.routes if hasattr(route, "path"))
     app.add_middleware(RequestsCounted, registry=registry, endpoints=endpoints)
     return app
 
 
 def _add_generation(app: FastAPI, lender: Lender, name: str, worker: Worker, bodies: Bodies) -> None:
-    @app.post("/v1/completions", response_model=None, openapi_extra=_with_body(CompletionRequest))
+    @app.post("/completions", include_in_schema=False, response_model=None)
+    @app.post("/v1/completions", response_model=None, openapi_extra=with_body(CompletionRequest))
     async def completions(request: Request) -> Response:
         return await answer(request, CompletionRequest)
 
-    @app.post("/v1/chat/completions", response_model=None, openapi_extra=_with_body(ChatRequest))
+    @app.post("/chat/completions", include_in_schema=False, response_model=None)
+    @app.post("/v1/chat/completions", response_model=None, openapi_extra=with_body(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         return await answer(request, ChatRequest)
 
@@ -128,15 +131,15 @@ def _add_tokenizer(app: FastAPI, llm: Llama, bodies: Bodies) -> None:
         require_room(len(text), llm.n_ctx())
         return await asyncio.to_thread(llm.tokenize, text, special=True)
 
-    @app.post("/extras/tokenize", openapi_extra=_with_body(TokenizeInputRequest))
+    @app.post("/extras/tokenize", openapi_extra=with_body(TokenizeInputRequest))
     async def tokenize(request: Request) -> dict[str, list[int]]:
         return {"tokens": await tokens_of(request)}
 
-    @app.post("/extras/tokenize/count", openapi_extra=_with_body(TokenizeInputRequest))
+    @app.post("/extras/tokenize/count", openapi_extra=with_body(TokenizeInputRequest))
     async def count(request: Request) -> dict[str, int]:
         return {"count": len(await tokens_of(request))}
 
-    @app.post("/extras/detokenize", openapi_extra=_with_body(DetokenizeRequest))
+    @app.post("/extras/detokenize", openapi_extra=with_body(DetokenizeRequest))
     async def detokenize(request: Request) -> dict[str, str]:
         tokens = (await bodies.parsed(request, DetokenizeRequest)).tokens
         text = await asyncio.to_thread(llm.detokenize, tokens)
@@ -151,6 +154,7 @@ def _add_service(app: FastAPI, name: str, worker: Worker, registry: CollectorReg
     async def index() -> HTMLResponse:
         return HTMLResponse(page, headers={"Content-Security-Policy": policy})
 
+    @app.get("/v1/health", include_in_schema=False, response_model=None)
     @app.get("/health", response_model=None)
     async def health() -> Response:
         if worker.closing:
@@ -162,10 +166,12 @@ def _add_service(app: FastAPI, name: str, worker: Worker, registry: CollectorReg
     async def metrics() -> Response:
         return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
+    @app.get("/models", include_in_schema=False)
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [model]}
 
+    @app.get("/models/{found}", include_in_schema=False)
     @app.get("/v1/models/{found}")
     async def one_model(found: str) -> dict[str, Any]:
         if found != name:
@@ -185,22 +191,3 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Stopped)
     async def client_left(_: Request, error: Stopped) -> Response:
         return error_reply(error)
-
-
-def _with_body(model: type[BaseModel]) -> dict[str, Any]:
-    """What /openapi.json is to say of a route whose body the app parses itself."""
-    content = {"application/json": {"schema": {"$ref": _SCHEMA.format(model=model.__name__)}}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-def _document(app: FastAPI, models: Iterable[type[BaseModel]]) -> None:
-    """Add the schemas of these bodies to the app's document, which is made when somebody asks for it."""
-    made: Callable[[], dict[str, Any]] = app.openapi
-
-    def with_schemas() -> dict[str, Any]:
-        document = made()
-        _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=_SCHEMA)
-        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
-        return document
-
-    app.openapi = with_schemas  # type: ignore[method-assign]
