@@ -96,7 +96,7 @@ def _with_bytes(scored: list[Item], wholes: list[bytes], known: Mapping[str, byt
             for other in given["top_logprobs"]
         ]
 
-    exact = wholes or [known.get(given["token"]) for given in scored]
+    exact: list[bytes | None] = [*wholes] or [known.get(given["token"]) for given in scored]
     return [
         {**entry(given, whole), "top_logprobs": top(given, whole)} for given, whole in zip(scored, exact, strict=True)
     ]

@@ -6,7 +6,7 @@ import contextlib
 import random
 import traceback
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import llama_cpp
 from llama_cpp.llama_grammar import LlamaGrammar
@@ -61,9 +61,9 @@ class StreamOptions(BaseModel):
 def _checked_prompt(prompt: Any) -> str | list[int] | list[str] | list[list[int]]:
     """One text, token ids, or a list of these. A union of types would make millions of errors of a long list."""
     if isinstance(prompt, str) or _is_list_of(int, prompt) or (_is_list_of(str, prompt) and prompt):
-        return prompt
+        return cast("str | list[int] | list[str]", prompt)
     if isinstance(prompt, list) and prompt and all(_is_list_of(int, part) for part in prompt):
-        return prompt
+        return cast("list[list[int]]", prompt)
     raise ValueError("it must be a text, a list of token ids, which are whole numbers, or a list of one of these")
 
 
@@ -74,7 +74,7 @@ def _is_list_of(kind: type, given: Any) -> bool:
 def _token_ids(tokens: Any) -> list[int]:
     if not _is_list_of(int, tokens):
         raise ValueError("it must be a list of token ids, which are whole numbers")
-    return tokens
+    return cast("list[int]", tokens)
 
 
 class DetokenizeRequest(BaseModel):
@@ -108,6 +108,7 @@ class Additions(ChainFields, SamplerFields):
     timings_per_token: bool = Field(False, description="Send the timings so far with every chunk of a stream.")
     return_origins: bool = Field(False, description="Send with each text its tokens and where each came from.")
     stream_options: StreamOptions | None = None
+    seed: int | None = Field(None, description="The same seed gives the same answer; null and -1: a random one.")
     ignore_eos: bool = Field(False, description="No token ends the answer but max_tokens, a stop text or the context.")
     n: int | None = Field(None, ge=1, le=_MOST_TEXTS, description="How many answers to each prompt. Default 1.")
 

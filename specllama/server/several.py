@@ -115,18 +115,16 @@ class _Several:
 
     def _response(self, responses: list[Item], watches: list[Watch]) -> Item:
         num_candidates, num_choices = self._request.num_candidates, self._request.num_choices
+        keeps = self._request.logprobs is not None and self._request.logprobs is not False  # 0 alternatives are some
         choices: list[Item] = []
         for first in range(0, len(responses), num_candidates):
             those = responses[first : first + num_candidates]
             if num_candidates > num_choices:
                 those = sorted(those, key=_likelihood, reverse=True)[:num_choices]
-            choices += [_choice(each, keeps_logprobs=bool(self._wants_logprobs())) for each in those]
+            choices += [_choice(each, keeps_logprobs=keeps) for each in those]
         numbered = [{**choice, "index": number} for number, choice in enumerate(choices)]
         whole = {name: value for name, value in responses[0].items() if name != "tokens"}
         return {**whole, "choices": numbered, "usage": self._usage(watches), **_timings(watches)}
-
-    def _wants_logprobs(self) -> bool:
-        return self._request.logprobs not in (None, False)
 
     def _usage(self, watches: list[Watch]) -> Item:
         """A prompt counts once, however many answers it gets."""
