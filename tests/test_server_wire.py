@@ -324,7 +324,7 @@ def test_messages_with_nulls_and_refusals(served: Served) -> None:
 
 def test_nulls_in_tools_and_formats(served: Served) -> None:
     tool = {"type": "function", "function": {"name": "a", "parameters": None, "description": None, "strict": None}}
-    ask(served, CHATS, tools=[tool], tool_choice=None)
+    assert ask(served, CHATS, tools=[tool], tool_choice=None)["choices"] == ask(served, CHATS)["choices"]
     schema = {"type": "object", "properties": {"a": {"enum": ["x", None]}}, "required": ["a"]}
     wanted = {"name": "x", "description": None, "strict": None, "schema": schema}
     ask(served, CHATS, response_format={"type": "json_schema", "json_schema": wanted})
