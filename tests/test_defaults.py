@@ -161,6 +161,19 @@ def test_a_batch_answers_a_request_in_both_forms_alike(tiny_files: TinyFiles, tm
         assert settings_of(request) == wanted
 
 
+def test_a_request_for_several_texts_in_a_batch(tiny_files: TinyFiles, tmp_path: Path) -> None:
+    imported("fastapi")
+    body = {"prompt": [PROMPT, "a dog"], "n": 2, "seed": 3, "max_tokens": 8, "ignore_eos": True}
+    lines = [
+        {"custom_id": "all", "url": "/v1/completions", "body": body},
+        {"custom_id": "one", "url": "/v1/completions", "body": {**body, "prompt": "a dog", "n": 1}},
+    ]
+    all_of_them, one = (answer["response"]["body"] for answer in run_batch(tiny_files, tmp_path, lines))
+    assert [choice["index"] for choice in all_of_them["choices"]] == [0, 1, 2, 3]
+    assert all_of_them["choices"][2]["text"] == one["choices"][0]["text"]
+    assert all_of_them["usage"]["completion_tokens"] == all_of_them["timings"]["predicted_n"] == 32
+
+
 def test_minus_one_is_all_in_both_forms_of_a_batch(tiny_files: TinyFiles, tmp_path: Path) -> None:
     imported("fastapi")
     body = {"prompt": PROMPT, "seed": 3, "max_tokens": 24}

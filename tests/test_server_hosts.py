@@ -139,6 +139,16 @@ def test_nobody_else_is_told_to_read(make_llama: MakeLlama) -> None:
         assert served.client.options("/health").status_code == 405
 
 
+def test_where_it_listens_is_no_page(make_llama: MakeLlama) -> None:
+    """Whatever else this machine serves is of another origin."""
+    with serving(make_llama(), host="10.0.0.1") as served:
+        assert status(served, "10.0.0.1:8000", "http://10.0.0.1:8000") == 200
+        assert status(served, "10.0.0.1:8000", "http://10.0.0.1:9000") == 403
+    with serving(make_llama(), host="0.0.0.0") as served:
+        assert (status(served, "10.0.0.1:8000"), status(served, "evil.test")) == (200, 403)
+        assert status(served, "10.0.0.1:8000", "http://10.0.0.1:9000") == 403
+
+
 def test_a_request_that_no_browser_sends(served: Served) -> None:
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
@@ -174,7 +184,7 @@ def test_the_commands_options(tiny_files: TinyFiles, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(server, "serve", lambda app, bound: None)
     options = ["--host", "localhost", "--allowed-host", "a.test", "--allowed-host", "b.test", "--alias", "mine"]
     assert cli.main(["serve", "-m", str(tiny_files.target), "--port", "0", *options]) == 0
-    assert given[0]["allowed_hosts"] == ["localhost", "a.test", "b.test"]
+    assert (given[0]["host"], given[0]["allowed_hosts"]) == ("localhost", ["a.test", "b.test"])
     assert given[0]["name"] == "mine"
     assert cli.main(["serve", "-m", str(tiny_files.target), "--port", "0", "--allowed-host", "http://a.test"]) == 1
 

@@ -43,6 +43,7 @@ def create_app(
     max_waiting: int = 16,
     max_parallel: int = 1,
     allowed_hosts: Iterable[str] = (),
+    host: str | None = None,
     max_body: int = MAX_BODY,
 ) -> FastAPI:
     """An app that owns the generations of `llm` while it runs. ``app.state.worker`` is what runs them.
@@ -54,8 +55,10 @@ def create_app(
         max_waiting: how many requests may wait while others have the model; more get 503.
         max_parallel: how many requests are answered at once, each with room for ``n_ctx`` tokens. A model whose memory
             cannot be shared takes one after the other, and says so.
-        allowed_hosts: names and addresses by which it may be called, beside the loopback ones: 403 to all others.
-            ``"0.0.0.0"`` allows every address, ``"*"`` every name, too, and pages of every origin.
+        allowed_hosts: names and addresses by which it may be called, beside the loopback ones: 403 to all others. Their
+            pages may ask from a browser. ``"0.0.0.0"`` allows every address, ``"*"`` every name, too, and pages of
+            every origin.
+        host: where it listens: another name by which it may be called.
         max_body: bytes that the body of a request may have; more get 413.
 
     Raises:
@@ -66,7 +69,7 @@ def create_app(
         raise ValueError("the API key is empty: give one, or none to serve without")
     if max_waiting < 0:
         raise ValueError(f"max_waiting={max_waiting} must be 0 (none may wait) or more")
-    hosts = [checked_host(host) for host in allowed_hosts]
+    hosts, own = [checked_host(name) for name in allowed_hosts], [] if host is None else [checked_host(host)]
     bodies = Bodies(max_body)
     lender = Lender(llm, checked_max_parallel(max_parallel))
     worker = Worker(max_waiting, lender.num_places)
@@ -91,7 +94,7 @@ def create_app(
     document(app, (*BODIES, CompletionRequest, ChatRequest, TokenizeInputRequest, DetokenizeRequest))
     if api_key is not None:
         app.add_middleware(KeyRequired, key=api_key)
-    app.add_middleware(HostsChecked, allowed=hosts)
+    app.add_middleware(HostsChecked, allowed=hosts, own=own)
     app.add_middleware(HeadAnswered)
     endpoints = frozenset(route.path for route in app.routes if hasattr(route, "path"))
     app.add_middleware(RequestsCounted, registry=registry, endpoints=endpoints)

@@ -29,14 +29,17 @@ class HostsChecked:
 
     Args:
         app: what is behind it.
-        allowed: names and addresses beside the loopback ones. An unspecified address (0.0.0.0) allows every address,
-            but no name: an address cannot be rebound. ``"*"`` allows all, from everywhere.
+        allowed: names and addresses beside the loopback ones, whose pages may ask, too. An unspecified address
+            (0.0.0.0) allows every address, but no name: an address cannot be rebound. ``"*"`` allows all, from
+            everywhere.
+        own: the same without their pages: where the server listens.
     """
 
-    def __init__(self, app: ASGIApp, allowed: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, allowed: Iterable[str], own: Iterable[str] = ()) -> None:
         self._app = app
         self._allowed = {checked_host(name) for name in allowed}
-        self._any_address = any(_is_unspecified(name) for name in self._allowed)
+        self._names = {*self._allowed, *map(checked_host, own)}
+        self._any_address = any(_is_unspecified(name) for name in self._names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 403."""
@@ -77,7 +80,7 @@ class HostsChecked:
 
     def _answers_to(self, authority: str) -> bool:
         name = _name_of(authority)
-        return name is not None and (name in self._allowed or _is_loopback(name) or self._is_any_address(name))
+        return name is not None and (name in self._names or _is_loopback(name) or self._is_any_address(name))
 
     def _is_any_address(self, name: str) -> bool:
         return self._any_address and _address(name) is not None

@@ -57,11 +57,15 @@ class _Several:
     def __call__(self, watch: Watch) -> Generator[Item, None, None]:
         """Runs in a thread of the worker's, and in some of its own."""
         watches = [Watch(watch) for _ in self._texts]
-        with contextlib.closing(self._items(watch, watches)) as items:
-            if self._request.stream:
-                yield from self._chunks(items, watches)
-            else:
-                yield self._response([item for _, item in sorted(items, key=lambda each: each[0])], watches)
+        try:
+            with contextlib.closing(self._items(watch, watches)) as items:
+                if self._request.stream:
+                    yield from self._chunks(items, watches)
+                else:
+                    yield self._response([item for _, item in sorted(items, key=lambda each: each[0])], watches)
+        finally:
+            for each in watches:  # none of them generates any more
+                watch.end(each.tally())
 
     # The items, each with the number of its text
 
