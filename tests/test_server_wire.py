@@ -148,6 +148,19 @@ def test_ignore_eos(served: Served, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
+def test_biases_as_llama_server_takes_them(served: Served, path: str) -> None:
+    token = served.llm.tokenize(b"cat", add_bos=False)[-1]
+    assert (
+        ask(served, path, logit_bias=[[token, 100]])["choices"]
+        == (ask(served, path, logit_bias={str(token): 100})["choices"])
+    )
+    first = ask(served, path, return_origins=True)["tokens"][0]["id"]
+    never = ask(served, path, logit_bias=[[first, False]], return_origins=True)["tokens"]
+    assert never and first not in [each["id"] for each in never]
+    assert "a list of pairs" in refused(served, path, logit_bias=[token])
+
+
+@pytest.mark.parametrize("path", PATHS)
 def test_repeat_last_n(served: Served, path: str) -> None:
     settings: dict[str, Any] = {"repeat_penalty": 1.8, "max_tokens": 30, "ignore_eos": True}
     without, some, all_of_them = (ask(served, path, **settings, repeat_last_n=n)["choices"] for n in (0, 3, -1))

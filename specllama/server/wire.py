@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -46,6 +47,8 @@ def plain_body(body: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
     plain = without_nulls(body)
     for theirs in OTHER_NAMES.keys() & plain.keys():
         plain[OTHER_NAMES[theirs]] = plain.pop(theirs)
+    if isinstance(plain.get("logit_bias"), (list, dict)):
+        plain["logit_bias"] = _biases(plain["logit_bias"])
     if plain.get("modalities", ["text"]) != ["text"]:
         raise ValueError('"modalities" must be ["text"]: an answer is text')
     fields = {*known, *WITHOUT_EFFECT}
@@ -55,6 +58,18 @@ def plain_body(body: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
         hint = nearest(name[:_LONGEST_NAME], sorted(fields)) or "; /openapi.json lists all fields"
         raise ValueError(f'there is no field "{name[:_LONGEST_NAME]}"{hint}')
     return plain
+
+
+def _biases(given: list[Any] | dict[str, Any]) -> dict[str, Any]:
+    """Biases by token: llama-server also takes a list of pairs, and false for never.
+
+    Raises:
+        ValueError: an entry of a list is no pair.
+    """
+    pairs = given if isinstance(given, list) else list(given.items())
+    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
+        raise ValueError('logit_bias must be an object {"TOKEN": BIAS, ...}, or a list of pairs [TOKEN, BIAS]')
+    return {str(token): -math.inf if bias is False else bias for token, bias in pairs}
 
 
 def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
