@@ -30,6 +30,8 @@ class Watch(Listener):
         """Tokens of the prompts, also of those behind which nothing was to be generated."""
         self.token_bytes: Mapping[str, bytes | None] = {}
         """Of log-probabilities: the bytes of a token by its text; None where several tokens have this text."""
+        self.is_decoded_outside = False
+        """Whether a chat handler decodes the prompts, as those for images do: what is held then was not cached."""
         self.num_shown = 0
         """Tokens of the texts, without those that ended one."""
 

@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from specllama import Llama
+from specllama.drop_in.images import reads_images
 from specllama.drop_in.view import calling
 from specllama.drop_in.watch import Watch
 
@@ -28,6 +29,7 @@ class Answers:
     def __call__(self, watch: Watch) -> Generator[Item, None, None]:
         """Runs in a thread of the worker's."""
         watch.heed()
+        watch.is_decoded_outside = isinstance(self._request, ChatRequest) and reads_images(self._llm)
         given = self._request.begin(calling(self._llm, watch=watch))
         if self._request.stream:
             yield from self._chunks(given, watch)
@@ -108,7 +110,8 @@ def _timings(watch: Watch) -> Item:
 
 def cached(watch: Watch) -> Item:
     """What of the prompt was not computed, in a ``usage``."""
-    return {"prompt_tokens_details": {"cached_tokens": watch.stats().num_prompt_tokens_reused}}
+    count = 0 if watch.is_decoded_outside else watch.stats().num_prompt_tokens_reused
+    return {"prompt_tokens_details": {"cached_tokens": count}}
 
 
 def _carries_text(choice: Any) -> bool:
