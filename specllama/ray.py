@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
@@ -10,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from .backend.cpu import default_threads
+from .drop_in.arguments import nearest
 from .drop_in.outcomes import Outcome
 
 try:
@@ -148,10 +148,7 @@ def _check_known(what: str, names: Iterable[str], known: Collection[str]) -> Non
     """Else every row would get this error."""
     for name in names:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            raise TypeError(
-                f"{what} has {name!r}, which is no argument of a completion{f': take {close[0]!r}' if close else ''}"
-            )
+            raise TypeError(f"{what} has {name!r}, which is no argument of a completion{nearest(name, sorted(known))}")
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:

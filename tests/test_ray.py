@@ -227,7 +227,7 @@ def test_columns_that_do_not_fit(completions: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
-        ({"arguments": {"temprature": 1.0}}, TypeError, "arguments has 'temprature', .*: take 'temperature'"),
+        ({"arguments": {"temprature": 1.0}}, TypeError, "arguments has 'temprature', .*: did you mean temperature"),
         ({"arguments": {"stream": True}}, TypeError, "arguments has 'stream', which is no argument"),
         ({"row_arguments": ["prompt"]}, TypeError, "row_arguments has 'prompt', which is no argument"),
         ({"seed": 3}, ValueError, "seed.*`arguments`"),

@@ -100,6 +100,55 @@ def test_a_page_of_another_origin_may_not_ask(served: Served) -> None:
     assert {origin: status(served, host, origin) for origin in others} == dict.fromkeys(others, 403)
 
 
+ELSEWHERE = "http://app.example.com"
+BEFORE = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type, authorization"}
+
+
+@pytest.mark.parametrize("allowed", ["app.example.com", "*"])
+@pytest.mark.parametrize("key", [None, "sesame"])
+def test_an_allowed_page_of_elsewhere_may_read_answers(make_llama: MakeLlama, allowed: str, key: str | None) -> None:
+    with serving(make_llama(), allowed_hosts=[allowed], api_key=key) as served:
+        asked = served.client.options("/v1/completions", headers={"Origin": ELSEWHERE, **BEFORE})
+        assert asked.status_code == 204  # a browser sends no key with it
+        assert asked.headers["access-control-allow-origin"] == ELSEWHERE
+        assert asked.headers["access-control-allow-headers"] == BEFORE["Access-Control-Request-Headers"]
+        assert {"GET", "POST"} <= {*asked.headers["access-control-allow-methods"].split(", ")}
+        sent = {"Origin": ELSEWHERE, **({"Authorization": f"Bearer {key}"} if key else {})}
+        stream = {**BODY, "stream": True}
+        replies = [served.client.post("/v1/completions", json=body, headers=sent) for body in (BODY, stream, {"x": 1})]
+        replies.append(served.client.get("/health", headers=sent))
+        assert [reply.status_code for reply in replies] == [200, 200, 400, 200]
+        without_key = served.client.get("/health", headers={"Origin": ELSEWHERE})
+        assert without_key.status_code == (401 if key else 200)
+        for reply in (*replies, without_key):
+            assert reply.headers["access-control-allow-origin"] == ELSEWHERE
+            assert reply.headers["vary"] == "Origin"
+
+
+def test_nobody_else_is_told_to_read(make_llama: MakeLlama) -> None:
+    with serving(make_llama(), allowed_hosts=["app.example.com"]) as served:
+        for origin in ("http://other.example.com", "http://x.app.example.com", "null", "http://localhost:1"):
+            for reply in (
+                served.client.options("/v1/completions", headers={"Origin": origin, **BEFORE}),
+                served.client.post("/v1/completions", json=BODY, headers={"Origin": origin}),
+            ):
+                assert reply.status_code == 403
+                assert not [name for name in reply.headers if name.startswith("access-control")]
+        own = served.client.get("/health", headers={"Origin": served.url})
+        assert own.status_code == 200 and "access-control-allow-origin" not in own.headers
+        assert served.client.options("/health").status_code == 405
+
+
+def test_where_it_listens_is_no_page(make_llama: MakeLlama) -> None:
+    """Whatever else this machine serves is of another origin."""
+    with serving(make_llama(), host="10.0.0.1") as served:
+        assert status(served, "10.0.0.1:8000", "http://10.0.0.1:8000") == 200
+        assert status(served, "10.0.0.1:8000", "http://10.0.0.1:9000") == 403
+    with serving(make_llama(), host="0.0.0.0") as served:
+        assert (status(served, "10.0.0.1:8000"), status(served, "evil.test")) == (200, 403)
+        assert status(served, "10.0.0.1:8000", "http://10.0.0.1:9000") == 403
+
+
 def test_a_request_that_no_browser_sends(served: Served) -> None:
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
@@ -133,9 +182,10 @@ def test_the_commands_options(tiny_files: TinyFiles, monkeypatch: pytest.MonkeyP
     create = server.create_app
     monkeypatch.setattr(server, "create_app", lambda llm, **options: given.append(options) or create(llm, **options))
     monkeypatch.setattr(server, "serve", lambda app, bound: None)
-    options = ["--host", "localhost", "--allowed-host", "a.test", "--allowed-host", "b.test"]
+    options = ["--host", "localhost", "--allowed-host", "a.test", "--allowed-host", "b.test", "--alias", "mine"]
     assert cli.main(["serve", "-m", str(tiny_files.target), "--port", "0", *options]) == 0
-    assert given[0]["allowed_hosts"] == ["localhost", "a.test", "b.test"]
+    assert (given[0]["host"], given[0]["allowed_hosts"]) == ("localhost", ["a.test", "b.test"])
+    assert given[0]["name"] == "mine"
     assert cli.main(["serve", "-m", str(tiny_files.target), "--port", "0", "--allowed-host", "http://a.test"]) == 1
 
 

@@ -40,7 +40,10 @@ def test_plain_and_stream(client: Any) -> None:
     chunks = list(client.chat.completions.create(**GREEDY, stream=True, stream_options={"include_usage": True}))
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].message.content
-    assert chunks[-1].usage == whole.usage
+    first, second = (usage.model_dump(exclude={"prompt_tokens_details"}) for usage in (whole.usage, chunks[-1].usage))
+    assert first == second
+    cached = [usage.prompt_tokens_details.cached_tokens for usage in (whole.usage, chunks[-1].usage)]
+    assert cached == [0, whole.usage.prompt_tokens - 1]  # the stream's prompt was the same
 
 
 def test_completions_and_models(client: Any) -> None:

@@ -5,15 +5,16 @@ Imports the extra `server`.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from specllama import Llama
 from specllama.drop_in.outcomes import Outcome
 from specllama.drop_in.watch import Watch
-from specllama.server.answers import Answers
 from specllama.server.errors import error_body, status_of
 from specllama.server.request_limits import checked
 from specllama.server.requests import ChatRequest, CompletionRequest
+from specllama.server.several import answering
 
 from .answers import REQUEST_ID
 from .line import Line
@@ -55,7 +56,7 @@ def generate(place: Llama, line: Line, defaults: dict[str, Any], name: str, watc
     body = checked({**defaults, **{field: value for field, value in given.items() if value is not None}}, _MODELS[url])
     body.require_room(place)
     body.model = body.model or name
-    [response] = Answers(place, body)(watch)
+    [response] = answering(body, body.texts(), lambda text, watch: contextlib.nullcontext(place))(watch)
     return response
 
 

@@ -28,7 +28,9 @@ def generate(place: Llama, line: Line, defaults: dict[str, Any]) -> dict[str, An
     Raises:
         Exception: what the method raises; ValueError also for a line with neither a prompt nor messages, or both.
     """
-    own = {name: value for name, value in line.content.items() if name not in line.name}
+    # null is the default, but for max_tokens, where Python's None means as many as fit.
+    given_own = {name: value for name, value in line.content.items() if name not in line.name}
+    own = {name: value for name, value in given_own.items() if value is not None or name == "max_tokens"}
     given = [name for name in _METHODS if name in own]
     if len(given) != 1:
         found = "both `prompt` and `messages`" if given else "neither `prompt` nor `messages`"

@@ -115,8 +115,6 @@ def _defaults(arguments: argparse.Namespace) -> dict[str, Any]:
     options = {**common.sampling_options(arguments), **common.server_sampling_options(arguments)}
     if arguments.max_tokens is not None:
         options["max_tokens"] = arguments.max_tokens
-    if "top_k" in options:
-        options["top_k"] = max(0, options["top_k"])  # all, as requests say it
     return options
 
 

@@ -32,6 +32,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     group.add_argument(
         "--mmproj", type=Path, metavar="FILE", help="the part of the model that sees: chats may have images then"
     )
+    group.add_argument(
+        "--alias", type=common.utf8_text, metavar="NAME", help="the model's name in answers; default: that of its file"
+    )
     group.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: this machine only")
     group.add_argument(
         "--port", type=common.whole(0, 65535), default=8000, metavar="N", help="default 8000; 0: any that is free"
@@ -48,8 +51,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         default=[],
         dest="allowed_hosts",
         metavar="NAME",
-        help="a name or an address by which it may be called, beside --host and the loopback ones; may be given "
-        "several times; * allows all",
+        help="a name or an address by which it may be called, beside --host and the loopback ones, and whose pages may "
+        "use it; may be given several times; * allows all",
     )
     group.add_argument(
         "--max-waiting",
@@ -79,14 +82,14 @@ def run(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise ImportError(f'the server needs {error.name}: pip install "specllama[server]"') from error
     api_key = arguments.api_key if arguments.api_key is not None else os.environ.get(_KEY_VARIABLE)
-    hosts = [checked_host(host) for host in (arguments.host, *arguments.allowed_hosts)]
+    own, *hosts = [checked_host(host) for host in (arguments.host, *arguments.allowed_hosts)]
     give_back_freed_memory()
     with contextlib.closing(server.bound_socket(arguments.host, arguments.port)) as bound:
         llm = common.load_llama(arguments)
         with contextlib.closing(llm):
             if arguments.mmproj is not None:
                 give_image_handler(llm, arguments.mmproj)
-            name = Path(arguments.model).name
+            name = arguments.alias or Path(arguments.model).name
             app = server.create_app(
                 llm,
                 name=name,
@@ -94,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
                 max_waiting=arguments.max_waiting,
                 max_parallel=arguments.parallel,
                 allowed_hosts=hosts,
+                host=own,
                 max_body=arguments.max_body,
             )
             host, port = bound.getsockname()[:2]

@@ -49,6 +49,8 @@ _COMPLETION = {
     "grammar",
     "logit_bias",
 }
+_NEAR = 0.8  # of 1, of difflib's measure: of a name that is another one it is up to 0.7
+_LEAST_BEGINNING = 4  # letters
 _signature = functools.cache(inspect.signature)  # of methods of the base class: making one takes longer than a token
 _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION, "idx"}
 _MIROSTATS = (0, 1, 2)
@@ -149,8 +151,13 @@ def check_draft_kwargs(draft_kwargs: Mapping[str, Any] | None) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What was probably meant, as the end of a message; empty if nothing is near."""
-    similar = difflib.get_close_matches(name, known, n=1)
+    """What was probably meant, as the end of a message; empty if nothing is near.
+
+    Near is what differs in a letter or two, or the only one of which it is the beginning.
+    """
+    names = list(known)
+    longer = [other for other in names if len(name) >= _LEAST_BEGINNING and other.startswith(name)]
+    similar = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR) or (longer if len(longer) == 1 else [])
     return f": did you mean {similar[0]}?" if similar else ""
 
 

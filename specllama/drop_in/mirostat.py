@@ -25,6 +25,7 @@ def chooser_of(
     sampling: Mapping[str, Any],
     *,
     seed: int,
+    penalty_last_n: int,
     options: Options,
     logit_bias: Mapping[int, float],
     grammar: Any,
@@ -35,6 +36,7 @@ def chooser_of(
         llama: whose context they are chosen from.
         sampling: the numbers of ``llama_cpp.Llama._init_sampler``.
         seed: the same.
+        penalty_last_n: how many last tokens the penalties see.
         options: of the call.
         logit_bias: what is added to the logits of tokens.
         grammar: what the text must be.
@@ -50,7 +52,8 @@ def chooser_of(
             f"mirostat_mode={sampling['mirostat_mode']} and {active[0]} together: mirostat is a sampler of its "
             "own, and would ignore it; switch one of them off"
         )
-    return LlamaCppSampler(llama, sampling, seed=seed, logit_bias=logit_bias, grammar=grammar)
+    seeded = _Seeded(llama, seed & 0xFFFFFFFF, penalty_last_n)
+    return LlamaCppSampler(llama, sampling, seeded=seeded, logit_bias=logit_bias, grammar=grammar)
 
 
 def fallback_reason() -> str:
@@ -59,11 +62,12 @@ def fallback_reason() -> str:
 
 
 class _Seeded:
-    """Stands for a Llama with another seed: other threads read the Llama's own meanwhile."""
+    """Stands for a Llama with another seed and window: other threads read the Llama's own meanwhile."""
 
-    def __init__(self, llama: BaseLlama, seed: int) -> None:
+    def __init__(self, llama: BaseLlama, seed: int, penalty_last_n: int) -> None:
         self._llama = llama
         self._seed = seed
+        self.last_n_tokens_size = penalty_last_n
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llama, name)
@@ -79,13 +83,13 @@ class LlamaCppSampler:
         llama: BaseLlama,
         sampling: Mapping[str, Any],
         *,
-        seed: int,
+        seeded: _Seeded | BaseLlama,
         logit_bias: Mapping[int, float],
         grammar: Any,
     ) -> None:
         self._llama = llama
         self._numbers = {("temp" if name == "temperature" else name): value for name, value in sampling.items()}
-        self._seed = seed
+        self._seeded = seeded
         self._biased = list(logit_bias)
         self._biases = np.array(list(logit_bias.values()), dtype=np.single)
         self._grammar = grammar
@@ -100,7 +104,7 @@ class LlamaCppSampler:
             processors, grammar = [*processors, lent(llama).once(schema_vocabulary).processor(grammar.matched)], None
         self._processors = processors
         self._sampler = BaseLlama._init_sampler(
-            cast(BaseLlama, _Seeded(llama, self._seed & 0xFFFFFFFF)),
+            cast(BaseLlama, self._seeded),
             **self._numbers,
             logits_processor=llama_cpp.LogitsProcessorList([self._heard]) if processors or self._biased else None,
             grammar=grammar,

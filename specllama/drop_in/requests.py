@@ -40,6 +40,7 @@ def request_of(
             grammar.
     """
     call, sampling, bias = llama._call, sampling_of(arguments), logit_bias or {}
+    last_n = llama.last_n_tokens_size if call.penalty_last_n is None else call.penalty_last_n
     grammar = call.schemas.get(getattr(arguments["grammar"], "_grammar", ""), arguments["grammar"])
     processors = arguments["logits_processor"]
     if call.min_tokens:
@@ -54,12 +55,20 @@ def request_of(
         options=call.options,
         seed=seed[0],
         seed_given=seed[1],
-        sampling={**chain_of(sampling), "penalty_last_n": llama.last_n_tokens_size},
+        sampling={**chain_of(sampling), "penalty_last_n": last_n},
         logit_bias=bias,
         logits_processor=processors,
         stopping_criteria=arguments["stopping_criteria"],
         constraint=constraint_of(grammar),
-        chooser=chooser_of(llama, sampling, seed=seed[0], options=call.options, logit_bias=bias, grammar=grammar),
+        chooser=chooser_of(
+            llama,
+            sampling,
+            seed=seed[0],
+            penalty_last_n=last_n,
+            options=call.options,
+            logit_bias=bias,
+            grammar=grammar,
+        ),
         listener=call.listener,
         **known,
     )

@@ -34,7 +34,7 @@ def sampled(llama: EngineLlama, arguments: dict[str, Any]) -> int:
             f"idx={arguments['idx']}: the context has no logits of this token. It keeps those of the last one that "
             "eval() was given: leave idx out"
         )
-    sampler = LlamaCppSampler(llama, sampling, seed=llama._seed, logit_bias={}, grammar=arguments["grammar"])
+    sampler = LlamaCppSampler(llama, sampling, seeded=llama, logit_bias={}, grammar=arguments["grammar"])
     sampler.begin(list(arguments["logits_processor"] or []))
     return sampler.sample(row)
 

@@ -31,6 +31,7 @@ class Call:
         watch: who hears of its texts, and may stop them.
         schemas: by the text of the grammar that llama_cpp makes of one.
         is_prompt_only: nothing is to be generated, to which ``max_tokens=0`` would mean no limit.
+        penalty_last_n: how many last tokens the penalties see; None for the Llama's ``last_n_tokens_size``.
         knows_schemas: the user has been told what of the schemas cannot be enforced.
         token_bytes: where the bytes of tokens are noted by the texts that stand for them in log-probabilities.
         min_tokens: how many tokens each text has at least.
@@ -42,6 +43,7 @@ class Call:
     watch: Watch | None = None
     schemas: Mapping[str, SchemaGrammar] = dataclasses.field(default_factory=dict)
     is_prompt_only: bool = False
+    penalty_last_n: int | None = None
     knows_schemas: bool = False
     token_bytes: dict[str, bytes] | None = None
     min_tokens: int = 0

@@ -13,9 +13,13 @@ class Watch(Listener):
     """Of one call, or of several in one thread.
 
     ``stop`` may be called from any thread; everything else belongs to the thread that generates.
+
+    Args:
+        whole: that of a call of which this one is a part: what stops it stops this.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, whole: Watch | None = None) -> None:
+        self._whole = whole
         self._stopped = False
         self._ended = Tally()
         self._running: Callable[[], Tally] | None = None
@@ -24,6 +28,8 @@ class Watch(Listener):
         """Of the last completion: ``stop`` or ``length``."""
         self.num_prompt_tokens = 0
         """Tokens of the prompts, also of those behind which nothing was to be generated."""
+        self.is_decoded_outside = False
+        """Whether a chat handler decodes the prompts, as those for images do: what is held then was not cached."""
         self.num_shown = 0
         """Tokens of the texts, without those that ended one."""
 
@@ -37,6 +43,8 @@ class Watch(Listener):
         Raises:
             Stopped: ``stop`` was called.
         """
+        if self._whole is not None:
+            self._whole.heed()
         if self._stopped:
             raise Stopped("the generation was stopped")
 

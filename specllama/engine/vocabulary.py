@@ -20,6 +20,11 @@ from .writable import unwritable
 _RECENT = tuple(map(int, re.findall(r"\d+", llama_cpp.__version__)[:3])) >= (0, 3, 26)
 
 
+def end_tokens(model: Model) -> list[int]:
+    """The tokens with which a text ends. Takes a while: ``model.once(end_tokens)``."""
+    return [token for token in range(model.n_vocab) if model.ends_text(token)]
+
+
 class _LastBreakers:
     """The texts of the last call, in tokens."""
 

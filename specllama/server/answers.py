@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import Any
 
 from specllama import Llama
+from specllama.drop_in.images import reads_images
 from specllama.drop_in.view import calling
 from specllama.drop_in.watch import Watch
 
@@ -28,11 +29,13 @@ class Answers:
     def __call__(self, watch: Watch) -> Generator[Item, None, None]:
         """Runs in a thread of the worker's."""
         watch.heed()
+        watch.is_decoded_outside = isinstance(self._request, ChatRequest) and reads_images(self._llm)
         given = self._request.begin(calling(self._llm, watch=watch))
         if self._request.stream:
             yield from self._chunks(given, watch)
         else:
-            yield {**_ended(given, watch), **self._tokens(watch), **self._warnings(), "timings": timings(watch.stats())}
+            item, tokens = self._ended(given, watch)
+            yield {**item, "usage": {**item["usage"], **cached(watch)}, **tokens, **self._warnings(), **_timings(watch)}
 
     def _chunks(self, chunks: Any, watch: Watch) -> Generator[Item, None, None]:
         held: Item | None = None  # until everything has ended, and the timings are complete
@@ -41,35 +44,43 @@ class Answers:
             if choice["finish_reason"] is not None:
                 held = chunk
                 continue
-            more = self._tokens(watch) if _carries_text(choice) else {}
-            if self._request.timings_per_token:
-                more["timings"] = timings(watch.stats())
-            yield {**chunk, **more}
+            chunk, tokens = self._told(chunk, watch) if _carries_text(choice) else (chunk, {})
+            yield {**chunk, **tokens, **(_timings(watch) if self._request.timings_per_token else {})}
         if held is None:
             return
-        done = {"timings": timings(watch.stats())}
-        yield {**_ended(held, watch), **self._tokens(watch), **self._warnings(), **done}
+        done = _timings(watch)
+        held, tokens = self._ended(held, watch)
+        yield {**held, **tokens, **self._warnings(), **done}
         options = self._request.stream_options
         if options is not None and options.include_usage:
             yield {**held, "choices": [], "usage": _usage(watch), **done}
+
+    def _ended(self, item: Item, watch: Watch) -> tuple[Item, Item]:
+        """See ``_told``. A call of a tool that was cut off says so, as OpenAI's: llama_cpp calls every one complete."""
+        choice = item["choices"][0]
+        if choice["finish_reason"] in ("tool_calls", "function_call") and watch.finish_reason == "length":
+            item = {**item, "choices": [{**choice, "finish_reason": "length"}]}
+        return self._told(item, watch)
 
     def _warnings(self) -> Item:
         warnings = self._request.warnings()
         return {"warnings": warnings} if warnings else {}
 
-    def _tokens(self, watch: Watch) -> Item:
+    def _told(self, item: Item, watch: Watch) -> tuple[Item, Item]:
+        """The item, and the tokens, if they are wanted."""
         shown = watch.take_shown()
-        if not self._request.return_origins:
-            return {}
-        return {"tokens": [{"id": token, "origin": origin} for token, origin in shown]}
+        tokens = [{"id": token, "origin": origin} for token, origin in shown]
+        return item, {"tokens": tokens} if self._request.return_origins else {}
 
 
-def _ended(item: Item, watch: Watch) -> Item:
-    """A call of a tool that was cut off says so, as OpenAI's does: llama_cpp calls every one complete."""
-    choice = item["choices"][0]
-    if choice["finish_reason"] not in ("tool_calls", "function_call") or watch.finish_reason != "length":
-        return item
-    return {**item, "choices": [{**choice, "finish_reason": "length"}]}
+def _timings(watch: Watch) -> Item:
+    return {"timings": timings(watch.stats())}
+
+
+def cached(watch: Watch) -> Item:
+    """What of the prompt was not computed, in a ``usage``."""
+    count = 0 if watch.is_decoded_outside else watch.stats().num_prompt_tokens_reused
+    return {"prompt_tokens_details": {"cached_tokens": count}}
 
 
 def _carries_text(choice: Any) -> bool:
@@ -80,10 +91,11 @@ def _carries_text(choice: Any) -> bool:
     return any(delta.get(name) is not None for name in ("content", "tool_calls", "function_call"))
 
 
-def _usage(watch: Watch) -> dict[str, int]:
+def _usage(watch: Watch) -> Item:
     num_prompt, num_generated = watch.num_prompt_tokens, watch.num_shown
     return {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_generated,
         "total_tokens": num_prompt + num_generated,
+        **cached(watch),
     }

@@ -6,15 +6,13 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 from llama_cpp.server.types import TokenizeInputRequest
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -24,17 +22,18 @@ from specllama.engine.listener import Stopped
 from specllama.engine.texts import checked_max_parallel
 
 from .auth import KeyRequired
+from .document import document, with_body
 from .errors import ShuttingDownError, error_body, error_reply
+from .head import HeadAnswered
 from .hosts import HostsChecked, checked_host
 from .lender import Lender
+from .llama_server import BODIES, add_llama_servers
 from .metrics import Metrics, RequestsCounted
 from .page import page_and_policy
 from .replies import EventStream, JsonReply, stopped_when_client_leaves
 from .request_limits import MAX_BODY, Bodies
 from .requests import ChatRequest, CompletionRequest, DetokenizeRequest
 from .worker import Worker
-
-_SCHEMA = "#/components/schemas/{model}"
 
 
 def create_app(
@@ -45,6 +44,7 @@ def create_app(
     max_waiting: int = 16,
     max_parallel: int = 1,
     allowed_hosts: Iterable[str] = (),
+    host: str | None = None,
     max_body: int = MAX_BODY,
 ) -> FastAPI:
     """An app that owns the generations of `llm` while it runs. ``app.state.worker`` is what runs them.
@@ -56,8 +56,10 @@ def create_app(
         max_waiting: how many requests may wait while others have the model; more get 503.
         max_parallel: how many requests are answered at once, each with room for ``n_ctx`` tokens. A model whose memory
             cannot be shared takes one after the other, and says so.
-        allowed_hosts: names and addresses by which it may be called, beside the loopback ones: 403 to all others.
-            ``"0.0.0.0"`` allows every address, ``"*"`` every name, too, and pages of every origin.
+        allowed_hosts: names and addresses by which it may be called, beside the loopback ones: 403 to all others. Their
+            pages may ask from a browser. ``"0.0.0.0"`` allows every address, ``"*"`` every name, too, and pages of
+            every origin.
+        host: where it listens: another name by which it may be called.
         max_body: bytes that the body of a request may have; more get 413.
 
     Raises:
@@ -68,7 +70,7 @@ def create_app(
         raise ValueError("the API key is empty: give one, or none to serve without")
     if max_waiting < 0:
         raise ValueError(f"max_waiting={max_waiting} must be 0 (none may wait) or more")
-    hosts = [checked_host(host) for host in allowed_hosts]
+    hosts, own = [checked_host(name) for name in allowed_hosts], [] if host is None else [checked_host(host)]
     bodies = Bodies(max_body)
     lender = Lender(llm, checked_max_parallel(max_parallel))
     worker = Worker(max_waiting, lender.num_places)
@@ -87,23 +89,27 @@ def create_app(
     app.state.worker = worker
     _add_generation(app, lender, name, worker, bodies)
     _add_tokenizer(app, llm, bodies)
+    add_llama_servers(app, llm, bodies, name=name, num_places=lender.num_places)
     _add_service(app, name, worker, registry)
     _add_errors(app)
-    _document(app, (CompletionRequest, ChatRequest, TokenizeInputRequest, DetokenizeRequest))
+    document(app, (*BODIES, CompletionRequest, ChatRequest, TokenizeInputRequest, DetokenizeRequest))
     if api_key is not None:
         app.add_middleware(KeyRequired, key=api_key)
-    app.add_middleware(HostsChecked, allowed=hosts)
+    app.add_middleware(HostsChecked, allowed=hosts, own=own)
+    app.add_middleware(HeadAnswered)
     endpoints = frozenset(route.path for route in app.routes if hasattr(route, "path"))
     app.add_middleware(RequestsCounted, registry=registry, endpoints=endpoints)
     return app
 
 
 def _add_generation(app: FastAPI, lender: Lender, name: str, worker: Worker, bodies: Bodies) -> None:
-    @app.post("/v1/completions", response_model=None, openapi_extra=_with_body(CompletionRequest))
+    @app.post("/completions", include_in_schema=False, response_model=None)
+    @app.post("/v1/completions", response_model=None, openapi_extra=with_body(CompletionRequest))
     async def completions(request: Request) -> Response:
         return await answer(request, CompletionRequest)
 
-    @app.post("/v1/chat/completions", response_model=None, openapi_extra=_with_body(ChatRequest))
+    @app.post("/chat/completions", include_in_schema=False, response_model=None)
+    @app.post("/v1/chat/completions", response_model=None, openapi_extra=with_body(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         return await answer(request, ChatRequest)
 
@@ -129,15 +135,15 @@ def _add_tokenizer(app: FastAPI, llm: Llama, bodies: Bodies) -> None:
         require_room(len(text), llm.n_ctx())
         return await bodies.run(functools.partial(llm.tokenize, text, special=True))
 
-    @app.post("/extras/tokenize", openapi_extra=_with_body(TokenizeInputRequest))
+    @app.post("/extras/tokenize", openapi_extra=with_body(TokenizeInputRequest))
     async def tokenize(request: Request) -> dict[str, list[int]]:
         return {"tokens": await tokens_of(request)}
 
-    @app.post("/extras/tokenize/count", openapi_extra=_with_body(TokenizeInputRequest))
+    @app.post("/extras/tokenize/count", openapi_extra=with_body(TokenizeInputRequest))
     async def count(request: Request) -> dict[str, int]:
         return {"count": len(await tokens_of(request))}
 
-    @app.post("/extras/detokenize", openapi_extra=_with_body(DetokenizeRequest))
+    @app.post("/extras/detokenize", openapi_extra=with_body(DetokenizeRequest))
     async def detokenize(request: Request) -> dict[str, str]:
         tokens = (await bodies.parsed(request, DetokenizeRequest)).tokens
         text = await bodies.run(llm.detokenize, tokens)
@@ -152,6 +158,7 @@ def _add_service(app: FastAPI, name: str, worker: Worker, registry: CollectorReg
     async def index() -> HTMLResponse:
         return HTMLResponse(page, headers={"Content-Security-Policy": policy})
 
+    @app.get("/v1/health", include_in_schema=False, response_model=None)
     @app.get("/health", response_model=None)
     async def health() -> Response:
         if worker.closing:
@@ -163,10 +170,12 @@ def _add_service(app: FastAPI, name: str, worker: Worker, registry: CollectorReg
     async def metrics() -> Response:
         return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
+    @app.get("/models", include_in_schema=False)
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [model]}
 
+    @app.get("/models/{found}", include_in_schema=False)
     @app.get("/v1/models/{found}")
     async def one_model(found: str) -> dict[str, Any]:
         if found != name:
@@ -186,22 +195,3 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Stopped)
     async def client_left(_: Request, error: Stopped) -> Response:
         return error_reply(error)
-
-
-def _with_body(model: type[BaseModel]) -> dict[str, Any]:
-    """What /openapi.json is to say of a route whose body the app parses itself."""
-    content = {"application/json": {"schema": {"$ref": _SCHEMA.format(model=model.__name__)}}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-def _document(app: FastAPI, models: Iterable[type[BaseModel]]) -> None:
-    """Add the schemas of these bodies to the app's document, which is made when somebody asks for it."""
-    made: Callable[[], dict[str, Any]] = app.openapi
-
-    def with_schemas() -> dict[str, Any]:
-        document = made()
-        _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=_SCHEMA)
-        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
-        return document
-
-    app.openapi = with_schemas  # type: ignore[method-assign]

@@ -6,15 +6,17 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import error_reply
 
 ANY_HOST = "*"
 _AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\]|[^\s:/@\[\]]+)(?::(\d{1,5}))?\Z")
 _LONGEST_SHOWN = 100
+_SECONDS_ALLOWED = "600"  # that a browser asks no second time; none takes more than some hours
 
 
 class HostsChecked:
@@ -23,24 +25,41 @@ class HostsChecked:
     Any name can be made to resolve to 127.0.0.1 (DNS rebinding). To the browser such a page and this server are of one
     origin, so that only the name tells them apart.
 
+    A page of another origin that may ask may read the answers, too: its browser is told so (CORS).
+
     Args:
         app: what is behind it.
-        allowed: names and addresses beside the loopback ones. An unspecified address (0.0.0.0) allows every address,
-            but no name: an address cannot be rebound. ``"*"`` allows all, from everywhere.
+        allowed: names and addresses beside the loopback ones, whose pages may ask, too. An unspecified address
+            (0.0.0.0) allows every address, but no name: an address cannot be rebound. ``"*"`` allows all, from
+            everywhere.
+        own: the same without their pages: where the server listens.
     """
 
-    def __init__(self, app: ASGIApp, allowed: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, allowed: Iterable[str], own: Iterable[str] = ()) -> None:
         self._app = app
         self._allowed = {checked_host(name) for name in allowed}
-        self._any_address = any(_is_unspecified(name) for name in self._allowed)
+        self._names = {*self._allowed, *map(checked_host, own)}
+        self._any_address = any(_is_unspecified(name) for name in self._names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 403."""
-        if scope["type"] == "lifespan" or ANY_HOST in self._allowed:
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        error = self._refusal(Headers(scope=scope))
-        await (self._app if error is None else error_reply(error))(scope, receive, send)
+        headers = Headers(scope=scope)
+        error = None if ANY_HOST in self._allowed else self._refusal(headers)
+        if error is not None:
+            await error_reply(error)(scope, receive, send)
+        elif (origin := headers.get("origin")) is None or not self._is_elsewhere(origin, headers.get("host", "")):
+            await self._app(scope, receive, send)
+        elif scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            await _preflight(origin, headers)(scope, receive, send)  # a browser sends no key with it
+        else:
+            await self._app(scope, receive, _sharing_with(origin, send))
+
+    def _is_elsewhere(self, origin: str, host: str) -> bool:
+        """Whether a browser asks before a page of this origin may read an answer."""
+        return origin.partition("://")[2].lower() != host.lower()
 
     def _refusal(self, headers: Headers) -> HTTPException | None:
         # Without any Host it is no browser's request: a load balancer's, of HTTP/1.0.
@@ -61,7 +80,7 @@ class HostsChecked:
 
     def _answers_to(self, authority: str) -> bool:
         name = _name_of(authority)
-        return name is not None and (name in self._allowed or _is_loopback(name) or self._is_any_address(name))
+        return name is not None and (name in self._names or _is_loopback(name) or self._is_any_address(name))
 
     def _is_any_address(self, name: str) -> bool:
         return self._any_address and _address(name) is not None
@@ -74,6 +93,35 @@ class HostsChecked:
         if not separator or scheme.lower() not in ("http", "https"):  # "null", a file, a browser's extension
             return False
         return authority.lower() == host.lower() or _name_of(authority) in self._allowed
+
+
+def _preflight(origin: str, headers: Headers) -> Response:
+    """What a browser is told that asks whether a page of this origin may send a request."""
+    allowed = {
+        "Access-Control-Allow-Methods": "GET, HEAD, POST, OPTIONS",
+        "Access-Control-Allow-Headers": headers.get("access-control-request-headers", "*"),
+        "Access-Control-Max-Age": _SECONDS_ALLOWED,
+    }
+    if "access-control-request-private-network" in headers:
+        allowed["Access-Control-Allow-Private-Network"] = "true"
+    return Response(status_code=204, headers={**_shared_with(origin), **allowed})
+
+
+def _sharing_with(origin: str, send: Send) -> Send:
+    async def sharing_send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).update(_shared_with(origin))
+        await send(message)
+
+    return sharing_send
+
+
+def _shared_with(origin: str) -> dict[str, str]:
+    return {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Expose-Headers": "Retry-After",
+        "Vary": "Origin",
+    }
 
 
 def checked_host(name: str) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 from specllama import Llama
 from specllama.drop_in.images import reads_images
@@ -14,9 +13,9 @@ from specllama.drop_in.view import calling
 from specllama.drop_in.watch import Watch
 from specllama.warn import warn
 
-from .answers import Answers
-from .job import Item, Work
+from .job import Work
 from .requests import ChatRequest, CompletionRequest
+from .several import answering
 
 
 class Lender:
@@ -45,16 +44,16 @@ class Lender:
 
     def work(self, request: CompletionRequest | ChatRequest) -> Work:
         """What answers a request. To be called in the order in which requests come."""
+        texts = request.texts()
         if self.num_places == 1:
-            return Answers(self.llm, request)
-        if request.seed is None:  # places know nothing of each other: the seeds of a Llama with a seed are drawn here
-            seed, is_given = seed_for_completion(self.llm, None)
-            request.seed = seed if is_given else None
-        return functools.partial(self._answers_at_place, request)
-
-    def _answers_at_place(self, request: CompletionRequest | ChatRequest, watch: Watch) -> Generator[Item, None, None]:
-        with self.lent(request, watch) as llm:  # it is not known before which place is free
-            yield from Answers(llm, request)(watch)
+            return answering(request, texts, lambda text, watch: contextlib.nullcontext(self.llm))
+        for text in texts:
+            if text.seed is None:  # places know nothing of each other: seeds of a Llama with a seed are drawn here
+                seed, is_given = seed_for_completion(self.llm, None)
+                text.seed = seed if is_given else None
+        # Who decodes by itself has OpenMP threads of its own: that is the worker's thread.
+        at_once = 1 if any(map(self._is_alone, texts)) else self.num_places
+        return answering(request, texts, self.lent, at_once)
 
     @contextlib.contextmanager
     def lent(self, request: CompletionRequest | ChatRequest, watch: Watch) -> Iterator[Llama]:
@@ -64,9 +63,13 @@ class Lender:
             Stopped: the client has left before it was its turn.
         """
         texts = self.llm.engine.texts
-        if takes_the_model_alone(dict(request)) or (isinstance(request, ChatRequest) and reads_images(self.llm)):
+        if self._is_alone(request):
             lent = texts.beside(watch.heed)
         else:
             lent = texts.taken(self.num_places, watch.heed, request.text())
         with lent as slot:
             yield calling(self.llm, slot=slot)
+
+    def _is_alone(self, request: CompletionRequest | ChatRequest) -> bool:
+        images = isinstance(request, ChatRequest) and reads_images(self.llm)
+        return images or takes_the_model_alone(dict(request))

@@ -185,7 +185,12 @@ def _num_values(body: bytes) -> int:
 def _num_ids(body: dict[str, Any]) -> int:
     """How many of the values are token ids, which are looked at quickly."""
     lists = [body.get(name) for name in ("prompt", "tokens")]
-    return sum(len(ids) for ids in lists if isinstance(ids, list))
+    return sum(_num_in(ids) for ids in lists if isinstance(ids, list))
+
+
+def _num_in(ids: list[Any]) -> int:
+    """How many are in a list of ids, or in one of such lists."""
+    return sum(len(part) + 1 if isinstance(part, list) else 1 for part in ids)
 
 
 def _told(problem: Any) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import random
+from typing import Annotated, Any, Literal, cast
 
 import llama_cpp
 from llama_cpp.llama_grammar import LlamaGrammar
@@ -17,64 +18,61 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from typing_extensions import Self
 
 from specllama import Llama
-from specllama.drop_in.arguments import nearest
-from specllama.drop_in.chat_arguments import check_request, require_known, with_parameters
+from specllama.drop_in.chat_arguments import require_known
 from specllama.drop_in.images import reads_images
 from specllama.drop_in.parts import text_of
 from specllama.drop_in.view import calling
-from specllama.engine.limits import BYTES_OF_TOKEN, LARGEST_INT, require_room, size_of
-from specllama.engine.options import Verify
+from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
+from specllama.engine.options import Verify, checked_seed
+from specllama.engine.vocabulary import end_tokens
 from specllama.grammars.schemas import why_not_enforced
 from specllama.server.images import require_images
-from specllama.server.sampler_fields import SamplerFields
+from specllama.server.sampler_fields import ChainFields, SamplerFields
+from specllama.server.wire import chat_body, plain_body, without_nulls
 
-_OURS = {"timings_per_token", "return_origins", "stream_options"}
-# OpenAI's fields that mean nothing to one local model.
-_WITHOUT_EFFECT = {
-    *("audio", "metadata", "modalities", "parallel_tool_calls", "prediction", "prompt_cache_key"),
-    *("prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store", "verbosity"),
-    "web_search_options",
-}
+_OURS = {"timings_per_token", "return_origins", "stream_options", "repeat_last_n", "ignore_eos"}
 _OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}  # what an answer must be
+_ENDED = {"grammar", "response_format"}  # what ends by itself
 _THEIRS = {"n", "best_of", "user", "logit_bias_type"}  # theirs that no method of Llama takes
 _IMAGE = "image_url"
 _LEAST_OF_MESSAGE = 4  # tokens: chat templates put about as many around each
 _MOST_LOGPROBS = 20  # OpenAI's limit in chats; that in completions, 5, is too low for some clients of other servers
-_LONGEST_NAME = 60
+_MOST_TEXTS = 128  # OpenAI's limit of n
 
 
 class StreamOptions(BaseModel):
     """OpenAI's options of a stream."""
 
     include_usage: bool = False
+    include_obfuscation: bool = Field(False, description="Has no effect: nothing is added to chunks.")
 
     @model_validator(mode="before")
     @classmethod
     def _known(cls, options: Any) -> Any:
         require_known("stream_options", options, set(cls.model_fields))
-        return options
+        return without_nulls(options) if isinstance(options, dict) else options
 
 
-def _one_prompt(prompt: Any) -> str | list[int]:
-    """One text, or token ids. A union of types would make millions of errors of a long list."""
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
-        return prompt[0]
-    if isinstance(prompt, str):
-        return prompt
-    kinds = {type(part) for part in prompt} if isinstance(prompt, list) else set()
-    if not isinstance(prompt, list) or not kinds <= {int}:
-        if str in kinds:
-            raise ValueError(f"{len(prompt)} prompts in one request are not supported: send one request for each")
-        raise ValueError("it must be a text, or a list of token ids, which are whole numbers")
-    return prompt
+def _checked_prompt(prompt: Any) -> str | list[int] | list[str] | list[list[int]]:
+    """One text, token ids, or a list of these. A union of types would make millions of errors of a long list."""
+    if isinstance(prompt, str) or _is_list_of(int, prompt) or (_is_list_of(str, prompt) and prompt):
+        return cast("str | list[int] | list[str]", prompt)
+    if isinstance(prompt, list) and prompt and all(_is_list_of(int, part) for part in prompt):
+        return cast("list[list[int]]", prompt)
+    raise ValueError("it must be a text, a list of token ids, which are whole numbers, or a list of one of these")
+
+
+def _is_list_of(kind: type, given: Any) -> bool:
+    return isinstance(given, list) and {type(part) for part in given} <= {kind}
 
 
 def _token_ids(tokens: Any) -> list[int]:
-    if not isinstance(tokens, list) or not {type(part) for part in tokens} <= {int}:
+    if not _is_list_of(int, tokens):
         raise ValueError("it must be a list of token ids, which are whole numbers")
-    return tokens
+    return cast("list[int]", tokens)
 
 
 class DetokenizeRequest(BaseModel):
@@ -85,12 +83,20 @@ class DetokenizeRequest(BaseModel):
 
 
 Prompt = Annotated[
-    str | list[int],
-    PlainValidator(_one_prompt, json_schema_input_type=str | list[int] | Annotated[list[str], Field(max_length=1)]),
+    str | list[int] | list[str] | list[list[int]],
+    PlainValidator(_checked_prompt, json_schema_input_type=str | list[int] | list[str] | list[list[int]]),
 ]
 
 
-class Additions(SamplerFields):
+def _with_nulls(schema: dict[str, Any]) -> None:
+    """Says in the document that whatever may be left out may also be null."""
+    for name, field in schema.get("properties", {}).items():
+        if name not in schema.get("required", ()) and {"type": "null"} not in field.get("anyOf", ()):
+            kept = {key: field.pop(key) for key in ("title", "description", "default") if key in field}
+            schema["properties"][name] = {"anyOf": [field, {"type": "null"}], **kept}
+
+
+class Additions(ChainFields, SamplerFields):
     """What every request may say besides llama-cpp-python's fields."""
 
     num_draft_tokens: int | Literal["auto"] | None = Field(
@@ -100,9 +106,9 @@ class Additions(SamplerFields):
     timings_per_token: bool = Field(False, description="Send the timings so far with every chunk of a stream.")
     return_origins: bool = Field(False, description="Send with each text its tokens and where each came from.")
     stream_options: StreamOptions | None = None
-    typical_p: float = Field(1.0, ge=0.0, le=1.0, description="Locally typical sampling; 1 is off.")
-    top_k: int = Field(40, ge=0, le=LARGEST_INT, description="How many tokens may be chosen from; 0: all.")
-    n: int | None = 1
+    seed: int | None = Field(None, description="The same seed gives the same answer; null and -1: a random one.")
+    ignore_eos: bool = Field(False, description="No token ends the answer but max_tokens, a stop text or the context.")
+    n: int | None = Field(None, ge=1, le=_MOST_TEXTS, description="How many answers to each prompt. Default 1.")
 
     model_config = ConfigDict(extra="allow")  # what has no effect is named in `warnings`
 
@@ -111,37 +117,79 @@ class Additions(SamplerFields):
     def _known(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        known = {*CompletionRequest.model_fields, *ChatRequest.model_fields, *_WITHOUT_EFFECT}
-        for name in body.keys() - known:
-            hint = nearest(name[:_LONGEST_NAME], cls.model_fields) or "; /openapi.json lists all fields"
-            raise ValueError(f'there is no field "{name[:_LONGEST_NAME]}"{hint}')
+        plain = plain_body(body, {*CompletionRequest.model_fields, *ChatRequest.model_fields})
         for name in _OF_CHATS - cls.model_fields.keys():
-            if body.get(name) is not None:
+            if name in plain:
                 raise ValueError(f'"{name}" is for /v1/chat/completions: ask there, or leave it out')
-        if body.get("stream_options") is not None and not body.get("stream"):
+        if "stream_options" in plain and not plain.get("stream"):
             raise ValueError('"stream_options" is for streams: send "stream": true with it, or leave it out')
-        return body
+        if plain.get("ignore_eos") is True and (ended := _ENDED & plain.keys()):
+            raise ValueError(f'"ignore_eos" and "{min(ended)}" disagree: what that asks for has an end; leave one out')
+        return plain
 
     def warnings(self) -> list[str]:
         """What of the request was accepted and did nothing."""
-        extra = self.model_extra or {}
-        return [f"{name} has no effect here" for name in sorted(extra) if extra[name] is not None]
+        return [f"{name} has no effect here" for name in sorted(self.model_extra or {})]
 
-    @field_validator("n", "best_of", check_fields=False)
-    @classmethod
-    def _only_one(cls, value: int | None) -> int | None:
-        if value is not None and value < 1:
-            raise ValueError(f"{value} answers cannot be given: ask for 1")
-        if value not in (None, 1):
-            raise ValueError(f"{value} answers to one request are not supported: ask for 1, and send it {value} times")
-        return value
+    def _copies(self, count: int) -> list[Self]:
+        """Requests of so many answers, each with a seed of its own. The first one has the request's."""
+        return [
+            self.model_copy(update={"n": None, "stream_options": None, "seed": _seed_of(self.seed, number)})
+            for number in range(count)
+        ]
 
 
 class CompletionRequest(Additions, CreateCompletionRequest):
     """The body of /v1/completions."""
 
     prompt: Prompt = Field("", description="A text, or token ids.")  # type: ignore[assignment]
+    max_tokens: int | None = Field(None, ge=-1, description="Default 16; -1: as many as fit; 0 generates nothing.")
     logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS, description="How many alternatives to each token.")
+    best_of: int | None = Field(
+        None, ge=1, le=_MOST_TEXTS, description="How many answers are generated, of which the n likeliest are given."
+    )
+
+    model_config = ConfigDict(json_schema_extra=_with_nulls)
+
+    @field_validator("logprobs", mode="before")
+    @classmethod
+    def _no_flag(cls, logprobs: Any) -> Any:
+        return None if logprobs is False else logprobs
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.best_of is not None and self.best_of < self.num_choices:
+            raise ValueError(f"best_of={self.best_of} must be n={self.num_choices} or more")
+        if self.stream and self.num_candidates > self.num_choices:
+            raise ValueError(f"best_of={self.best_of} has no stream: all answers must be there first; leave one out")
+        if (count := len(self._prompts()) * self.num_candidates) > _MOST_TEXTS:
+            raise ValueError(f"{count} texts in one request: send at most {_MOST_TEXTS}, or several requests")
+        return self
+
+    @property
+    def num_choices(self) -> int:
+        """How many answers to each prompt are given."""
+        return self.n or 1
+
+    @property
+    def num_candidates(self) -> int:
+        """How many are generated."""
+        return self.best_of or self.num_choices
+
+    def texts(self) -> list[CompletionRequest]:
+        """A request for each text: the answers to the first prompt, then those to the next one."""
+        made = [
+            copy.model_copy(update={"prompt": prompt, "best_of": None})
+            for prompt in self._prompts()
+            for copy in self._copies(self.num_candidates)
+        ]
+        if self.num_candidates > self.num_choices and self.logprobs is None:
+            made = [text.model_copy(update={"logprobs": 0}) for text in made]  # by which they are compared
+        return made if len(made) > 1 else [self.model_copy(update={"prompt": self._prompts()[0]})]
+
+    def _prompts(self) -> list[Any]:
+        is_one = isinstance(self.prompt, str) or _is_list_of(int, self.prompt)
+        return [self.prompt] if is_one else list(self.prompt)
 
     def require_room(self, llm: Llama) -> None:
         """Refuse before it is tokenized what cannot fit.
@@ -149,8 +197,9 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         Raises:
             ValueError: it is too long.
         """
-        size = size_of(self.prompt) if isinstance(self.prompt, str) else len(self.prompt) * BYTES_OF_TOKEN
-        require_room(size + size_of(self.suffix), llm.n_ctx())
+        for prompt in self._prompts():
+            size = size_of(prompt) if isinstance(prompt, str) else len(prompt) * BYTES_OF_TOKEN
+            require_room(size + size_of(self.suffix), llm.n_ctx())
 
     def text(self) -> str:
         """What is asked, by which it is seen whether another request continues it."""
@@ -158,7 +207,8 @@ class CompletionRequest(Additions, CreateCompletionRequest):
 
     def begin(self, llm: Llama) -> Any:
         """A response, or the chunks of a stream."""
-        return calling(llm, is_prompt_only=self.max_tokens == 0).create_completion(**_arguments(self, llm))
+        view = _calling(self, llm, is_prompt_only=self.max_tokens == 0)
+        return view.create_completion(**_arguments(self, llm))
 
 
 class Message(BaseModel):
@@ -194,14 +244,16 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     """The body of /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1)  # type: ignore[assignment]
-    max_tokens: int | None = Field(None, ge=0, description="Default: as many as fit; 0 generates nothing.")
-    max_completion_tokens: int | None = Field(None, ge=0, description="OpenAI's newer name of max_tokens.")
+    max_tokens: int | None = Field(None, ge=-1, description="Default, and -1: as many as fit; 0 generates nothing.")
+    max_completion_tokens: int | None = Field(None, ge=-1, description="OpenAI's newer name of max_tokens.")
     top_logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS, description="How many alternatives to each token.")
     response_format: llama_cpp.ChatCompletionRequestResponseFormat | None = Field(
         None,
         description="text, json_object, or OpenAI's json_schema. A schema is enforced as a whole or refused; with "
         "strict: false beside it, what is not enforced is named in warnings.",
     )
+
+    model_config = ConfigDict(json_schema_extra=_with_nulls)
 
     _is_strict: bool = PrivateAttr(True)
 
@@ -215,15 +267,21 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     @model_validator(mode="before")
     @classmethod
     def _as_llama_cpp_has_it(cls, body: Any) -> Any:
-        if not isinstance(body, dict):
-            return body
-        check_request(body)
-        return {
-            **body,
-            "response_format": _response_format(body),
-            "tools": with_parameters(body.get("tools")),
-            "tool_choice": _tool_choice(body),
-        }
+        return chat_body(body) if isinstance(body, dict) else body
+
+    @property
+    def num_choices(self) -> int:
+        """How many answers are given."""
+        return self.n or 1
+
+    @property
+    def num_candidates(self) -> int:
+        """How many are generated."""
+        return self.num_choices
+
+    def texts(self) -> list[ChatRequest]:
+        """A request for each answer."""
+        return self._copies(self.num_choices) if self.num_choices > 1 else [self]
 
     def require_room(self, llm: Llama) -> None:
         """Refuse before it is rendered and tokenized what cannot fit, or cannot be read.
@@ -270,7 +328,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         newer = arguments.pop("max_completion_tokens", None)
         max_tokens = self.max_tokens if newer is None else newer
         arguments["messages"] = [message.model_dump(exclude_unset=True) for message in self.messages]
-        view = calling(llm, is_prompt_only=max_tokens == 0, knows_schemas=True)
+        view = _calling(self, llm, is_prompt_only=max_tokens == 0, knows_schemas=True)
         return view.create_chat_completion(**{**arguments, "max_tokens": max_tokens})
 
 
@@ -283,27 +341,17 @@ def _is_strict(body: Any) -> bool:
     return not any(isinstance(place, dict) and place.get("strict") is False for place in places)
 
 
-def _response_format(body: dict[str, Any]) -> Any:
-    """OpenAI's json_schema in llama_cpp's form."""
-    wanted = body.get("response_format")
-    if not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
-        return wanted
-    schema = wanted.get("json_schema")
-    if not isinstance(schema, dict) or not isinstance(schema.get("schema"), dict):
-        raise ValueError("response_format of type json_schema needs json_schema.schema, an object")
-    return {"type": "json_object", "schema": schema["schema"]}
+def _seed_of(seed: int | None, number: int) -> int | None:
+    """The seed of one answer of several."""
+    is_random = checked_seed(seed) is None
+    return seed if number == 0 or is_random else random.Random(f"{seed}, {number}").randrange(1 << 31)
 
 
-def _tool_choice(body: dict[str, Any]) -> Any:
-    """The only tool instead of "required", which llama_cpp would ignore."""
-    choice, tools = body.get("tool_choice"), body.get("tools")
-    if choice != "required":
-        return choice
-    if not isinstance(tools, list) or len(tools) != 1 or not isinstance(tools[0], dict):
-        raise ValueError('tool_choice "required" needs exactly one tool: name the tool that is to be called')
-    function = tools[0].get("function")
-    name = function.get("name") if isinstance(function, dict) else None
-    return {"type": "function", "function": {"name": name}}
+def _calling(body: CompletionRequest | ChatRequest, llm: Llama, **changes: Any) -> Llama:
+    """The Llama, for what its methods have no argument for."""
+    if body.repeat_last_n is not None:
+        changes["penalty_last_n"] = llm.n_ctx() if body.repeat_last_n < 0 else body.repeat_last_n
+    return calling(llm, **changes)
 
 
 def _arguments(body: CompletionRequest | ChatRequest, llm: Llama) -> dict[str, Any]:
@@ -318,4 +366,7 @@ def _arguments(body: CompletionRequest | ChatRequest, llm: Llama) -> dict[str, A
             for text, bias in body.logit_bias.items()
             for token in llm.tokenize(text.encode("utf-8"), add_bos=False, special=True)
         }
+    if body.ignore_eos:
+        never = {str(token): float("-inf") for token in llm.engine.model.once(end_tokens)}
+        arguments["logit_bias"] = {**arguments.get("logit_bias", {}), **never}
     return arguments

@@ -1,0 +1,125 @@
+"""llama-server's paths beside those of OpenAI: tokens, chat templates, and what is known of the model."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, PlainValidator
+
+from specllama import Llama, __version__
+from specllama.drop_in.chats import chat_call
+from specllama.drop_in.images import reads_images
+from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
+from specllama.engine.samplers import CHAIN, DEFAULTS
+
+from .document import with_body
+from .request_limits import Bodies
+from .requests import ChatRequest, DetokenizeRequest
+
+_TEMPLATE = "tokenizer.chat_template"
+
+
+def _content(given: Any) -> str | list[str | int]:
+    """A text, or a list of texts and token ids."""
+    parts = given if isinstance(given, list) else [given]
+    if not {type(part) for part in parts} <= ({str, int} if isinstance(given, list) else {str}):
+        raise ValueError("it must be a text, or a list of texts and token ids")
+    kept: str | list[str | int] = given
+    return kept
+
+
+class TokenizeRequest(BaseModel):
+    """The body of /tokenize."""
+
+    content: Annotated[str | list[str | int], PlainValidator(_content, json_schema_input_type=str | list[str | int])]
+    add_special: bool | None = False
+    parse_special: bool | None = True
+    with_pieces: bool | None = False
+
+
+BODIES = (TokenizeRequest,)
+
+
+def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, num_places: int) -> None:
+    """Add the paths.
+
+    Args:
+        app: gets them.
+        llm: what is asked.
+        bodies: reads the bodies.
+        name: what the model is called.
+        num_places: how many requests are answered at once.
+    """
+
+    @app.post("/tokenize", openapi_extra=with_body(TokenizeRequest))
+    async def tokenize(request: Request) -> dict[str, Any]:
+        body = await bodies.parsed(request, TokenizeRequest)
+        parts = body.content if isinstance(body.content, list) else [body.content]
+        require_room(sum(size_of(part) if isinstance(part, str) else BYTES_OF_TOKEN for part in parts), llm.n_ctx())
+        return await asyncio.to_thread(_tokenized, llm, body, parts)
+
+    @app.post("/detokenize", openapi_extra=with_body(DetokenizeRequest))
+    async def detokenize(request: Request) -> dict[str, str]:
+        tokens = (await bodies.parsed(request, DetokenizeRequest)).tokens
+        text = await asyncio.to_thread(llm.engine.text, tokens, special=True)
+        return {"content": text.decode("utf-8", errors="replace")}
+
+    @app.post("/apply-template", openapi_extra=with_body(ChatRequest))
+    async def apply_template(request: Request) -> dict[str, str]:
+        body = await bodies.parsed(request, ChatRequest)
+        await asyncio.to_thread(body.require_room, llm)
+        return {"prompt": await asyncio.to_thread(_rendered, llm, body)}
+
+    @app.get("/props")
+    async def props() -> dict[str, Any]:
+        return _props(llm, name, num_places)
+
+
+def _tokenized(llm: Llama, body: TokenizeRequest, parts: list[Any]) -> dict[str, Any]:
+    tokens: list[int] = []
+    is_first, parses = body.add_special or False, body.parse_special is not False
+    for part in parts:
+        if isinstance(part, str):
+            tokens += llm.tokenize(part.encode("utf-8", errors="replace"), add_bos=is_first, special=parses)
+        else:
+            tokens.append(part)
+        is_first = False
+    if not body.with_pieces:
+        return {"tokens": tokens}
+    return {"tokens": [{"id": token, "piece": _piece(llm.engine.text([token], special=True))} for token in tokens]}
+
+
+def _piece(whole: bytes) -> str | list[int]:
+    """A text, or the bytes of a part of a character."""
+    try:
+        return whole.decode("utf-8")
+    except UnicodeDecodeError:
+        return list(whole)
+
+
+def _rendered(llm: Llama, body: ChatRequest) -> str:
+    """The prompt that a chat becomes."""
+    messages: Any = [message.model_dump(exclude_unset=True) for message in body.messages]
+    call = chat_call(llm, messages, tools=body.tools)
+    return call.text if call.text is not None else llm.engine.text(call.tokens, special=True).decode("utf-8", "replace")
+
+
+def _props(llm: Llama, name: str, num_places: int) -> dict[str, Any]:
+    def text_of(token: int) -> str:
+        return llm.engine.text([token], special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    settings = {**CHAIN, **{name: list(v) if isinstance(v, tuple) else v for name, v in DEFAULTS.items()}}
+    return {
+        "default_generation_settings": {"n_ctx": llm.n_ctx(), "params": settings},
+        "total_slots": num_places,
+        "model_alias": name,
+        "model_path": name,  # where the file lies is nobody's business
+        "modalities": {"vision": reads_images(llm), "audio": False, "video": False},
+        "chat_template": llm.metadata.get(_TEMPLATE, ""),
+        "bos_token": text_of(llm.token_bos()),
+        "eos_token": text_of(llm.token_eos()),
+        "build_info": f"specllama {__version__}",
+        "is_sleeping": False,
+    }

@@ -1,0 +1,184 @@
+"""Several texts of one request: answers to several prompts, or several answers to one."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
+
+from specllama import Llama
+from specllama.drop_in.watch import Watch
+from specllama.stats import Tally
+
+from .answers import Answers, cached
+from .job import Item, Work
+from .requests import ChatRequest, CompletionRequest
+from .timings import timings
+
+Request = CompletionRequest | ChatRequest
+Lend = Callable[[Any, Watch], contextlib.AbstractContextManager[Llama]]
+"""Where a text is generated. It may have to wait."""
+
+_LOOKING = 0.1  # seconds between two looks at whether it was stopped
+
+
+def answering(request: Request, texts: Sequence[Request], lend: Lend, at_once: int = 1) -> Work:
+    """What answers a request.
+
+    Args:
+        request: the same.
+        texts: what it asks for, see ``texts()`` of it.
+        lend: where each of them is generated.
+        at_once: how many at once.
+    """
+    if len(texts) == 1:
+        return lambda watch: _answers(texts[0], lend, watch)
+    return _Several(request, texts, lend, min(at_once, len(texts)))
+
+
+def _answers(text: Request, lend: Lend, watch: Watch) -> Generator[Item, None, None]:
+    with lend(text, watch) as llm:
+        yield from Answers(llm, text)(watch)
+
+
+class _Several:
+    """The work of a request for several texts: one response, or the chunks of one stream."""
+
+    def __init__(self, request: Request, texts: Sequence[Request], lend: Lend, at_once: int) -> None:
+        self._request = request
+        self._texts = texts
+        self._lend = lend
+        self._at_once = at_once
+
+    def __call__(self, watch: Watch) -> Generator[Item, None, None]:
+        """Runs in a thread of the worker's, and in some of its own."""
+        watches = [Watch(watch) for _ in self._texts]
+        try:
+            with contextlib.closing(self._items(watch, watches)) as items:
+                if self._request.stream:
+                    yield from self._chunks(items, watches)
+                else:
+                    yield self._response([item for _, item in sorted(items, key=lambda each: each[0])], watches)
+        finally:
+            for each in watches:  # none of them generates any more
+                watch.end(each.tally())
+
+    # The items, each with the number of its text
+
+    def _items(self, watch: Watch, watches: list[Watch]) -> Generator[tuple[int, Item], None, None]:
+        if self._at_once > 1:
+            yield from self._items_of_threads(watch, watches)
+            return
+        for number, text in enumerate(self._texts):
+            for item in _answers(text, self._lend, watches[number]):
+                yield number, item
+
+    def _items_of_threads(self, watch: Watch, watches: list[Watch]) -> Generator[tuple[int, Item], None, None]:
+        arrived: queue.SimpleQueue[tuple[int, Item] | Exception | None] = queue.SimpleQueue()
+        numbers = itertools.count()  # next() of it is one step of the interpreter
+
+        def work() -> None:
+            try:
+                while (number := next(numbers)) < len(self._texts):
+                    for item in _answers(self._texts[number], self._lend, watches[number]):
+                        arrived.put((number, item))
+                arrived.put(None)
+            except Exception as error:
+                arrived.put(error)
+
+        threads = [threading.Thread(target=work, name=f"specllama-part-{each}") for each in range(self._at_once)]
+        try:
+            for thread in threads:
+                thread.start()
+            yield from _taken(arrived, len(threads), watch)
+        finally:
+            for each in watches:
+                each.stop()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+
+    # What is made of them
+
+    def _chunks(self, items: Iterator[tuple[int, Item]], watches: list[Watch]) -> Generator[Item, None, None]:
+        head: Item = {}
+        for number, item in items:
+            head = head or {name: item[name] for name in ("id", "created")}
+            choices = [{**choice, "index": number} for choice in item["choices"]]
+            last = {**item, **head}
+            yield {**last, "choices": choices}
+        options = self._request.stream_options
+        if options is not None and options.include_usage:
+            names = ("id", "created", "object", "model")
+            done = {"usage": self._usage(watches), **_timings(watches)}
+            yield {**{name: last[name] for name in names}, "choices": [], **done}
+
+    def _response(self, responses: list[Item], watches: list[Watch]) -> Item:
+        num_candidates, num_choices = self._request.num_candidates, self._request.num_choices
+        keeps = self._request.logprobs is not None and self._request.logprobs is not False  # 0 alternatives are some
+        choices: list[Item] = []
+        for first in range(0, len(responses), num_candidates):
+            those = responses[first : first + num_candidates]
+            if num_candidates > num_choices:
+                those = sorted(those, key=_likelihood, reverse=True)[:num_choices]
+            choices += [_choice(each, keeps_logprobs=keeps) for each in those]
+        numbered = [{**choice, "index": number} for number, choice in enumerate(choices)]
+        whole = {name: value for name, value in responses[0].items() if name != "tokens"}
+        return {**whole, "choices": numbered, "usage": self._usage(watches), **_timings(watches)}
+
+    def _usage(self, watches: list[Watch]) -> Item:
+        """A prompt counts once, however many answers it gets."""
+        firsts = watches[:: self._request.num_candidates]
+        num_prompt, num_generated = sum(w.num_prompt_tokens for w in firsts), sum(w.num_shown for w in watches)
+        num_cached = sum(cached(w)["prompt_tokens_details"]["cached_tokens"] for w in firsts)
+        return {
+            "prompt_tokens": num_prompt,
+            "completion_tokens": num_generated,
+            "total_tokens": num_prompt + num_generated,
+            "prompt_tokens_details": {"cached_tokens": num_cached},
+        }
+
+
+def _taken(
+    arrived: queue.SimpleQueue[tuple[int, Item] | Exception | None], num_threads: int, watch: Watch
+) -> Generator[tuple[int, Item], None, None]:
+    """What arrives, until all threads have ended.
+
+    Raises:
+        Exception: what was raised in one of them.
+        Stopped: the client has left.
+    """
+    while num_threads:
+        try:
+            item = arrived.get(timeout=_LOOKING)
+        except queue.Empty:
+            watch.heed()
+            continue
+        if isinstance(item, Exception):
+            raise item
+        if item is None:
+            num_threads -= 1
+        else:
+            yield item
+
+
+def _choice(response: Item, *, keeps_logprobs: bool) -> Item:
+    """The choice of a response, with its tokens."""
+    [choice] = response["choices"]
+    tokens = {"tokens": response["tokens"]} if "tokens" in response else {}
+    return {**choice, "logprobs": choice["logprobs"] if keeps_logprobs else None, **tokens}
+
+
+def _likelihood(response: Item) -> float:
+    """The mean log-probability of the tokens of an answer."""
+    count = response["usage"]["completion_tokens"]
+    scores = response["choices"][0]["logprobs"]["token_logprobs"][-count:] if count else []
+    return math.fsum(scores) / count if scores else -math.inf
+
+
+def _timings(watches: list[Watch]) -> Item:
+    return {"timings": timings(sum((watch.tally() for watch in watches), Tally()).stats())}
