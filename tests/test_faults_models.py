@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import faults
+import llama_cpp
 import pytest
 from fresh import text_of
 from needed import imported
@@ -144,10 +145,13 @@ def test_a_context_that_cannot_be_made(
     make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, said: str, advice: str
 ) -> None:
     """Only what has memory for its reason has it for its remedy. Contexts of several texts, too."""
+    hearing: list[Callable[[int, bytes, None], None]] = []
+    set_log = llama_cpp.llama_log_set
+    monkeypatch.setattr("llama_cpp.llama_log_set", lambda hear, data: (hearing.append(hear), set_log(hear, data)))
 
     def fail(*args: object, **kwargs: object) -> None:
         if said:
-            loading.collect(4, said.encode(), None)
+            hearing[-1](4, said.encode(), None)
 
     def fail_in_python(*args: object, **kwargs: object) -> None:
         fail()
