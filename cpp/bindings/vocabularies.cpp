@@ -31,7 +31,7 @@ std::shared_ptr<SequenceBreakers> breakers(const LlamaApi & api, std::uintptr_t 
 
 std::vector<int32_t> tokens_of(const Tokenizer & tokenizer, const py::bytes & text, bool add_bos, bool special) {
     const auto copy = static_cast<std::string>(text);
-    const py::gil_scoped_release release;
+    const GilReleased without_lock;
     return tokenizer.tokens(copy, add_bos, special);
 }
 
@@ -47,7 +47,7 @@ void bind_tokenizer(py::module_ & module) {
             "stack_for",
             [](const Tokenizer & self, const py::bytes & text) {
                 const auto copy = static_cast<std::string>(text);
-                const py::gil_scoped_release release;
+                const GilReleased without_lock;
                 return self.stack_for(copy);
             },
             py::arg("text"), "Bytes of stack that llama.cpp's own tokenizer takes for a text; 0: always enough.")
@@ -77,7 +77,7 @@ void bind_vocabularies(py::module_ & module) {
                "Among the tokens that both vocabularies have; None if their texts are the same.");
     py::class_<TokenTexts, std::shared_ptr<TokenTexts>>(module, "TokenTexts", "The text of every token.")
         .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
-                 const GilReleased released;
+                 const GilReleased without_lock;
                  return std::make_shared<TokenTexts>(api, at_address<const llama_vocab>(vocab));
              }),
              py::arg("api"), py::arg("vocab"));

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
@@ -58,19 +58,19 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, nu
         body = await bodies.parsed(request, TokenizeRequest)
         parts = body.content if isinstance(body.content, list) else [body.content]
         require_room(sum(size_of(part) if isinstance(part, str) else BYTES_OF_TOKEN for part in parts), llm.n_ctx())
-        return await asyncio.to_thread(_tokenized, llm, body, parts)
+        return await bodies.run(_tokenized, llm, body, parts)
 
     @app.post("/detokenize", openapi_extra=with_body(DetokenizeRequest))
     async def detokenize(request: Request) -> dict[str, str]:
         tokens = (await bodies.parsed(request, DetokenizeRequest)).tokens
-        text = await asyncio.to_thread(llm.engine.text, tokens, special=True)
+        text = await bodies.run(functools.partial(llm.engine.text, special=True), tokens)
         return {"content": text.decode("utf-8", errors="replace")}
 
     @app.post("/apply-template", openapi_extra=with_body(ChatRequest))
     async def apply_template(request: Request) -> dict[str, str]:
         body = await bodies.parsed(request, ChatRequest)
-        await asyncio.to_thread(body.require_room, llm)
-        return {"prompt": await asyncio.to_thread(_rendered, llm, body)}
+        await bodies.run(body.require_room, llm)
+        return {"prompt": await bodies.run(_rendered, llm, body)}
 
     @app.get("/props")
     async def props() -> dict[str, Any]:
