@@ -7,6 +7,7 @@ from typing import Any
 
 from llama_cpp import _internals
 
+from specllama.engine.model import Model
 from specllama.engine.tokens_of_text import tokens_of
 
 from .lending import lent
@@ -20,6 +21,7 @@ class CheckedModel(_internals.LlamaModel):
     """
 
     llama: weakref.ref[Any]
+    _lent: Model | None = None
 
     def tokenize(self, text: bytes, add_bos: bool, special: bool) -> list[int]:
         """See the base class.
@@ -27,7 +29,10 @@ class CheckedModel(_internals.LlamaModel):
         Raises:
             TypeError, ValueError: see `tokens_of`.
         """
-        return tokens_of(lent(self._owner), text, add_bos, special)
+        if self._lent is None:
+            self._lent = lent(self._owner)
+        with self._lent.kept():  # closing may have begun, and waits
+            return tokens_of(self._lent, text, add_bos, special)
 
     def detokenize(self, tokens: list[int], special: bool = False) -> bytes:
         """See the base class.
