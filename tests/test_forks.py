@@ -99,7 +99,8 @@ def test_one_thread_is_enough(tiny_files: TinyFiles) -> None:
 @pytest.mark.parametrize("child", ["text(llm)", "texts(llm)", "llm.eval([5])", "opened()"])
 def test_the_gpu_of_the_parent(tiny_files: TinyFiles, child: str) -> None:
     """CUDA refuses a child, and llama.cpp ends the process. Without a GPU here a build for one is pretended."""
-    pretended = "import llama_cpp; llama_cpp.llama_supports_gpu_offload = lambda: True"
+    pretended = "import llama_cpp; llama_cpp.llama_supports_gpu_offload = lambda: True; "
+    pretended += "llama_cpp.llama_supports_rpc = lambda: False"
     text, code = said(tiny_files, f"{ONE_TEXT}; {pretended}", child)
     assert text.startswith("RuntimeError this process is a fork, and a GPU works for its parent only: start the child")
     assert code == "0"

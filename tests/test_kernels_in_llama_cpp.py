@@ -49,7 +49,7 @@ def test_they_are_on_where_they_should_be() -> None:
         pytest.skip("they are for Linux on x86-64")
     if _core.instruction_sets() == ["plain"]:
         pytest.skip("this processor has no AVX2")
-    if llama_cpp.llama_supports_gpu_offload():
+    if kernels.has_gpu():
         pytest.skip("this llama.cpp is built for a GPU")
     if os.environ.get(kernels.ENVIRONMENT, "auto") == "off":
         pytest.skip(f"{kernels.ENVIRONMENT}=off")
@@ -337,6 +337,7 @@ def test_what_is_no_platform_of_theirs_is_no_warning(monkeypatch: pytest.MonkeyP
     if kernels._unsuitable():
         return
     monkeypatch.setattr(llama_cpp, "llama_supports_gpu_offload", lambda: True)
+    monkeypatch.setattr(llama_cpp, "llama_supports_rpc", lambda: False)
     assert kernels.decide() == kernels.Kernels(why_not="this llama.cpp is built for a GPU")
 
 
