@@ -192,9 +192,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self.engine = Engine(model, options=options, position=self.position, cache_tokens=self.cache_tokens)
         if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
             model.sequence  # refuses a model that cannot generate  # noqa: B018
-        self._draft_loader = DraftLoader(self, kwargs)
         if draft is not None:
-            self.engine.own.exchange_draft(draft.open(model, self._draft_loader))
+            self.engine.own.exchange_draft(draft.open(model, DraftLoader(self, kwargs)))
 
     # What llama_cpp calls the position
 
@@ -244,7 +243,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         # Corpus and arguments were for the draft before.
         options = dataclasses.replace(self._draft_options, draft_model=draft, draft_kwargs=None, lookup_corpus=None)
         kind = understood(options, self.model_path, as_assigned=True)
-        opened = None if kind is None else kind.open(self.engine.model, self._draft_loader)
+        opened = None if kind is None else kind.open(self.engine.model, DraftLoader(self, self._kwargs))
         self.engine.own.exchange_draft(opened)
         self._draft_options = options
 

@@ -298,7 +298,8 @@ def test_bytes_of_logprobs(served: Served) -> None:
         content = answer["choices"][0]["logprobs"]["content"]
         assert [entry["bytes"] for entry in content] == [list(text_of([token["id"]])) for token in answer["tokens"]]
         for entry in (entry for each in content for entry in (each, *each["top_logprobs"]) if entry["bytes"]):
-            assert bytes(entry["bytes"]).decode(errors="ignore") == entry["token"]
+            whole = bytes(entry["bytes"]).decode(errors="ignore")
+            assert entry["token"] == whole or (not whole and entry["token"].startswith("\\x"))  # half a character
         assert any(top["bytes"] for entry in content for top in entry["top_logprobs"])
     events = served.events(CHATS, messages=MESSAGES, temperature=0.0, max_tokens=8, logprobs=True)
     parts = [(event["choices"][0].get("logprobs") or {}).get("content") or [] for event in events]

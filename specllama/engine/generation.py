@@ -44,6 +44,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
     """
 
     _is_closed = True  # until all is there that closing needs
+    _error: BaseException | None = None
 
     _ends = staticmethod(sys.is_finalizing)  # when the names of modules may be gone
 
@@ -107,7 +108,8 @@ class Generation(ClosedWhenGone, Iterator[int]):
                     self._waiting.extend(self._round())
                 return self._hand_out()
             except BaseException:
-                self._note_after_an_error()
+                if self.has_begun:
+                    self._note_after_an_error()
                 raise
             finally:
                 self.is_advancing = False
@@ -271,10 +273,6 @@ class Generation(ClosedWhenGone, Iterator[int]):
         tokens = token_ids(request.tokens, "the prompt", slot.model.n_vocab, held)
         self._started = self._last_active = time.perf_counter()
         self._number = slot.begin(self)
-        if request.chooser is not None:
-            request.chooser.begin(self._processors)
-            if slot.draft is not None and request.options.most_draft_tokens > 0:
-                slot.account.warn_once(f"{request.chooser.reason}: decoding plainly, without the draft")
         self._loop, self._draft = slot.loop, slot.draft
         self._num_changes = slot.position.num_changes
         if not request.reset and slot.position.evaluated:
@@ -297,6 +295,10 @@ class Generation(ClosedWhenGone, Iterator[int]):
             num_draft_tokens = 0
         sampler = request.sampler(options.samplers.breakers(slot.model))
         constraint = None if request.constraint is None else request.constraint.over(slot.model)
+        if request.chooser is not None:
+            request.chooser.begin(self._processors)
+            if self._draft is not None and options.most_draft_tokens > 0:
+                slot.account.warn_once(f"{request.chooser.reason}: decoding plainly, without the draft")
         position, held = slot.position, slot.sequence.num_tokens
         processor = functools.partial(_processed, self._processors)  # which the loop keeps, and with it nothing else
         try:

@@ -77,8 +77,9 @@ def matched_schema(text: str) -> str:
 
 def reason_of(matcher: LLMatcher) -> str:
     """Why a matcher has stopped where a text may not end."""
-    error = _cut(matcher.get_error())
-    return "no answer would be valid" if error in ("", "NoExtension", "NoExtensionBias") else error
+    error = matcher.get_error()
+    is_over = error.partition("\n")[0] in ("", "NoExtension", "NoExtensionBias")
+    return "no answer would be valid" if is_over else _cut(error)
 
 
 def _checked(text: str) -> str:
