@@ -6,6 +6,7 @@ import gc
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import specllama
@@ -256,3 +257,42 @@ def test_a_model_of_the_catalog_that_is_not_here(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("SPECLLAMA_CACHE", str(tmp_path))
     with pytest.raises(specllama.ModelNotFoundError, match="specllama pull qwen"):
         Engine.open("qwen2.5-coder-0.5b")
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(-1, ValueError), (2**70, ValueError), (True, TypeError), (2.5, TypeError), ("9", TypeError)]
+)
+def test_a_number_of_tokens_that_is_none(engine: Engine, value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"max_tokens=.* must be an int, from 0 up, or None"):
+        engine.generate([1, 2], max_tokens=value)
+
+
+def test_numbers_of_numpy(tiny_files: TinyFiles) -> None:
+    five: Any = np.int64(5)
+    options: dict[str, Any] = {"draft_window": np.int32(64), "draft_vocabulary": np.int64(64), "n_ctx": np.int64(512)}
+    with Engine.open(tiny_files.target, tiny_files.good, num_draft_tokens=five, **options) as engine:
+        prompt: Any = np.array(engine.tokenize(PROMPT))
+        assert len(list(engine.generate(prompt, max_tokens=five, temperature=0.0, logit_bias={five: 1.0}))) == 5
+
+
+@pytest.mark.parametrize("name", ["draft_window", "cache_tokens"])
+def test_a_number_that_no_integer_of_c_holds(tiny_files: TinyFiles, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}={2**70} is out of range: .*, and at most {2**31 - 1}"):
+        Engine.open(tiny_files.target, tiny_files.good, **{name: 2**70})
+
+
+def test_a_cache_for_as_many_tokens_as_were_asked_for(tiny_files: TinyFiles) -> None:
+    """llama.cpp rounds n_ctx up. Nobody can know the number that comes out."""
+    with Engine.open(tiny_files.target, None, n_ctx=500, n_threads=1, cache_tokens=500) as engine:
+        engine.texts.open(2)
+    with (
+        Engine.open(tiny_files.target, None, n_ctx=500, n_threads=1, cache_tokens=499) as engine,
+        pytest.raises(ValueError, match="cache_tokens=499 is less than n_ctx"),
+    ):
+        engine.texts.open(2)
+
+
+@pytest.mark.parametrize("text", [None, 5, b"root ::= [a]"])
+def test_a_grammar_that_is_no_text(text: Any) -> None:
+    with pytest.raises(TypeError, match="must be a text in GBNF"):
+        Gbnf(text)

@@ -265,6 +265,7 @@ def test_an_engine_of_ones_own(tiny_files: TinyFiles) -> None:
         ({"n_target": 48}, "reads states of 48 numbers, and this one's have 32"),
         ({"tokens": [3, 10**6]}, "says tokens from 3 to 1000000"),
         ({"tokens": [-1, 3]}, "says tokens from -1 to 3"),
+        ({"tokens": []}, "says no tokens: its d2t is empty"),
         ({"without": "fc.weight"}, "not found"),
         ({"without": "blk.0.attn_q.weight"}, "not found"),
         ({"without": "output.weight"}, "token embeddings or output matrix"),

@@ -70,12 +70,13 @@ class Contexts:
         size = n_ctx * count
         settings = model.settings
         if cache_tokens is not None and not settings.is_head:  # what a head has read cannot be computed anew
-            if cache_tokens < n_ctx:
+            # llama.cpp may have rounded n_ctx up from what the user gave.
+            if cache_tokens < (int(settings.context_params.n_ctx) or n_ctx):
                 raise ValueError(
                     f"cache_tokens={cache_tokens} is less than n_ctx={n_ctx} of the {name}, which one text may "
                     "fill: take a larger cache_tokens (--cache-tokens), or a smaller n_ctx (-c)"
                 )
-            size = min(size, cache_tokens)
+            size = min(size, max(cache_tokens, n_ctx))
         params = settings.params_of_another()
         params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count, True
         params.n_batch = max(params.n_batch, count)  # llama.cpp makes room for a row of each text, and asserts it

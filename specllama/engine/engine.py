@@ -25,7 +25,7 @@ from .going import ClosedWhenGone
 from .listener import SILENT, Listener
 from .model import Model, token_ids
 from .opening import Opening, open_model
-from .options import NumDraftTokens, Options, checked_seed
+from .options import NumDraftTokens, Options, checked_max_tokens, checked_seed
 from .position import Position
 from .request import Constraint, Request, checked_bias
 from .samplers import CHAIN, SAMPLERS
@@ -216,7 +216,7 @@ class Engine(ClosedWhenGone):
             stopping_criteria=stopping_criteria,
             constraint=constraint,
             wants_logits=wants_logits,
-            max_tokens=max_tokens,
+            max_tokens=checked_max_tokens(max_tokens),
             listener=listener,
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import llama_cpp
 
-from .limits import MOST_DRAFT_TOKENS
+from .limits import LARGEST_INT, MOST_DRAFT_TOKENS
 from .rules import VERIFY
 from .samplers import Samplers
 
@@ -54,10 +54,7 @@ def checked_positive(name: str, value: Any, what: str) -> int | None:
     """
     if value is None:
         return None
-    number = checked_index(name, value, what)
-    if number < 1:
-        raise ValueError(f"{name}={number} is out of range: it must be {what}")
-    return number
+    return _in_range(name, checked_index(name, value, what), 1, LARGEST_INT, what)
 
 
 def checked_index(name: str, value: Any, what: str) -> int:
@@ -74,10 +71,28 @@ def checked_index(name: str, value: Any, what: str) -> int:
         raise TypeError(f"{name}={value!r:.100} must be {what}") from None
 
 
+def checked_max_tokens(value: Any) -> int | None:
+    """How many tokens a text may get: an int from 0 up; None: as many as there is room for.
+
+    Raises:
+        TypeError: neither.
+        ValueError: out of range.
+    """
+    what = "an int, from 0 up, or None (as many as the context has room for)"
+    return (
+        None
+        if value is None
+        else _in_range("max_tokens", checked_index("max_tokens", value, what), 0, LARGEST_INT, what)
+    )
+
+
 def _checked_int(name: str, value: Any, least: int, what: str) -> int:
-    number = checked_index(name, value, what)
-    if not least <= number <= MOST_DRAFT_TOKENS:
-        raise ValueError(f"{name}={number} is out of range: it must be {what}, and at most {MOST_DRAFT_TOKENS}")
+    return _in_range(name, checked_index(name, value, what), least, MOST_DRAFT_TOKENS, what)
+
+
+def _in_range(name: str, number: int, least: int, most: int, what: str) -> int:
+    if not least <= number <= most:
+        raise ValueError(f"{name}={number} is out of range: it must be {what}, and at most {most}")
     return number
 
 

@@ -54,6 +54,12 @@ class Gbnf:
     text: str
     root: str = "root"
 
+    def __post_init__(self) -> None:
+        """Raises TypeError unless both are texts."""
+        for name, text in (("grammar", self.text), ("root", self.root)):
+            if not isinstance(text, str):
+                raise TypeError(f"{name}={text!r:.100} must be a text in GBNF, llama.cpp's language of grammars")
+
     def over(self, model: Model) -> _core.Grammar:
         """The grammar over the tokens of a model, at its beginning.
 

@@ -50,7 +50,7 @@ def read_whole_header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dic
         OSError: the file cannot be read.
     """
     if not os.path.isfile(path):  # one that reads from a pipe would wait for ever
-        raise FileNotFoundError(f"{path} is no file")
+        raise FileNotFoundError(f"{path} is not a file: llama.cpp reads models from files only")
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             return _Walk(data).whole()

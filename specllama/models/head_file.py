@@ -82,9 +82,11 @@ class HeadFile:
             return
         if tensors["d2t"].kind != _I64:
             raise ValueError(f"the head {name} is damaged: d2t must be of 64-bit integers")
+        if not tensors["d2t"].size:
+            raise ValueError(f"the head {name} says no tokens: its d2t is empty; convert it anew")
         ids = np.frombuffer(stored(self.path, tensors["d2t"], 8 * tensors["d2t"].size), "<i8")
         most = min(n_vocab, self.n_vocab) - 1
-        if ids.size and not 0 <= ids.min() <= ids.max() <= most:
+        if not 0 <= ids.min() <= ids.max() <= most:
             raise ValueError(
                 f"the head {name} says tokens from {ids.min()} to {ids.max()}, and the target has 0 to {most}: its d2t "
                 "must have the target's numbers"

@@ -54,7 +54,7 @@ class DraftOptions:
                 f"draft_kwargs={own!r:.100} must be a dict of the draft's constructor arguments, such as "
                 "{'n_gpu_layers': 0}"
             )
-        checked_draft_vocabulary(self.draft_vocabulary)
+        object.__setattr__(self, "draft_vocabulary", checked_draft_vocabulary(self.draft_vocabulary))
         if self.draft_mask_token is not None:
             mask = checked_index("draft_mask_token", self.draft_mask_token, "a token id, or None")
             object.__setattr__(self, "draft_mask_token", mask)

@@ -6,6 +6,7 @@ Computing a logit costs as much as reading a row of the output matrix, and of a 
 from __future__ import annotations
 
 import logging
+import numbers
 import os
 import weakref
 from collections import Counter
@@ -39,8 +40,8 @@ def checked_draft_vocabulary(value: Any) -> DraftVocabularySize:
         return None
     if isinstance(value, str) and value == "auto":
         return "auto"
-    if isinstance(value, int) and not isinstance(value, bool) and value >= _GROUP:
-        return value
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= _GROUP:
+        return int(value)
     raise ValueError(
         f"draft_vocabulary={value!r} must be 'auto', None (all tokens), or a number of tokens, at least {_GROUP}"
     )
