@@ -1,12 +1,12 @@
 // A thread with as much stack as is asked for.
 #include "llama/deep_stack.hpp"
 
+#include <csignal>
 #include <exception>
 #include <new>
 
 #ifndef _WIN32
 #include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #endif
@@ -99,7 +99,7 @@ public:
     BlockedSignals & operator=(const BlockedSignals &) = delete;
 
 private:
-    sigset_t before_;
+    sigset_t before_{};
 };
 
 void start(pthread_t * thread, const Pages & pages, Job * job) {
@@ -123,7 +123,7 @@ bool has_deep_stacks() { return true; }
 std::size_t on_stack(std::size_t bytes, bool measure, const std::function<void()> & work) {
     const Pages pages(bytes);
     Job job{work, nullptr};
-    pthread_t thread;
+    pthread_t thread{};
     start(&thread, pages, &job);
     pthread_join(thread, nullptr);
     if (job.error) {

@@ -231,7 +231,8 @@ std::size_t Tokenizer::used_by(const std::string & text) const {
     return on_stack(probe_stack, true, [&] {
         try {
             direct(text, false, false);
-        } catch (const std::invalid_argument &) {  // a vocabulary that cannot write it says nothing of depth
+        } catch (const std::invalid_argument &) {  // NOLINT(bugprone-empty-catch)
+            // A vocabulary that cannot write it says nothing of depth.
         }
     });
 }
