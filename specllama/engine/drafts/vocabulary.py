@@ -5,8 +5,9 @@ Computing a logit costs as much as reading a row of the output matrix, and of a 
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import numbers
+import operator
 import os
 import weakref
 from collections import Counter
@@ -40,8 +41,10 @@ def checked_draft_vocabulary(value: Any) -> DraftVocabularySize:
         return None
     if isinstance(value, str) and value == "auto":
         return "auto"
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= _GROUP:
-        return int(value)
+    with contextlib.suppress(TypeError):
+        number = operator.index(value)
+        if number >= _GROUP:  # no bool is
+            return number
     raise ValueError(
         f"draft_vocabulary={value!r} must be 'auto', None (all tokens), or a number of tokens, at least {_GROUP}"
     )
