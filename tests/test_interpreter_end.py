@@ -5,6 +5,7 @@ In child processes, which would be ended by it.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -97,7 +98,7 @@ def test_a_daemon_thread_that_is_at_work(tiny_files: TinyFiles, way: str) -> Non
 @pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_many_times(tiny_files: TinyFiles, way: str) -> None:
-    for _ in range(10):
+    for _ in range(int(os.environ.get("SPECLLAMA_ROUNDS", "3"))):
         assert_ends_silently(tiny_files, WAYS[way])
 
 
