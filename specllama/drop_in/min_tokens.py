@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from specllama.engine.model import Model
 from specllama.engine.options import checked_index
+from specllama.engine.vocabulary import end_tokens
 
 _Scores = npt.NDArray[np.single]
 """[n_vocab]"""
@@ -36,7 +37,7 @@ class MinTokens:
     """
 
     def __init__(self, model: Model, count: int) -> None:
-        self._ends = model.once(_end_tokens)
+        self._ends = model.once(end_tokens)
         self._count = count
         self._prompt_size: int | None = None  # until it is called for the first token
 
@@ -47,7 +48,3 @@ class MinTokens:
         if len(input_ids) - self._prompt_size < self._count:
             scores[self._ends] = -np.inf
         return scores
-
-
-def _end_tokens(model: Model) -> npt.NDArray[np.intp]:
-    return np.array([token for token in range(model.n_vocab) if model.ends_text(token)], dtype=np.intp)
