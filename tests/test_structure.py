@@ -122,9 +122,10 @@ PYTHON_ROOMS = {
     "engine": ["backend", "models", "grammars"],
     "drop_in": ["backend", "models", "grammars", "engine"],
     "evidence": ["backend", "models", "engine", "drop_in", "prompts"],
+    "training": ["backend", "models", "engine", "drop_in", "prompts"],
     "server": ["backend", "models", "grammars", "engine", "drop_in"],
     "batch": ["engine", "drop_in", "server", "prompts"],
-    "commands": ["backend", "models", "engine", "drop_in", "evidence", "server", "batch", "prompts"],
+    "commands": ["backend", "models", "engine", "drop_in", "evidence", "server", "batch", "prompts", "training"],
 }
 """The folders of specllama/, and what each may import of others. Modules at the top are for all."""
 

@@ -142,4 +142,6 @@ def require_layers(model: Model, layers: Sequence[int]) -> None:
         raise ValueError("shown_layers cannot be had beside a head: the target shows what that reads")
     for layer in layers:
         if not 0 < layer < count:
-            raise ValueError(f"shown_layers: what enters layer {layer} cannot be had, but of the layers 1 to {count - 1}")
+            raise ValueError(
+                f"shown_layers: what enters layer {layer} cannot be had, but of the layers 1 to {count - 1}"
+            )

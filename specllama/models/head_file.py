@@ -145,6 +145,12 @@ def require_mtp(path: str) -> None:
         )
 
 
+def head_beside(target: str) -> str:
+    """Where the head of a model is looked for: beside its file, by the name that llama.cpp looks for, too."""
+    folder, name = os.path.split(target)
+    return os.path.join(folder, f"eagle3-{name}")
+
+
 def is_head(values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bool:
     """Whether a file is no model by itself."""
     return architecture_of(values) in ("eagle3", *_OTHERS) or _is_mtp(tensors)
