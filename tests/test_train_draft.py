@@ -23,6 +23,7 @@ from training_driver import BUDGET, Heard
 
 from specllama import cli
 from specllama.models.head_file import HeadFile, read_head
+from specllama.training.plan import Rates, plan_of
 from specllama.training.text import read_texts
 from specllama.training.train import Budget, trained
 
@@ -225,3 +226,23 @@ def test_without_pytorch_one_line_says_what_to_install(model: Path, cache: Path)
     done = faults.finished([sys.executable, "-c", script])
     assert "train-draft" in done.stdout
     assert "'torch'" not in done.stdout
+
+
+def test_the_hours_are_divided() -> None:
+    """By what each step costs for a token of text, of which the head learns from some alone."""
+    rates = Rates(written=100.0, read=200.0, trained=50.0, share=0.5)
+    plan = plan_of(rates, hours=2.0, tokens=None, epochs=4)
+    assert plan.hours == pytest.approx(2.0, rel=1e-3)
+    written, read, learned = plan.seconds
+    assert read == pytest.approx(written)
+    assert learned == pytest.approx(8 * written)
+    assert plan.num_tokens == pytest.approx(100.0 * written)
+    assert plan_of(rates, hours=None, tokens=1000, epochs=4).seconds == pytest.approx((10.0, 10.0, 80.0))
+
+
+@pytest.mark.long
+def test_hours(model: Path, cache: Path) -> None:
+    """What is measured in the first moments says how much text there is, and all of it is used."""
+    with trained(model, Budget(hours=0.004, answer=32, parallel=2), threads=1) as made:
+        assert made.num_tokens >= 400
+        assert_is_a_head(made.keep("Q8_0"))

@@ -145,12 +145,12 @@ def test_auto_refuses_a_head_for_another_model(tiny_files: TinyFiles, trained: S
 
 
 def test_muon_has_all_directions_learn_alike() -> None:
-    """One step moves a matrix by nearly an orthogonal one, whatever its gradient, in the size of AdamW's."""
+    """One step moves a matrix by nearly an orthogonal one, whatever its gradient."""
     rng = torch.Generator().manual_seed(1)
     weight = torch.nn.Parameter(torch.zeros(24, 40))
     scales = torch.logspace(0, -2, 24)
     weight.grad = torch.linalg.qr(torch.randn(24, 24, generator=rng))[0] * scales @ torch.randn(24, 40, generator=rng)
     Muon([weight], lr=0.1, weight_decay=0.0).step()
-    sizes = torch.linalg.svdvals(weight.detach() / (0.1 * 0.2 * 40**0.5))
+    sizes = torch.linalg.svdvals(weight.detach() / 0.1)
     assert 0.3 < sizes.min() <= sizes.max() < 1.3
     assert float((weight.detach() * weight.grad).sum()) < 0

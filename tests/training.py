@@ -43,7 +43,7 @@ def steps(
     count: int,
     num_rows: Callable[[int, int], int],
     given: tuple[str, ...] = (),
-    epochs: int = 24,
+    epochs: int = 8,
 ) -> Steps:
     """Train on `count` tokens."""
     target = read_target(str(model))

@@ -24,7 +24,7 @@ EPOCHS = 4
 """Passes over the text: more than five make EAGLE-3 heads worse."""
 CHECKPOINT = 240.0
 """Seconds between two checkpoints, at most."""
-_LR_MATRICES, _LR_VECTORS = 2e-3, 1e-3
+_LR_MATRICES, _LR_VECTORS = 0.02, 2e-3
 _WARM_UP = 0.01  # of the training
 _LARGEST_GRADIENT = 1.0
 _LEAST_CELLS, _MOST_CELLS, _BATCHES = 256, 4096, 800

@@ -9,14 +9,13 @@ import torch
 
 _STEPS = 5
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-_LIKE_ADAMW = 0.2
 
 
 class Muon(torch.optim.Optimizer):
     """Momentum whose update is made orthogonal: all directions of a matrix learn alike.
 
-    Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon), with the scale of Liu et al. 2025 (arXiv 2502.16982,
-    section 2.2), by which learning rates of AdamW fit.
+    Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon), with the scale that is given there: a learning rate
+    then means the same for small and for large matrices.
 
     Args:
         matrices: what is trained.
@@ -26,7 +25,7 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, matrices: Iterable[torch.Tensor], lr: float = 1e-3, momentum: float = 0.95, weight_decay: float = 0.1
+        self, matrices: Iterable[torch.Tensor], lr: float = 0.02, momentum: float = 0.95, weight_decay: float = 0.01
     ) -> None:
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
@@ -42,7 +41,7 @@ class Muon(torch.optim.Optimizer):
                 average.lerp_(weight.grad, 1 - group["momentum"])
                 update = _orthogonal(weight.grad.lerp(average, group["momentum"]))  # Nesterov's
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
-                weight.add_(update, alpha=-group["lr"] * _LIKE_ADAMW * max(weight.shape) ** 0.5)
+                weight.add_(update, alpha=-group["lr"] * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5)
 
 
 def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:

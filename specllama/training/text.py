@@ -200,8 +200,8 @@ class Writer:
         return found
 
     def _parts(self, name: str) -> Iterable[list[int]]:
-        tokens = self._engine.tokenize(read_text(Path(name), "text"))
-        return (tokens[i : i + LONGEST] for i in range(0, len(tokens) - 1, LONGEST))
+        tokens, longest = self._engine.tokenize(read_text(Path(name), "text")), min(LONGEST, self._llm.n_ctx())
+        return (tokens[i : i + longest] for i in range(0, len(tokens) - 1, longest))
 
 
 def _start(prompt: Sequence[int], answer: Sequence[int]) -> int:

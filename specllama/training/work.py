@@ -59,9 +59,10 @@ class Work:
             raise AlreadyTrainingError(
                 f"a draft for this model is being trained already, by another process (lock {self._lock}): wait for it"
             ) from None
-        with lock:
-            lock.release()  # `with` has taken it once more
+        try:
             yield
+        finally:
+            lock.release()
 
     def read(self, name: str) -> dict[str, Any] | None:
         """What was written under a name; None if nothing whole is there."""
