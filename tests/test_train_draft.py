@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import os
 import shutil
@@ -157,6 +158,8 @@ def test_text_of_the_users_own(model: Path, cache: Path, tmp_path: Path) -> None
         trained(model, BUDGET, text=given, threads=1, progress=Interrupting("states")),
     ):
         pass
+    (plan,) = (cache / "training").glob("*/plan.json")
+    assert json.loads(plan.read_text())["rates"]["written"] < 1e5, "what nobody writes says nothing of how fast it is"
     texts = texts_of(cache)
     asis = [text for text in texts if text.start == 0]
     assert collections.Counter(len(text.tokens) == 512 for text in asis[:-1]) == {True: len(asis) - 1}
@@ -230,7 +233,7 @@ def test_without_pytorch_one_line_says_what_to_install(model: Path, cache: Path)
 
 def test_the_hours_are_divided() -> None:
     """By what each step costs for a token of text, of which the head learns from some alone."""
-    rates = Rates(written=100.0, read=200.0, trained=50.0, share=0.5)
+    rates = Rates(written=100.0, read=200.0, trained=50.0, step=0.0, share=0.5)
     plan = plan_of(rates, hours=2.0, tokens=None, epochs=4)
     assert plan.hours == pytest.approx(2.0, rel=1e-3)
     written, read, learned = plan.seconds
@@ -238,6 +241,9 @@ def test_the_hours_are_divided() -> None:
     assert learned == pytest.approx(8 * written)
     assert plan.num_tokens == pytest.approx(100.0 * written)
     assert plan_of(rates, hours=None, tokens=1000, epochs=4).seconds == pytest.approx((10.0, 10.0, 80.0))
+    slower = dataclasses.replace(rates, step=3.0)  # of each batch
+    assert plan_of(slower, hours=2.0, tokens=None, epochs=4).num_tokens < 0.8 * plan.num_tokens
+    assert plan_of(slower, hours=2.0, tokens=None, epochs=4).hours == pytest.approx(2.0, rel=1e-2)
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import gguf
@@ -18,8 +19,9 @@ from training import Steps, drafted, steps
 from transcribed import Eagle, forward
 
 import specllama
-from specllama.models.head_file import HeadFile, read_head
+from specllama.models.head_file import HeadFile, head_beside, read_head
 from specllama.training.optimizer import Muon
+from specllama.training.target import read_target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,6 +144,32 @@ def test_auto_refuses_a_head_for_another_model(tiny_files: TinyFiles, trained: S
     (tmp_path / "eagle3-model.gguf").write_bytes(trained.path.read_bytes())
     with pytest.raises(ValueError, match=r"the head eagle3-model\.gguf is for another target"):
         specllama.Llama(str(target), draft_model="auto", **N_CTX)
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0"])
+def test_a_target_is_read_from_its_file(tmp_path: Path, kind: str) -> None:
+    """Embeddings and rows of the output matrix, in any type, and of a model in several files."""
+    vocabulary = tiny.word_vocabulary()
+    weights = tiny.llama_weights(vocabulary, 4, n_layer=8)
+    names = ("token_embd.weight", "output.weight")
+    whole = tiny.write_llama(
+        tmp_path / "model.gguf", vocabulary, weights, dict.fromkeys(names, gguf.GGMLQuantizationType[kind])
+    )
+    tokens = np.array([300, 5, 300, 0])
+    for path in (whole, tiny.split(whole, tmp_path)):
+        target = read_target(str(path))
+        found = (target.embeddings(tokens), target.output_rows(tokens))
+        for name, rows in zip(names, found, strict=True):
+            np.testing.assert_allclose(rows, weights[name][tokens], atol=0.05)
+        assert target.layers == (2, 4, 5)
+        assert (target.n_head, target.n_head_kv, target.head_size) == (4, 2, 8)
+        assert target.vocabulary == read_target(str(whole)).vocabulary
+
+
+def test_where_a_head_is_looked_for() -> None:
+    """By the name that llama.cpp looks for."""
+    assert head_beside(os.path.join("models", "one.gguf")) == os.path.join("models", "eagle3-one.gguf")
+    assert head_beside("one-00001-of-00003.gguf") == "eagle3-one.gguf"
 
 
 def test_muon_has_all_directions_learn_alike() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 
 import psutil
 
-from .fit import EPOCHS
+from .fit import EPOCHS, cells_of
 from .head import Shape
 from .shards import bytes_of_a_token
 from .target import Target
@@ -29,13 +30,15 @@ class Rates:
     Attributes:
         written: tokens a second that the target writes.
         read: tokens a second whose states it computes.
-        trained: tokens a second that the head learns from.
+        trained: tokens a second that the head learns from, in batches without end.
+        step: seconds that each batch takes besides, whatever its size: what the optimizer does.
         share: of a text's tokens so many are learned: the others are what was asked.
     """
 
     written: float
     read: float
     trained: float
+    step: float
     share: float
 
 
@@ -75,17 +78,26 @@ def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, epochs: in
     Raises:
         ValueError: the hours are not enough for any text.
     """
-    cost = (1.0 / rates.written, 1.0 / (rates.read * rates.share), epochs / rates.trained)
+
+    def seconds_of(count: int) -> tuple[float, float, float]:
+        places = epochs * count
+        batches = places / cells_of(places)
+        return (
+            count / rates.written,
+            count / (rates.read * rates.share),
+            places / rates.trained + batches * rates.step,
+        )
+
     if tokens is None:
-        count = int((hours or 0.0) * 3600.0 * (1.0 - _FOR_THE_REST) / sum(cost))
-        if count < _FEWEST:
-            least = _FEWEST * sum(cost) / 3600 / (1 - _FOR_THE_REST)
+        seconds = (hours or 0.0) * 3600.0 * (1.0 - _FOR_THE_REST)
+        tokens = bisect.bisect_right(range(_MOST), seconds, key=lambda count: sum(seconds_of(count))) - 1
+        if tokens < _FEWEST:
+            least = sum(seconds_of(_FEWEST)) / 3600 / (1 - _FOR_THE_REST)
             raise ValueError(
-                f"the hours are enough for {max(0, count)} tokens of text here, and a head needs {_FEWEST} at least: "
+                f"the hours are enough for {max(0, tokens)} tokens of text here, and a head needs {_FEWEST} at least: "
                 f"give {least:.2f} hours more than measuring takes (--hours)"
             )
-        tokens = min(count, _MOST)
-    return Plan(tokens, (tokens * cost[0], tokens * cost[1], tokens * cost[2]))
+    return Plan(tokens, seconds_of(tokens))
 
 
 def require_room(target: Target, plan: Plan, share: float, free: int) -> tuple[int, int]:

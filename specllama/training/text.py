@@ -96,7 +96,12 @@ class Writer:
         self._closing = threading.Event()
         self._before = _before_a_question(llm)
         self._prompts = [prompt for name in given if _has_prompts(name) for prompt in read_prompts(Path(name))[0]]
-        self._asis = [part for name in given if not _has_prompts(name) for part in self._parts(name)]
+        self._asis = [part for name in given if not _has_prompts(name) for part in self._parts(name) if len(part) > 2]
+
+    @property
+    def size_as_it_is(self) -> int:
+        """Tokens of the user's text that nobody has to write."""
+        return sum(map(len, self._asis))
 
     def write(self, enough: Callable[[int], bool], max_parallel: int, on_text: Callable[[int, int], None]) -> None:
         """Write more texts, behind those that are there.

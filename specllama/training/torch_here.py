@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from types import ModuleType
@@ -61,4 +62,8 @@ def save(content: Any, path: str | os.PathLike[str]) -> None:
             os.fsync(file.fileno())
     except RuntimeError as error:  # what torch makes of a disk that is full
         raise OSError(f"{os.fspath(path)} cannot be written: {error}") from error
-    os.replace(temporary, path)
+    else:
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)

@@ -311,7 +311,7 @@ class _Training:
         write, read, fit = (seconds / 60 for seconds in plan.seconds)
         self._progress.note(
             f"{plan.num_tokens} tokens of text: about {write:.0f} min of writing ({rates.written:.0f} tokens/s), "
-            f"{read:.0f} of states ({rates.read:.0f}), {fit:.0f} of training ({rates.trained:.0f}); {plan.hours:.1f} h "
+            f"{read:.0f} of states ({rates.read:.0f}), {fit:.0f} of training; {plan.hours:.1f} h "
             f"in all, {disk / 1e9:.1f} GB of disk and {memory / 1e9:.1f} GB of memory"
         )
         self._progress.note(
@@ -327,24 +327,24 @@ class _Training:
         from .speed import speed_of_training
 
         budget = (self._budget.hours or 1.0) * 3600.0
-        allowed, begun = min(_MEASURED, budget / 30), time.monotonic()
-        before = sum(text.size for text in read_texts(self._work.texts))
+        allowed = min(_MEASURED, budget / 30)
+        before = read_texts(self._work.texts)
         wanted = min((self._budget.tokens or 1 << 60) // 4, _TRIED)
         with self._writer() as writer:
-            begun = time.monotonic()
-            writer.write(
-                lambda size: size > before and (size >= wanted or time.monotonic() - begun > allowed),
-                self._budget.parallel,
-                lambda *_: None,
-            )
+            begun, known = time.monotonic(), max(sum(text.size for text in before), writer.size_as_it_is)
+
+            def enough(size: int) -> bool:
+                return size > known and (size >= known + wanted or time.monotonic() - begun > allowed)
+
+            writer.write(enough, self._budget.parallel, lambda *_: None)
         seconds = time.monotonic() - begun
         texts = read_texts(self._work.texts)
-        written = sum(text.size for text in texts) - before
+        written = sum(text.size for text in texts) - known
         rows = counted_rows(texts, self._target.n_vocab, num_rows)
         with self._engine() as engine:
-            read, trained = speed_of_training(engine, self._target, texts, rows, self._device, allowed)
+            read, learned, step = speed_of_training(engine, self._target, texts, rows, self._device, allowed)
         share = sum(text.size for text in texts) / max(1, sum(len(text.tokens) for text in texts))
-        return Rates(max(written, 1) / max(seconds, 1e-6), read, trained, share)
+        return Rates(max(written, 1) / max(seconds, 1e-6), read, learned, step, share)
 
 
 def counted_rows(texts: Sequence[Text], n_vocab: int, num_rows: Any) -> npt.NDArray[np.int64]:
