@@ -16,6 +16,7 @@ import numpy.typing as npt
 from specllama import _core
 from specllama.backend import libllama
 from specllama.backend.kernel_use import KernelUse
+from specllama.models.loading import quiet
 
 from .hidden import Hidden
 
@@ -92,7 +93,8 @@ class Settings:
         """The native side of a context that was opened so."""
         embeds = bool(self.context_params.embeddings)
         hidden = Hidden(()) if self.hidden is None else self.hidden
-        return _core.Decoder(libllama.API, context, name, n_ctx, taps, hidden.n_features, hidden.encodes, embeds)
+        with quiet(self.verbose):
+            return _core.Decoder(libllama.API, context, name, n_ctx, taps, hidden.n_features, hidden.encodes, embeds)
 
 
 class Owner(Protocol):

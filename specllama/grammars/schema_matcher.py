@@ -12,6 +12,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from specllama import _core
 from specllama.backend import libllama
 
+from .in_llguidance import in_llguidance
 from .schema import LIMITS, reason_of
 
 _EVERY_BYTE = frozenset(bytes([byte]) for byte in range(256))
@@ -34,6 +35,7 @@ class SchemaVocabulary:
         self.first = functools.lru_cache(_MOST_FIRST)(functools.partial(_matcher, tokenizer))
         """Gives the matcher of llguidance's grammar, to be copied."""
 
+    @in_llguidance()
     def matcher(self, matched: str) -> SchemaMatcher:
         """Follows a schema, given as llguidance's grammar, from its beginning."""
         return SchemaMatcher(self.first(matched).deep_copy(), frozenset(self.ends))
@@ -56,6 +58,7 @@ class SchemaMatcher:
         self._steps = np.empty(0, dtype=np.intc)
         self._followed: list[bool] = []  # else the matcher passed it over: the end of a text, or a caller's own token
 
+    @in_llguidance()
     def __call__(self, recent: npt.NDArray[np.intc]) -> tuple[bytes, bool, int]:
         """What may come behind the tokens generated so far.
 
@@ -141,6 +144,7 @@ def _matcher(tokenizer: LLTokenizer, matched: str) -> LLMatcher:
     return LLMatcher(tokenizer, matched, log_level=0, limits=LIMITS)
 
 
+@in_llguidance()
 def _tokenizer(own: _core.Tokenizer, pieces: list[bytes], end: int) -> LLTokenizer:
     if not _EVERY_BYTE.issubset(pieces):  # llama_tokenize would end the process at a byte that no token has
         return LLTokenizer(TokenizerWrapper(SchemaPieces(pieces, end)))
