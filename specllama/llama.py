@@ -51,6 +51,7 @@ from .engine.engine import Engine
 from .engine.forks import told_of_forks
 from .engine.generation import Generation
 from .engine.going import ClosedWhenGone
+from .engine.kept_texts import checked_cache_ram
 from .engine.model import token_ids
 from .engine.options import (
     NumDraftTokens,
@@ -119,6 +120,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         max_parallel: how many texts ``create_completions`` has under way at once; each has room for ``n_ctx`` tokens.
         cache_tokens: how many tokens the cache of these texts holds, at least ``n_ctx``. None: ``n_ctx`` for each.
             Where it is full, the youngest text waits until there is room, and is computed anew.
+        cache_ram: MiB for what the KV cache held of earlier texts, one at a time. A text that goes on with one of them
+            has it put back, where it would be decoded again otherwise. 0 keeps none, -1 has no limit.
         kwargs: everything else that ``llama_cpp.Llama`` takes. ``logits_all`` is ignored: logprobs do not need it.
 
     Raises:
@@ -145,6 +148,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         flash_attn: bool | None = None,
         max_parallel: int = 8,
         cache_tokens: int | None = None,
+        cache_ram: int = 0,
         **kwargs: Any,
     ) -> None:
         options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
@@ -152,6 +156,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self._kernels = checked_kernels(kernels)
         self.max_parallel = checked_max_parallel(max_parallel)
         self.cache_tokens = checked_cache_tokens(cache_tokens)
+        self.cache_ram = checked_cache_ram(cache_ram)
         check_constructor(kwargs)
         self._draft_options = DraftOptions(
             draft_model, draft_kwargs, lookup_corpus, draft_vocabulary, draft_mask_token, draft_window
@@ -189,7 +194,13 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self.input_ids = np.zeros(self.n_ctx(), dtype=np.intc)  # llama.cpp may have rounded n_ctx up
         model = lent(self, "target", use, self._hidden, self._taps)
         self._origin = origin_of(self, model.settings, weights)
-        self.engine = Engine(model, options=options, position=self.position, cache_tokens=self.cache_tokens)
+        self.engine = Engine(
+            model,
+            options=options,
+            position=self.position,
+            cache_tokens=self.cache_tokens,
+            cache_ram=self.cache_ram,
+        )
         if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
             model.sequence  # refuses a model that cannot generate  # noqa: B018
         if draft is not None:
@@ -547,6 +558,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             "flash_attn": self._kwargs.get("flash_attn"),
             "max_parallel": self.max_parallel,
             "cache_tokens": self.cache_tokens,
+            "cache_ram": self.cache_ram,
         }
 
     def __enter__(self) -> Llama:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specllama.commands import Subparsers
 
 _KEY_VARIABLE = "SPECLLAMA_API_KEY"
+_CACHE_RAM = 1024  # MiB
 _MAX_BODY = 8 << 20  # server.request_limits.MAX_BODY, which takes the extra to import
 
 
@@ -62,6 +63,15 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="requests that may wait; others get 503 (default 16)",
     )
     common.add_parallel(group, default=1, of="requests answered")
+    group.add_argument(
+        "-cram",
+        "--cache-ram",
+        type=common.whole(-1),
+        default=_CACHE_RAM,
+        metavar="MIB",
+        help="memory for what the KV cache held of earlier conversations, so that they are not read again; 0 keeps "
+        f"none, -1 has no limit (default {_CACHE_RAM})",
+    )
     group.add_argument(
         "--max-body",
         type=common.whole(1),

@@ -134,7 +134,7 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
         ValueError: a size that would reach a GGML_ASSERT, which aborts the process.
     """
     own = ("draft_kwargs", "lookup_corpus", "num_draft_tokens", "max_draft_tokens", "verify", "kernels")
-    more = ("draft_vocabulary", "draft_mask_token", "draft_window", "max_parallel", "cache_tokens")
+    more = ("draft_vocabulary", "draft_mask_token", "draft_window", "max_parallel", "cache_tokens", "cache_ram")
     _check_names("Llama", kwargs, {*_of_constructor(), *own, *more})
     check_sizes(kwargs)
 

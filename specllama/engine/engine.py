@@ -22,6 +22,7 @@ from .drafts.kinds import understood
 from .drafts.vocabulary import DraftVocabularySize
 from .generation import Generation
 from .going import ClosedWhenGone
+from .kept_texts import KeptTexts, checked_cache_ram
 from .listener import SILENT, Listener
 from .model import Model, token_ids
 from .opening import Opening, open_model
@@ -47,6 +48,8 @@ class Engine(ClosedWhenGone):
         options: how to speculate where a text does not say.
         position: where the text of the model's own context is.
         cache_tokens: how many tokens the cache of several texts at once holds; None: all that they may have.
+        cache_ram: MiB for what the model's own context held of earlier texts, so that they can be gone on with. 0
+            keeps none, -1 has no limit.
 
     Attributes:
         model: the target.
@@ -62,11 +65,12 @@ class Engine(ClosedWhenGone):
         options: Options | None = None,
         position: Position | None = None,
         cache_tokens: int | None = None,
+        cache_ram: int = 0,
     ) -> None:
         self._close_model: Callable[[], None] | None = None
         self.model = model
         self.account = Account(options or Options.checked("auto", "auto", 64))
-        self.own = Slot(self.account, model, position or Position(model.n_ctx), draft)
+        self.own = Slot(self.account, model, position or Position(model.n_ctx), draft, kept=KeptTexts(cache_ram))
         self.texts = Texts(self.own, cache_tokens)
 
     @classmethod
@@ -92,6 +96,7 @@ class Engine(ClosedWhenGone):
         max_draft_tokens: int = 64,
         verify: str = "auto",
         cache_tokens: int | None = None,
+        cache_ram: int = 0,
     ) -> Engine:
         """Open a target, and what drafts for it.
 
@@ -118,7 +123,8 @@ class Engine(ClosedWhenGone):
             num_draft_tokens: gamma, or ``"auto"``: what pays. 0 is plain decoding.
             max_draft_tokens: the most that ``"auto"`` drafts in a round.
             verify: the acceptance rule.
-            cache_tokens: see the class.
+            cache_tokens: see the class, as for what follows.
+            cache_ram: MiB for earlier texts.
 
         Raises:
             ModelNotFoundError, ValueError: no loadable model, another vocabulary, or an option out of range.
@@ -137,13 +143,13 @@ class Engine(ClosedWhenGone):
             lora_scale=lora_scale,
         )
         opening.changed(draft_kwargs or {})  # refuses what does not exist
-        cache_tokens = checked_cache_tokens(cache_tokens)
+        cache_tokens, cache_ram = checked_cache_tokens(cache_tokens), checked_cache_ram(cache_ram)
         path = catalog.resolve(os.fspath(target))
         kind = understood(of_draft, path)
         hidden = None if kind is None else kind.shown(path)
         room = 0 if kind is None else options.most_draft_tokens
         model, close = open_model(path, opening, name="target", num_snapshots=room, hidden=hidden)
-        engine = cls(model, options=options, cache_tokens=cache_tokens)
+        engine = cls(model, options=options, cache_tokens=cache_tokens, cache_ram=cache_ram)
         engine._close_model = close
         try:
             model.sequence  # refuses a model that cannot generate  # noqa: B018
@@ -256,6 +262,8 @@ class Engine(ClosedWhenGone):
     def forget(self) -> None:
         """Empty the model's own context: the next text is decoded from its beginning, by the draft too.
 
+        What was kept of earlier texts is gone, too.
+
         Raises:
             BusyError: another thread is generating.
         """
@@ -263,6 +271,7 @@ class Engine(ClosedWhenGone):
             self.own.require_at_rest()
             self.model.clear()
             self.own.position.change(0)
+            self.own.kept.clear()
             if self.own.draft is not None:
                 self.own.draft.forget()
 
