@@ -73,6 +73,11 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         f"none, -1 has no limit (default {_CACHE_RAM})",
     )
     group.add_argument(
+        "--log",
+        action="store_true",
+        help="write a line for each request to stderr: path, status, tokens, times; never a text",
+    )
+    group.add_argument(
         "--max-body",
         type=common.whole(1),
         default=_MAX_BODY,
@@ -88,11 +93,14 @@ def run(arguments: argparse.Namespace) -> int:
         from specllama import server
         from specllama.drop_in.images import give_image_handler
         from specllama.server.hosts import checked_host
+        from specllama.server.log import log_to_stderr
         from specllama.server.runner import give_back_freed_memory
     except ModuleNotFoundError as error:
         raise ImportError(f'the server needs {error.name}: pip install "specllama[server]"') from error
     api_key = arguments.api_key if arguments.api_key is not None else os.environ.get(_KEY_VARIABLE)
     own, *hosts = [checked_host(host) for host in (arguments.host, *arguments.allowed_hosts)]
+    if arguments.log:
+        log_to_stderr()
     give_back_freed_memory()
     with contextlib.closing(server.bound_socket(arguments.host, arguments.port)) as bound:
         llm = common.load_llama(arguments)

@@ -28,6 +28,7 @@ from .head import HeadAnswered
 from .hosts import HostsChecked, checked_host
 from .lender import Lender
 from .llama_server import BODIES, add_llama_servers
+from .log import RequestsLogged, note_job
 from .metrics import Metrics, RequestsCounted
 from .page import page_and_policy
 from .replies import EventStream, JsonReply, stopped_when_client_leaves
@@ -99,6 +100,7 @@ def create_app(
     app.add_middleware(HeadAnswered)
     endpoints = frozenset(route.path for route in app.routes if hasattr(route, "path"))
     app.add_middleware(RequestsCounted, registry=registry, endpoints=endpoints)
+    app.add_middleware(RequestsLogged, registry=registry)
     return app
 
 
@@ -119,6 +121,7 @@ def _add_generation(app: FastAPI, lender: Lender, name: str, worker: Worker, bod
             await bodies.run(body.require_room, lender.llm)
             body.model = body.model or name
             job = worker.start(lender.work(body))
+            note_job(request.scope, job)
             async with stopped_when_client_leaves(request.receive, job):
                 first = await anext(job)  # so that an error has a status of its own, in a stream too
                 if not body.stream:
