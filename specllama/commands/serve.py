@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _KEY_VARIABLE = "SPECLLAMA_API_KEY"
 _CACHE_RAM = 1024  # MiB
+_LONGEST_EMBEDDED = 2048  # tokens, where the context is as long as the model's
 _MAX_BODY = 8 << 20  # server.request_limits.MAX_BODY, which takes the extra to import
 
 
@@ -73,6 +74,11 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         f"none, -1 has no limit (default {_CACHE_RAM})",
     )
     group.add_argument(
+        "--embedding-model",
+        metavar="FILE",
+        help="a second model, for /v1/embeddings: its name or file",
+    )
+    group.add_argument(
         "--log",
         action="store_true",
         help="write a line for each request to stderr: path, status, tokens, times; never a text",
@@ -104,9 +110,17 @@ def run(arguments: argparse.Namespace) -> int:
     give_back_freed_memory()
     with contextlib.closing(server.bound_socket(arguments.host, arguments.port)) as bound:
         llm = common.load_llama(arguments)
-        with contextlib.closing(llm):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.closing(llm))
             if arguments.mmproj is not None:
                 give_image_handler(llm, arguments.mmproj)
+            embedder = None
+            if arguments.embedding_model is not None:
+                context = common.context_options(arguments)
+                context["n_batch"] = arguments.ctx_size or _LONGEST_EMBEDDED
+                embedder = stack.enter_context(
+                    server.open_embedder(arguments.embedding_model, verbose=False, **context)
+                )
             name = arguments.alias or Path(arguments.model).name
             app = server.create_app(
                 llm,
@@ -117,6 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
                 allowed_hosts=hosts,
                 host=own,
                 max_body=arguments.max_body,
+                embedder=embedder,
             )
             host, port = bound.getsockname()[:2]
             print(f"serving {name} on http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr)
@@ -125,6 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 server.serve(app, bound)
             finally:
-                app.state.worker.shut_down()
-                app.state.worker.close()  # the model is freed next
+                for worker in {app.state.worker, app.state.embedding_worker}:
+                    worker.shut_down()
+                    worker.close()  # the model is freed next
     return 0

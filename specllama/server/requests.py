@@ -88,7 +88,7 @@ Prompt = Annotated[
 ]
 
 
-def _with_nulls(schema: dict[str, Any]) -> None:
+def with_nulls(schema: dict[str, Any]) -> None:
     """Says in the document that whatever may be left out may also be null."""
     for name, field in schema.get("properties", {}).items():
         if name not in schema.get("required", ()) and {"type": "null"} not in field.get("anyOf", ()):
@@ -149,7 +149,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         None, ge=1, le=_MOST_TEXTS, description="How many answers are generated, of which the n likeliest are given."
     )
 
-    model_config = ConfigDict(json_schema_extra=_with_nulls)
+    model_config = ConfigDict(json_schema_extra=with_nulls)
 
     @field_validator("logprobs", mode="before")
     @classmethod
@@ -253,7 +253,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         "strict: false beside it, what is not enforced is named in warnings.",
     )
 
-    model_config = ConfigDict(json_schema_extra=_with_nulls)
+    model_config = ConfigDict(json_schema_extra=with_nulls)
 
     _is_strict: bool = PrivateAttr(True)
 
