@@ -9,24 +9,55 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .direct import Direct, Row
     from .engine import Engine
     from .generation import Generation
     from .listener import Listener
     from .model import Model
+    from .options import NumDraftTokens, checked_num_draft_tokens, checked_seed, checked_verify
     from .request import Request
+    from .rules import DEPENDENT_ON_DRAFT, RULES, VERIFY, is_independent_of_draft
     from .schema_constraint import Schema
     from .vocabulary import Gbnf
 
-__all__ = ["Engine", "Gbnf", "Generation", "Listener", "Model", "Request", "Schema"]
+__all__ = [
+    "DEPENDENT_ON_DRAFT",
+    "RULES",
+    "VERIFY",
+    "Direct",
+    "Engine",
+    "Gbnf",
+    "Generation",
+    "Listener",
+    "Model",
+    "NumDraftTokens",
+    "Request",
+    "Row",
+    "Schema",
+    "checked_num_draft_tokens",
+    "checked_seed",
+    "checked_verify",
+    "is_independent_of_draft",
+]
 
 _WHERE = {
+    "DEPENDENT_ON_DRAFT": "rules",
+    "RULES": "rules",
+    "VERIFY": "rules",
+    "Direct": "direct",
     "Engine": "engine",
     "Gbnf": "vocabulary",
     "Generation": "generation",
     "Listener": "listener",
     "Model": "model",
+    "NumDraftTokens": "options",
     "Request": "request",
+    "Row": "direct",
     "Schema": "schema_constraint",
+    "checked_num_draft_tokens": "options",
+    "checked_seed": "options",
+    "checked_verify": "options",
+    "is_independent_of_draft": "rules",
 }
 
 

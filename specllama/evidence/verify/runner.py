@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from specllama.drop_in.chats import RenderedPrompt
-from specllama.engine.rules import DEPENDENT_ON_DRAFT
+from specllama.engine import DEPENDENT_ON_DRAFT
 from specllama.evidence.machine import describe_machine
 from specllama.evidence.plan import require_at_least, that_fit
 from specllama.prompts import Prompt, as_prompts, builtin_prompts, limited
@@ -24,9 +23,10 @@ from .texts import compare, modes
 from .tokens import check_tokens
 
 if TYPE_CHECKING:
-    from specllama.engine.options import NumDraftTokens
+    from specllama import Llama
+    from specllama.engine import NumDraftTokens
     from specllama.evidence.plan import Question
-    from specllama.llama import Llama
+    from specllama.prompts import RenderedPrompt
 
 OnProgress = Callable[[str, int, int], None]
 """Called with what is being done, and how much of the whole is done: (step, done, total)."""
