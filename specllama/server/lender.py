@@ -9,7 +9,7 @@ from specllama import Llama
 from specllama.drop_in.images import reads_images
 from specllama.drop_in.outcomes import takes_the_model_alone
 from specllama.drop_in.seeds import seed_for_completion
-from specllama.drop_in.view import calling
+from specllama.drop_in.view import Call, call_on
 from specllama.drop_in.watch import Watch
 from specllama.warn import warn
 
@@ -46,17 +46,17 @@ class Lender:
         """What answers a request. To be called in the order in which requests come."""
         texts = request.texts()
         if self.num_places == 1:
-            return answering(request, texts, lambda text, watch: contextlib.nullcontext(self.llm))
+            return answering(self.llm, request, texts, lambda text, watch: contextlib.nullcontext(call_on(self.llm)))
         for text in texts:
             if text.seed is None:  # places know nothing of each other: seeds of a Llama with a seed are drawn here
                 seed, is_given = seed_for_completion(self.llm, None)
                 text.seed = seed if is_given else None
         # Who decodes by itself has OpenMP threads of its own: that is the worker's thread.
         at_once = 1 if any(map(self._is_alone, texts)) else self.num_places
-        return answering(request, texts, self.lent, at_once)
+        return answering(self.llm, request, texts, self.lent, at_once)
 
     @contextlib.contextmanager
-    def lent(self, request: CompletionRequest | ChatRequest, watch: Watch) -> Iterator[Llama]:
+    def lent(self, request: CompletionRequest | ChatRequest, watch: Watch) -> Iterator[Call]:
         """A place, within the block. What takes the model alone gets the Llama itself, beside the places.
 
         Raises:
@@ -68,7 +68,7 @@ class Lender:
         else:
             lent = texts.taken(self.num_places, watch.heed, request.text())
         with lent as slot:
-            yield calling(self.llm, slot=slot)
+            yield call_on(self.llm, slot=slot)
 
     def _is_alone(self, request: CompletionRequest | ChatRequest) -> bool:
         images = isinstance(request, ChatRequest) and reads_images(self.llm)
