@@ -35,7 +35,6 @@ from .drop_in.draft_loading import DraftLoader
 from .drop_in.embedding import as_inputs, batches, embeddings
 from .drop_in.lending import lent
 from .drop_in.logprobs import with_bytes
-from .drop_in.many import ParallelCompletions
 from .drop_in.messages import template_errors
 from .drop_in.min_tokens import checked_min_tokens
 from .drop_in.requests import request_of
@@ -63,6 +62,7 @@ from .engine.samplers import taken_from
 from .engine.slot import raise_busy
 from .engine.texts import checked_cache_tokens, checked_max_parallel
 from .grammars.schemas import schemas_by_grammar, warn_of_schemas
+from .many.completions import ParallelCompletions
 from .models import catalog
 from .models.loading import captured_errors, explained
 from .models.opening import check_opening, n_ctx_with_positions

@@ -123,9 +123,10 @@ PYTHON_ROOMS = {
     "engine": ["backend", "models", "grammars"],
     "drop_in": ["backend", "models", "grammars", "engine"],
     "evidence": ["backend", "engine", "prompts"],
-    "server": ["backend", "models", "grammars", "engine", "drop_in"],
-    "batch": ["engine", "drop_in", "server", "prompts"],
-    "commands": ["backend", "models", "engine", "drop_in", "evidence", "server", "batch", "prompts"],
+    "many": ["backend", "engine", "drop_in"],
+    "server": ["backend", "models", "grammars", "engine", "drop_in", "many"],
+    "batch": ["engine", "drop_in", "many", "server", "prompts"],
+    "commands": ["backend", "models", "engine", "drop_in", "many", "evidence", "server", "batch", "prompts"],
 }
 """The folders of specllama/, and what each may import of others. Modules at the top are for all."""
 
@@ -185,6 +186,17 @@ def test_only_the_drop_in_knows_the_class_llama() -> None:
     }
     # One opens it to compare with it, the other is handed one.
     assert knowing == {"llama.py", "cost_curve.py", "evidence/bench/_side_worker.py"}
+
+
+def test_a_view_is_for_chat_handlers_alone() -> None:
+    """All others are given what a call asks for as an argument."""
+    views = re.compile(r"\bView\(|\(View\)|(?<!self)\._call\b")
+    knowing = {
+        str(path.relative_to(ROOT / "specllama"))
+        for path in (ROOT / "specllama").rglob("*.py")
+        if views.search(path.read_text(encoding="utf-8"))
+    }
+    assert knowing == {"drop_in/view.py", "drop_in/chats.py", "llama.py"}
 
 
 def test_the_top_level_can_be_looked_over() -> None:

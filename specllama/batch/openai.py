@@ -9,9 +9,9 @@ import contextlib
 from typing import Any
 
 from specllama import Llama
-from specllama.drop_in.outcomes import Outcome
 from specllama.drop_in.view import Call
 from specllama.drop_in.watch import Watch
+from specllama.many.outcomes import Outcome
 from specllama.server.errors import error_body, status_of
 from specllama.server.request_limits import checked
 from specllama.server.requests import ChatRequest, CompletionRequest

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from specllama import Llama
 from specllama.drop_in.images import reads_images
-from specllama.drop_in.outcomes import takes_the_model_alone
 from specllama.drop_in.seeds import seed_for_completion
 from specllama.drop_in.view import Call, call_on
 from specllama.drop_in.watch import Watch
+from specllama.many.outcomes import takes_the_model_alone
 from specllama.warn import warn
 
 from .job import Work

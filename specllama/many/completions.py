@@ -10,16 +10,16 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sized
 from typing import Any, cast
 
 from specllama.backend.streams import has_stderr, is_terminal
+from specllama.drop_in.images import decodes_by_itself
+from specllama.drop_in.seeds import seed_for_completion
+from specllama.drop_in.view import EngineLlama, call_on
+from specllama.drop_in.watch import Watch
 from specllama.engine.engine import Engine
 from specllama.engine.slot import Slot
 from specllama.engine.texts import checked_max_parallel
 
-from .images import decodes_by_itself
 from .outcomes import Job, Outcome, Outcomes, arguments_of, takes_the_model_alone
 from .progress import progress_bar
-from .seeds import seed_for_completion
-from .view import EngineLlama, call_on
-from .watch import Watch
 
 
 class ParallelCompletions:

@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from specllama.drop_in.view import EngineLlama
+from specllama.drop_in.watch import Watch
 from specllama.engine.forks import raise_forked
 from specllama.engine.listener import Stopped
 from specllama.engine.slot import Slot
 from specllama.stats import Stats
-
-from .view import EngineLlama
-from .watch import Watch
 
 _CLOSING = 0.1  # seconds between two looks at whether it was closed
 _PATIENCE = 0.7  # seconds that Ctrl-C waits for the threads, which end as soon as they can
