@@ -20,45 +20,23 @@ if TYPE_CHECKING:
     from .schema_constraint import Schema
     from .vocabulary import Gbnf
 
-__all__ = [
-    "DEPENDENT_ON_DRAFT",
-    "RULES",
-    "VERIFY",
-    "Direct",
-    "Engine",
-    "Gbnf",
-    "Generation",
-    "Listener",
-    "Model",
-    "NumDraftTokens",
-    "Request",
-    "Row",
-    "Schema",
-    "checked_num_draft_tokens",
-    "checked_seed",
-    "checked_verify",
-    "is_independent_of_draft",
-]
+__all__ = ["Direct", "Engine", "Gbnf", "Generation", "Listener", "Model", "Request", "Row", "Schema"]
+__all__ += ["DEPENDENT_ON_DRAFT", "RULES", "VERIFY", "is_independent_of_draft"]
+__all__ += ["NumDraftTokens", "checked_num_draft_tokens", "checked_seed", "checked_verify"]
 
-_WHERE = {
-    "DEPENDENT_ON_DRAFT": "rules",
-    "RULES": "rules",
-    "VERIFY": "rules",
-    "Direct": "direct",
-    "Engine": "engine",
-    "Gbnf": "vocabulary",
-    "Generation": "generation",
-    "Listener": "listener",
-    "Model": "model",
-    "NumDraftTokens": "options",
-    "Request": "request",
-    "Row": "direct",
-    "Schema": "schema_constraint",
-    "checked_num_draft_tokens": "options",
-    "checked_seed": "options",
-    "checked_verify": "options",
-    "is_independent_of_draft": "rules",
+_EXPORTS = {
+    "direct": ("Direct", "Row"),
+    "engine": ("Engine",),
+    "generation": ("Generation",),
+    "listener": ("Listener",),
+    "model": ("Model",),
+    "options": ("NumDraftTokens", "checked_num_draft_tokens", "checked_seed", "checked_verify"),
+    "request": ("Request",),
+    "rules": ("DEPENDENT_ON_DRAFT", "RULES", "VERIFY", "is_independent_of_draft"),
+    "schema_constraint": ("Schema",),
+    "vocabulary": ("Gbnf",),
 }
+_WHERE = {name: module for module, names in _EXPORTS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
