@@ -128,7 +128,7 @@ def test_what_takes_the_model_alone_is_generated_beside_the_others(llm: specllam
     assert scored["tokens"][0] and len(scored["tokens"]) > 9
     counters = llm.engine.texts.counters
     assert counters is not None and counters.num_tokens > 9, "the others were at places"
-    with pytest.raises(ValueError, match="not of a place"), llm.engine.texts.taken(2, lambda: None) as slot:
+    with pytest.raises(ValueError, match="not of a slot"), llm.engine.texts.taken(2, lambda: None) as slot:
         llm.create_completion("hello", mirostat_mode=2, call=call_on(llm, slot=slot))
 
 

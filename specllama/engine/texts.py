@@ -112,7 +112,7 @@ class Texts:
                 return count
             if self._takers:
                 raise _core.BusyError(
-                    f"{len(self._takers)} texts are under way at {self._count} places: wait for them before asking for "
+                    f"{len(self._takers)} texts are under way at {self._count} slots: wait for them before asking for "
                     f"{count}, or create the Llama with max_parallel={count}"
                 )
             self._close()

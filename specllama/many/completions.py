@@ -53,7 +53,7 @@ class ParallelCompletions:
         Raises:
             TypeError, ValueError: ``max_parallel`` is none. What is wrong with a prompt is in its outcome.
             MemoryError: there is no room for so many texts.
-            BusyError: others are under way at fewer places. ClosedError: see there.
+            BusyError: others are under way at fewer slots. ClosedError: see there.
         """
         return self._many("create_completion", "prompt", prompts, max_parallel, stream, progress, kwargs)
 

@@ -73,7 +73,7 @@ def create_app(
     hosts, own = [checked_host(name) for name in allowed_hosts], [] if host is None else [checked_host(host)]
     bodies = Bodies(max_body)
     lender = Lender(llm, checked_max_parallel(max_parallel))
-    worker = Worker(max_waiting, lender.num_places)
+    worker = Worker(max_waiting, lender.num_slots)
     registry = CollectorRegistry()
     registry.register(Metrics(llm, worker))
 
@@ -89,7 +89,7 @@ def create_app(
     app.state.worker = worker
     _add_generation(app, lender, name, worker, bodies)
     _add_tokenizer(app, llm, bodies)
-    add_llama_servers(app, llm, bodies, name=name, num_places=lender.num_places)
+    add_llama_servers(app, llm, bodies, name=name, num_slots=lender.num_slots)
     _add_service(app, name, worker, registry)
     _add_errors(app)
     document(app, (*BODIES, CompletionRequest, ChatRequest, TokenizeInputRequest, DetokenizeRequest))

@@ -1,4 +1,4 @@
-"""Who answers a request: the Llama, or one of its places."""
+"""Who answers a request: the Llama, or one of its slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .several import answering
 
 
 class Lender:
-    """Lends a Llama to one request at a time, or its places to several at once.
+    """Lends a Llama to one request at a time, or its slots to several at once.
 
     Args:
         llm: what answers.
@@ -27,7 +27,7 @@ class Lender:
 
     Attributes:
         llm: the same.
-        num_places: how many it can be: 1 if the memory cannot be shared, which is said.
+        num_slots: for how many requests at once: 1 if the memory cannot be shared, which is said.
 
     Raises:
         MemoryError: there is no room for so many.
@@ -35,8 +35,8 @@ class Lender:
 
     def __init__(self, llm: Llama, max_parallel: int) -> None:
         self.llm = llm
-        self.num_places = 1 if max_parallel == 1 else llm.engine.texts.open(max_parallel)
-        if self.num_places < max_parallel:
+        self.num_slots = 1 if max_parallel == 1 else llm.engine.texts.open(max_parallel)
+        if self.num_slots < max_parallel:
             warn(
                 f"one request after the other instead of {max_parallel} at once: the memory of this model, or of its "
                 "draft, is recurrent or a sliding window and cannot be shared"
@@ -45,19 +45,19 @@ class Lender:
     def work(self, request: CompletionRequest | ChatRequest) -> Work:
         """What answers a request. To be called in the order in which requests come."""
         texts = request.texts()
-        if self.num_places == 1:
+        if self.num_slots == 1:
             return answering(self.llm, request, texts, lambda text, watch: contextlib.nullcontext(call_on(self.llm)))
         for text in texts:
-            if text.seed is None:  # places know nothing of each other: seeds of a Llama with a seed are drawn here
+            if text.seed is None:  # slots know nothing of each other: seeds of a Llama with a seed are drawn here
                 seed, is_given = seed_for_completion(self.llm, None)
                 text.seed = seed if is_given else None
         # Who decodes by itself has OpenMP threads of its own: that is the worker's thread.
-        at_once = 1 if any(map(self._is_alone, texts)) else self.num_places
+        at_once = 1 if any(map(self._is_alone, texts)) else self.num_slots
         return answering(self.llm, request, texts, self.lent, at_once)
 
     @contextlib.contextmanager
     def lent(self, request: CompletionRequest | ChatRequest, watch: Watch) -> Iterator[Call]:
-        """A place, within the block. What takes the model alone gets the Llama itself, beside the places.
+        """A call at a slot, within the block. What takes the model alone gets the Llama's own, beside the others.
 
         Raises:
             Stopped: the client has left before it was its turn.
@@ -66,7 +66,7 @@ class Lender:
         if self._is_alone(request):
             lent = texts.beside(watch.heed)
         else:
-            lent = texts.taken(self.num_places, watch.heed, request.text())
+            lent = texts.taken(self.num_slots, watch.heed, request.text())
         with lent as slot:
             yield call_on(self.llm, slot=slot)
 
