@@ -65,7 +65,7 @@ from .grammars.schemas import schemas_by_grammar, warn_of_schemas
 from .many.completions import ParallelCompletions
 from .models import catalog
 from .models.loading import captured_errors, explained
-from .models.opening import check_opening, n_ctx_with_positions
+from .models.opening_checks import check_opening, n_ctx_with_positions
 from .stats import Stats
 from .token import Token
 

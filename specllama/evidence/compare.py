@@ -10,7 +10,7 @@ from specllama.engine import is_independent_of_draft
 from specllama.prompts import Prompt
 
 from .answer import first_difference
-from .result import Data
+from .data import Data
 
 if TYPE_CHECKING:
     from specllama import Llama, Stats, Token

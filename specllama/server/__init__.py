@@ -9,6 +9,6 @@ generates in any thread of a pool, each of which would keep its own OpenMP threa
 from __future__ import annotations
 
 from .app import create_app
-from .runner import bound_socket, serve
+from .serving import bound_socket, serve
 
 __all__ = ["bound_socket", "create_app", "serve"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from specllama.engine import Direct, Row
 
-from .result import BatchTest
+from .verdicts import BatchTest
 
 if TYPE_CHECKING:
     from specllama import Llama

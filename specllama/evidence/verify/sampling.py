@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specllama.evidence.result import total
+from specllama.evidence.data import total
 from specllama.evidence.statistics import Counts, Floats, goodness_of_fit
 
 from .exact import LEAST_EXPECTED, ExactPairs, Pair, PairScorer
 from .loop import Loop
-from .result import SamplingTest
+from .verdicts import SamplingTest
 
 if TYPE_CHECKING:
     from specllama.prompts import RenderedPrompt

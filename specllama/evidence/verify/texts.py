@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specllama.evidence.answer import Answer, answer, first_difference
-from specllama.evidence.result import total
+from specllama.evidence.data import total
 
 from .loop import Loop
-from .result import Difference, TextComparison
 from .rounding import SAFETY, Position, rounding, rows_by_shape
+from .verdicts import Difference, TextComparison
 
 if TYPE_CHECKING:
     from specllama import Llama

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specllama.engine import Direct, Row
-from specllama.evidence.result import total
+from specllama.evidence.data import total
 from specllama.evidence.statistics import Floats, goodness_of_fit
 
 from .loop import Loop
-from .result import TokenTest
+from .verdicts import TokenTest
 
 if TYPE_CHECKING:
     from specllama.prompts import RenderedPrompt

@@ -17,10 +17,10 @@ from specllama.prompts import Prompt, as_prompts, builtin_prompts, limited
 from .batches import NUM_ROWS, compare_batches, lengths_for
 from .loop import Loop
 from .plan import Plan
-from .result import BatchTest, SamplingTest, TextComparison, TokenTest, VerifyResult
 from .sampling import Context, check_pairs, exact_pairs, most_open_context
 from .texts import compare, modes
 from .tokens import check_tokens
+from .verdicts import BatchTest, SamplingTest, TextComparison, TokenTest, VerifyResult
 
 if TYPE_CHECKING:
     from specllama import Llama

@@ -12,7 +12,7 @@ from specllama.evidence.compare import WAYS
 from specllama.evidence.machine import describe_machine
 from specllama.evidence.plan import checked_gamma, require_at_least, that_fit
 
-from .result import EvalResult, Grade, GradedAnswer, Record
+from .grades import EvalResult, Grade, GradedAnswer, Record
 
 if TYPE_CHECKING:
     from specllama import Llama

@@ -15,7 +15,7 @@ from specllama.prompts import Prompt, as_prompts
 
 from . import remarks
 from .plan import Mode, Plan
-from .result import ALL, BenchResult, Run
+from .runs import ALL, BenchResult, Run
 from .summary import summarise
 
 if TYPE_CHECKING:

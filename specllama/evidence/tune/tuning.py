@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specllama.cost_curve import CostCurve, kept_sizes, measure_cost_curve
 from specllama.evidence.machine import describe_machine, without_home
 
-from .result import Plan, TuneResult
+from .choices import Plan, TuneResult
 
 if TYPE_CHECKING:
     from specllama import Llama
