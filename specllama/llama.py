@@ -42,7 +42,7 @@ from .drop_in.sampling import sampled
 from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
 from .drop_in.tokenizing import Tokenizing
-from .drop_in.view import Call, EngineLlama, View, call_on, exclusively, llama_of, run
+from .drop_in.view import Call, EngineLlama, View, call_on, llama_of, run
 from .engine.drafts.draft_options import DraftOptions
 from .engine.drafts.kinds import understood
 from .engine.drafts.vocabulary import DraftVocabularySize
@@ -401,9 +401,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         """
         llama, call = llama_of(self), self._asked(num_draft_tokens, verify, kwargs)
         arguments = bound(BaseLlama.create_completion, (prompt,), kwargs)
-        with call.slot.exclusive():
-            tokens = Completion(llama, call, arguments).tokens()
-        return exclusively(llama, call.slot, tokens)
+        tokens: Iterator[Token] = run(llama, call.slot, lambda: Completion(llama, call, arguments).tokens())
+        return tokens
 
     # State
 

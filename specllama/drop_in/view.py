@@ -126,10 +126,10 @@ def run(llama: EngineLlama, slot: Slot, generate: Callable[[], Any]) -> Any:
     """
     with slot.exclusive():
         result = generate()
-    return exclusively(llama, slot, result) if isinstance(result, Iterator) else result
+    return _exclusively(llama, slot, result) if isinstance(result, Iterator) else result
 
 
-def exclusively(llama: EngineLlama, slot: Slot, items: Iterator[_Item]) -> Iterator[_Item]:
+def _exclusively(llama: EngineLlama, slot: Slot, items: Iterator[_Item]) -> Iterator[_Item]:
     """Reads a stream, with nobody else at the Llama's slot while it makes an item.
 
     It holds the Llama: the stream may drop the last other name for it, and freed in here it could not be closed.
