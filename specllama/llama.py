@@ -330,7 +330,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
 
         Our own rooms give ``call``. A handler of llama_cpp's cannot: its view has it.
         """
-        call: Call = kwargs.pop("call", None) or call_on(self)
+        call = kwargs.pop("call") if isinstance(kwargs.get("call"), Call) else call_on(self)
         options = call.options.overridden(num_draft_tokens, verify, taken_from(kwargs))
         least = checked_min_tokens(kwargs.pop("min_tokens")) if "min_tokens" in kwargs else call.min_tokens
         return dataclasses.replace(call, options=options, min_tokens=least)

@@ -63,6 +63,11 @@ def test_a_view_is_the_llama(make_llama: MakeLlama, tiny_files: TinyFiles) -> No
     assert watch.num_shown == 9
 
 
+def test_a_call_that_is_none_is_no_argument(make_llama: MakeLlama) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'call'"):
+        make_llama().create_completion("the cat", call={"watch": Watch()})
+
+
 @pytest.fixture
 def handled(make_llama: MakeLlama) -> Any:
     """A Llama whose chats a function answers."""
