@@ -45,21 +45,13 @@ class Request:
     """Everything that one text asks for.
 
     Attributes:
-        tokens: the prompt.
         options: how to speculate, and the samplers of ``SAMPLERS``.
-        seed: the same.
-        seed_given: whether the user chose it.
+        seed_given: whether the user chose the seed.
         sampling: the numbers of ``CHAIN``; those that are missing have their defaults.
-        logit_bias: what is added to the logits of tokens.
-        logits_processor: functions (tokens, logits [n_vocab]) -> logits, called once for each token of the text.
-        stopping_criteria: functions (tokens, logits [n_vocab]) -> whether the text ends, called for each token.
-        constraint: what the text must be.
         chooser: chooses the tokens in place of our chain.
-        wants_logits: whether somebody reads ``Generation.logits``.
-        max_tokens: the most that are generated; None: as many as the context has room for.
         reset: whether the tokens are the whole text. Else they go on behind what is evaluated.
-        listener: who hears of it.
-        drafts_first: whether the first token may be a drafted one, which takes longer.
+
+    All others are the arguments of ``Engine.request``, where they are described.
     """
 
     tokens: Sequence[int]
