@@ -35,7 +35,6 @@ from .drop_in.draft_loading import DraftLoader
 from .drop_in.embedding import as_inputs, batches, embeddings
 from .drop_in.lending import lent
 from .drop_in.logprobs import with_bytes
-from .drop_in.many import ParallelCompletions
 from .drop_in.messages import template_errors
 from .drop_in.min_tokens import checked_min_tokens
 from .drop_in.requests import request_of
@@ -43,7 +42,7 @@ from .drop_in.sampling import sampled
 from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
 from .drop_in.tokenizing import Tokenizing
-from .drop_in.view import EngineLlama, calling, exclusively, run
+from .drop_in.view import Call, EngineLlama, View, call_on, llama_of, run
 from .engine.drafts.draft_options import DraftOptions
 from .engine.drafts.kinds import understood
 from .engine.drafts.vocabulary import DraftVocabularySize
@@ -64,9 +63,10 @@ from .engine.samplers import taken_from
 from .engine.slot import raise_busy
 from .engine.texts import checked_cache_tokens, checked_max_parallel
 from .grammars.schemas import schemas_by_grammar, warn_of_schemas
+from .many.completions import ParallelCompletions
 from .models import catalog
 from .models.loading import captured_errors, explained
-from .models.opening import check_opening, n_ctx_with_positions
+from .models.opening_checks import check_opening, n_ctx_with_positions
 from .stats import Stats
 from .token import Token
 
@@ -330,54 +330,59 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Generator[int, Sequence[int] | None, None]:
         """See the base class."""
-        view = self._calling(num_draft_tokens, verify, kwargs)
+        llama, call = llama_of(self), self._asked(num_draft_tokens, verify, kwargs)
         arguments = bound(BaseLlama.generate, args, kwargs)
         tokens, reset = arguments["tokens"], arguments["reset"]
-        request = request_of(view, arguments, seed_for_generate(self), tokens=tokens, reset=reset)
-        return _with_send(Generation(self._call.slot, request, keeper=self))
+        request = request_of(llama, call, arguments, seed_for_generate(llama), tokens=tokens, reset=reset)
+        return _with_send(Generation(call.slot, request, keeper=llama))
 
-    def _calling(self, num_draft_tokens: Any, verify: Any, kwargs: dict[str, Any], **changes: Any) -> Llama:
-        """This Llama, for a call with these arguments. Those that llama_cpp's methods do not have are taken out."""
-        options = self._call.options.overridden(num_draft_tokens, verify, taken_from(kwargs))
-        if "min_tokens" in kwargs:
-            changes["min_tokens"] = checked_min_tokens(kwargs.pop("min_tokens"))
-        return calling(self, options=options, **changes)
+    def _asked(self, num_draft_tokens: Any, verify: Any, kwargs: dict[str, Any]) -> Call:
+        """What a call with these arguments asks for. Those that llama_cpp's methods do not have are taken out.
+
+        Our own rooms give ``call``. A handler of llama_cpp's cannot: its view has it.
+        """
+        call = kwargs.pop("call") if isinstance(kwargs.get("call"), Call) else call_on(self)
+        options = call.options.overridden(num_draft_tokens, verify, taken_from(kwargs))
+        least = checked_min_tokens(kwargs.pop("min_tokens")) if "min_tokens" in kwargs else call.min_tokens
+        return dataclasses.replace(call, options=options, min_tokens=least)
 
     @with_options(BaseLlama.create_completion)
     def create_completion(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        view = self._calling(num_draft_tokens, verify, kwargs)
-        arguments = bound(BaseLlama.create_completion, args, with_left_out(kwargs, self._call.asked))
-        return run(view, Completion.answer, (view, arguments), {})
+        llama, call = llama_of(self), self._asked(num_draft_tokens, verify, kwargs)
+        arguments = bound(BaseLlama.create_completion, args, with_left_out(kwargs, call.asked))
+        return run(llama, call.slot, lambda: Completion(llama, call, arguments).answer())
 
     @with_options(BaseLlama.__call__)
     def __call__(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        view = self._calling(num_draft_tokens, verify, kwargs)
-        return run(view, super(Llama, view).__call__, args, kwargs)
+        call = self._asked(num_draft_tokens, verify, kwargs)
+        return self.create_completion(**bound(BaseLlama.__call__, args, kwargs), call=call)
 
     @with_options(BaseLlama.create_chat_completion)
     def create_chat_completion(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        view = self._calling(num_draft_tokens, verify, kwargs)
+        call = self._asked(num_draft_tokens, verify, kwargs)
         chat = checked_chat(self, given_to(BaseLlama.create_chat_completion, args, kwargs))
         schemas = schemas_by_grammar(chat)
-        if not self._call.knows_schemas:
+        if not call.knows_schemas:
             warn_of_schemas(chat)
         token_bytes: dict[str, bytes] = {}
-        view = calling(view, schemas=schemas, asked=left_out_by_handlers(self, chat), token_bytes=token_bytes)
+        asked = left_out_by_handlers(self, chat)
+        call = dataclasses.replace(call, schemas=schemas, asked=asked, token_bytes=token_bytes)
+        view: Any = View(llama_of(self), call)
 
-        def answered(**chat: Any) -> Any:
+        def answered() -> Any:
             return with_bytes(super(Llama, view).create_chat_completion(**chat), token_bytes)
 
         with template_errors():
-            return run(view, answered, (), chat)
+            return run(view, call.slot, answered)
 
     def generate_tokens(
         self,
@@ -405,11 +410,10 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             TypeError: an option of another type, or one that this release does not know.
             DecodeError, BusyError, ClosedError: see there.
         """
-        view = self._calling(num_draft_tokens, verify, kwargs)
+        llama, call = llama_of(self), self._asked(num_draft_tokens, verify, kwargs)
         arguments = bound(BaseLlama.create_completion, (prompt,), kwargs)
-        with view._call.slot.exclusive():
-            tokens = Completion(view, arguments).tokens()
-        return exclusively(view, tokens)
+        tokens: Iterator[Token] = run(llama, call.slot, lambda: Completion(llama, call, arguments).tokens())
+        return tokens
 
     # State
 

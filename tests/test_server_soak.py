@@ -26,7 +26,7 @@ from test_server_faults import GARBAGE, send
 
 from specllama.server.lender import Lender
 from specllama.server.request_limits import MAX_BODY
-from specllama.server.runner import give_back_freed_memory
+from specllama.server.serving import give_back_freed_memory
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         from specllama.drop_in.images import give_image_handler
         from specllama.server.hosts import checked_host
         from specllama.server.log import log_to_stderr
-        from specllama.server.runner import give_back_freed_memory
+        from specllama.server.serving import give_back_freed_memory
     except ModuleNotFoundError as error:
         raise ImportError(f'the server needs {error.name}: pip install "specllama[server]"') from error
     api_key = arguments.api_key if arguments.api_key is not None else os.environ.get(_KEY_VARIABLE)

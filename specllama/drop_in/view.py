@@ -1,11 +1,11 @@
-"""A Llama with what one call asks for beside the arguments that llama_cpp's methods hand on."""
+"""What one call asks for beside llama_cpp's arguments, and a Llama that knows it, for llama_cpp's chat handlers."""
 
 from __future__ import annotations
 
 import dataclasses
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from specllama.engine.engine import Engine
 from specllama.engine.listener import SILENT, Listener
@@ -18,12 +18,11 @@ from .base_class import BaseLlama
 from .watch import Watch
 
 _Item = TypeVar("_Item")
-_Llama = TypeVar("_Llama", bound="EngineLlama")
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What one call asks for. Llama's methods read it from themselves: a Llama has an empty one.
+    """What one call asks for: the argument ``call`` of Llama's methods that generate. `call_on` makes one.
 
     Attributes:
         slot: where its texts are.
@@ -73,7 +72,10 @@ class EngineLlama(BaseLlama):
 
 
 class View:
-    """Stands for a Llama in one call, which knows no more than the Llama's methods: these run with it as ``self``."""
+    """Stands for a Llama in a chat handler of llama_cpp's, which can be given no ``call``.
+
+    It knows no more than the Llama's methods: these run with it as ``self``.
+    """
 
     __slots__ = ("__weakref__", "_call", "_llama")
     _llama: Any
@@ -106,34 +108,32 @@ def llama_of(given: Any) -> Any:
     return object.__getattribute__(given, "_llama") if issubclass(type(given), View) else given
 
 
-def calling(llama: _Llama, **changes: Any) -> _Llama:
-    """The Llama, for a call that differs from that of the caller's.
+def call_on(llama: EngineLlama, **changes: Any) -> Call:
+    """What a call asks for that differs from that of the Llama, or of the view.
 
     Args:
-        llama: a Llama, or what an earlier call of this gave.
+        llama: one of them.
         changes: fields of ``Call``.
     """
-    return cast(_Llama, View(llama_of(llama), dataclasses.replace(llama._call, **changes)))
+    return dataclasses.replace(llama._call, **changes)
 
 
-def run(llama: EngineLlama, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a method that generates, with nobody else at the Llama's slot. A stream is read likewise.
+def run(llama: EngineLlama, slot: Slot, generate: Callable[[], Any]) -> Any:
+    """What a function generates at a Llama's slot, with nobody else there. A stream is read likewise.
 
     Raises:
         BusyError: another thread is generating there.
     """
-    slot = llama._call.slot
     with slot.exclusive():
-        result = method(*args, **kwargs)
-    return exclusively(llama, result) if isinstance(result, Iterator) else result
+        result = generate()
+    return _exclusively(llama, slot, result) if isinstance(result, Iterator) else result
 
 
-def exclusively(llama: EngineLlama, items: Iterator[_Item]) -> Iterator[_Item]:
+def _exclusively(llama: EngineLlama, slot: Slot, items: Iterator[_Item]) -> Iterator[_Item]:
     """Reads a stream, with nobody else at the Llama's slot while it makes an item.
 
     It holds the Llama: the stream may drop the last other name for it, and freed in here it could not be closed.
     """
-    slot = llama._call.slot
     try:
         while True:
             with slot.exclusive():

@@ -15,7 +15,9 @@ import numpy.typing as npt
 from specllama.models import catalog
 from specllama.stats import Stats
 
+from . import costs
 from .account import Account
+from .direct import Direct, emptied
 from .drafts.draft import Draft, Loaded
 from .drafts.draft_options import DraftOptions
 from .drafts.kinds import understood
@@ -180,6 +182,7 @@ class Engine(ClosedWhenGone):
         constraint: Constraint | None = None,
         wants_logits: bool = False,
         listener: Listener = SILENT,
+        drafts_first: bool = False,
         **sampling: Any,
     ) -> Request:
         """What one text asks for.
@@ -197,6 +200,7 @@ class Engine(ClosedWhenGone):
             constraint: ``Gbnf(text)`` or ``Schema(grammar)``.
             wants_logits: whether ``Generation.logits`` is to be read.
             listener: who hears of it, and may end it.
+            drafts_first: whether the first token may be a drafted one, which takes longer.
             sampling: the sampler chain: ``temperature``, ``top_k``, ``dry_multiplier``, ... with ``llama_cpp.Llama``'s
                 names and defaults.
 
@@ -224,6 +228,7 @@ class Engine(ClosedWhenGone):
             wants_logits=wants_logits,
             max_tokens=checked_max_tokens(max_tokens),
             listener=listener,
+            drafts_first=drafts_first,
         )
 
     def score(self, tokens: Sequence[int], listener: Listener = SILENT) -> Iterator[tuple[int, npt.NDArray[np.single]]]:
@@ -275,6 +280,54 @@ class Engine(ClosedWhenGone):
             if self.own.draft is not None:
                 self.own.draft.forget()
 
+    # Without the loop
+
+    @contextlib.contextmanager
+    def direct(self, name: str = "target") -> Iterator[Direct]:
+        """Lends a model's own context, empty, to be decoded on in batches of your own. It is empty afterwards, too.
+
+        No text goes on behind what was there before.
+
+        Args:
+            name: one of ``models``.
+
+        Raises:
+            BusyError: another thread is generating, or a text is making a token.
+            ClosedError: see there.
+            ValueError: there is no such model.
+        """
+        model, own = self._model(name), self.own
+        with own.exclusive():
+            own.require_threads()
+            own.require_at_rest()
+            own.position.change(0)  # by this a text that is under way learns that it cannot go on
+            try:
+                with emptied(model) as direct:
+                    yield direct
+            finally:
+                own.position.change(0)
+
+    def keep_costs(self, name: str, seconds: Mapping[int, float]) -> None:
+        """Go by these costs of batches from here on, and have later engines with the same files and settings do so.
+
+        Args:
+            name: whose they are, one of ``models``.
+            seconds: what a batch of n tokens takes, by n. Those that cannot be true are left out.
+
+        Raises:
+            OSError, RuntimeError: they cannot be written to the cache directory.
+            ValueError: there is no such model.
+        """
+        with self.own.exclusive():
+            costs.write(costs.cost_key(self._model(name), name), seconds)
+            self.own.restore_costs()
+
+    def _model(self, name: str) -> Model:
+        models = self.models
+        if name not in models:
+            raise ValueError(f"this engine has no model {name!r}, only {', '.join(models)}")
+        return models[name]
+
     # Texts and tokens
 
     def tokenize(self, text: bytes | str, *, add_bos: bool = True, special: bool = True) -> list[int]:
@@ -310,6 +363,16 @@ class Engine(ClosedWhenGone):
     def draft(self) -> Draft | None:
         """What drafts, usable or not."""
         return self.own.draft
+
+    @property
+    def why_plain(self) -> str | None:
+        """Why the draft cannot draft, so that all text is decoded plainly; None if it can, or there is none."""
+        return None if self.draft is None or self.own.claim(self.draft) else self.draft.unusable
+
+    @property
+    def models(self) -> dict[str, Model]:
+        """What decodes: the ``"target"``, and where the draft has one a ``"draft"`` model, a ``"head"``, or both."""
+        return {"target": self.model, **({} if self.draft is None else self.draft.models)}
 
     @property
     def stats(self) -> Stats:

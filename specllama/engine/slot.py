@@ -134,7 +134,7 @@ class Slot:
         if not self.is_alone:
             raise ValueError(
                 f"{what} needs the Llama for one text alone: call create_completion or create_completions of the Llama "
-                "itself, not of a place"
+                "itself, not of a slot"
             )
 
     def require_threads(self) -> None:

@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from .app import create_app
 from .embeddings import open_embedder
-from .runner import bound_socket, serve
+from .serving import bound_socket, serve
 
 __all__ = ["bound_socket", "create_app", "open_embedder", "serve"]

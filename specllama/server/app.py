@@ -78,7 +78,7 @@ def create_app(
     hosts, own = [checked_host(name) for name in allowed_hosts], [] if host is None else [checked_host(host)]
     bodies = Bodies(max_body)
     lender = Lender(llm, checked_max_parallel(max_parallel))
-    worker = Worker(max_waiting, lender.num_places)
+    worker = Worker(max_waiting, lender.num_slots)
     embedding_worker = worker if embedder is None else Worker(max_waiting)
     registry = CollectorRegistry()
     registry.register(Metrics(llm, worker))
@@ -98,7 +98,7 @@ def create_app(
     embeds = embedder or (llm if can_embed(llm) else None)
     add_embeddings(app, bodies, name, embeds, embedding_worker)
     _add_tokenizer(app, llm, bodies)
-    add_llama_servers(app, llm, bodies, name=name, num_places=lender.num_places)
+    add_llama_servers(app, llm, bodies, name=name, num_slots=lender.num_slots)
     _add_service(app, name, worker, registry)
     _add_errors(app)
     document(app, (*BODIES, CompletionRequest, ChatRequest, EmbeddingRequest, TokenizeInputRequest, DetokenizeRequest))

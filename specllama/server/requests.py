@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Annotated, Any, Literal, cast
 
@@ -24,7 +25,7 @@ from specllama import Llama
 from specllama.drop_in.chat_arguments import require_known
 from specllama.drop_in.images import reads_images
 from specllama.drop_in.parts import text_of
-from specllama.drop_in.view import calling
+from specllama.drop_in.view import Call
 from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
 from specllama.engine.options import Verify, checked_seed
 from specllama.engine.vocabulary import end_tokens
@@ -205,10 +206,10 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         """What is asked, by which it is seen whether another request continues it."""
         return str(self.prompt)
 
-    def begin(self, llm: Llama) -> Any:
+    def begin(self, llm: Llama, call: Call) -> Any:
         """A response, or the chunks of a stream."""
-        view = _calling(self, llm, is_prompt_only=self.max_tokens == 0)
-        return view.create_completion(**_arguments(self, llm))
+        call = _asked(self, llm, call, is_prompt_only=self.max_tokens == 0)
+        return llm.create_completion(**_arguments(self, llm), call=call)
 
 
 class Message(BaseModel):
@@ -322,14 +323,14 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         names = ("tools", "tool_choice", "functions", "function_call", "response_format")
         return why_not_enforced({name: getattr(self, name) for name in names})
 
-    def begin(self, llm: Llama) -> Any:
+    def begin(self, llm: Llama, call: Call) -> Any:
         """A response, or the chunks of a stream."""
         arguments = _arguments(self, llm)
         newer = arguments.pop("max_completion_tokens", None)
         max_tokens = self.max_tokens if newer is None else newer
         arguments["messages"] = [message.model_dump(exclude_unset=True) for message in self.messages]
-        view = _calling(self, llm, is_prompt_only=max_tokens == 0, knows_schemas=True)
-        return view.create_chat_completion(**{**arguments, "max_tokens": max_tokens})
+        call = _asked(self, llm, call, is_prompt_only=max_tokens == 0, knows_schemas=True)
+        return llm.create_chat_completion(**{**arguments, "max_tokens": max_tokens}, call=call)
 
 
 def _is_strict(body: Any) -> bool:
@@ -347,11 +348,11 @@ def _seed_of(seed: int | None, number: int) -> int | None:
     return seed if number == 0 or is_random else random.Random(f"{seed}, {number}").randrange(1 << 31)
 
 
-def _calling(body: CompletionRequest | ChatRequest, llm: Llama, **changes: Any) -> Llama:
-    """The Llama, for what its methods have no argument for."""
+def _asked(body: CompletionRequest | ChatRequest, llm: Llama, call: Call, **changes: Any) -> Call:
+    """The call, with what the Llama's methods have no argument for."""
     if body.repeat_last_n is not None:
         changes["penalty_last_n"] = llm.n_ctx() if body.repeat_last_n < 0 else body.repeat_last_n
-    return calling(llm, **changes)
+    return dataclasses.replace(call, **changes)
 
 
 def _arguments(body: CompletionRequest | ChatRequest, llm: Llama) -> dict[str, Any]:
