@@ -43,7 +43,7 @@ def _value(reading: Reading, write: Callable[[str], None], quote: str, end: str)
     found = yield from text_until(reading, word.append, (",", "}", "]", end))
     reading.back_to(reading.at - len(found))
     text = "".join(word).strip()
-    write(text if _is_json(text) else json.dumps(text))
+    write(text if not found or _is_json(text) else json.dumps(text, ensure_ascii=False))
 
 
 def _members(
@@ -59,7 +59,7 @@ def _members(
         if is_over or (yield from closing(reading, end)):
             reading.back_to(at)
             return
-        write("" if is_first else ", ")
+        comma = "" if is_first else ", "
         is_first = False
         if bracket == "{":
             yield from spaces(reading)
@@ -67,10 +67,11 @@ def _members(
             is_quoted = yield from literally(reading, quote)
             if is_quoted:
                 yield from text_until(reading, key.append, (quote,))
-                yield from closing(reading, ":")
-            else:
-                yield from text_until(reading, key.append, (":",))
-            write(json.dumps("".join(key).strip(), ensure_ascii=False) + ": ")
+            if not (yield from text_until(reading, [].append if is_quoted else key.append, (":",))):
+                return
+            write(f"{comma}{json.dumps(''.join(key).strip(), ensure_ascii=False)}: ")
+        else:
+            write(comma)
         yield from _value(reading, write, quote, end)
         if reading.at == at:  # of another bracket
             return

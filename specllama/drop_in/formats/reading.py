@@ -141,7 +141,8 @@ def text_until(reading: Reading, write: Callable[[str], None], marks: Collection
             pending = pending[1:]
         if pending in marks:
             return pending
-    write(pending)
+    if pending:
+        write(pending)
     return ""
 
 
