@@ -48,7 +48,7 @@ def call_object(reading: Reading, *, known_only: bool = False) -> Parsing[str | 
 
     Args:
         reading: where it may be next.
-        known_only: any other object may be as well: it is a call if its name is that of a tool.
+        known_only: any other object may be as well: it is a call if it has arguments and the name of a tool.
 
     Returns:
         None if it was a call; else what was read of it.
@@ -88,7 +88,7 @@ def call_object(reading: Reading, *, known_only: bool = False) -> Parsing[str | 
         reading.back_to(at)
     if is_called:
         return None
-    if not name or not character or (known_only and character != "}"):
+    if not name or not character or (known_only and not (early and character == "}")):
         return reading.since(start)
     reading.call(name)
     reading.arguments(early or "{}")
