@@ -19,6 +19,7 @@ from .formats.llama3 import BARE
 from .lending import lent
 from .messages import hands_on_everything, has_own_handler, template_of
 
+_NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}  # of tools without parameters
 _ANY_OBJECT = {"type": "object"}  # for a schema that cannot be enforced, of which the user was told
 
 
@@ -102,6 +103,8 @@ def special_token(model: Model, text: str) -> int | None:
 
 def _schema(parameters: Any) -> Any:
     """As llguidance follows it."""
+    if not parameters or (parameters.keys() <= {"type", "properties"} and not parameters.get("properties")):
+        parameters = _NOTHING
     try:
         found = matched_schema(json.dumps(parameters))
     except NotEnforcedError:
