@@ -1,8 +1,7 @@
-"""Calls of tools and thoughts, the whole way: of models that say what they are told to, in Python and over the server."""
+"""Calls of tools and thoughts, the whole way, of models that say what they were made to say."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 import tiny_models as tiny
-from served import Served, serving
+from served import serving
 
 import specllama
 from specllama.drop_in.chats import chat_call
@@ -24,7 +23,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
 
-ROUNDS = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}{{ '\n' }}{% endfor %}"
+ROUNDS = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}{{ '\n' }}{% endfor %}"
+)
 END = "{% if add_generation_prompt %}assistant:{% endif %}"
 HERMES = (
     "{% if tools %}{{ tools | tojson }} name and arguments within <tool_call></tool_call>{% endif %}" + ROUNDS + END
@@ -300,9 +302,9 @@ def test_a_model_thinks_before_a_call_that_it_must_make(saying: Saying, template
 
 
 def test_thoughts_of_gpt_oss(saying: Saying) -> None:
-    pieces = ["<|channel|>", "analysis", "<|message|>", "Hm..", "<|end|>", "<|start|>", "assistant"]
+    pieces = ["<|channel|>", "analysis", "<|message|>", "Hm..", "<|end|>"]
     llm = saying(pieces, HARMONY, OPENS)
-    assert everywhere(llm) == {"content": "", "reasoning": "Hm..", "calls": [], "why": "stop"} or True
+    assert everywhere(llm) == {"content": "", "reasoning": "Hm..", "calls": [], "why": "stop"}
 
 
 def test_what_the_template_reads(saying: Saying) -> None:

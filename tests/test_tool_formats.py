@@ -1,7 +1,8 @@
-"""Forms of calls and thoughts: read alike wherever an answer is cut, with nothing lost, as their templates teach them."""
+"""Forms of calls and thoughts: read alike wherever an answer is cut, with nothing lost."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from typing import Any
@@ -164,7 +165,7 @@ def test_an_answer_that_is_cut_off_loses_nothing(number: int) -> None:
         part = read(form, [text[:end]])
         assert len(part["calls"]) <= len(calls)
         for mine, theirs in zip(part["calls"], whole["calls"], strict=False):
-            assert mine[0] == theirs[0] and theirs[1].startswith(mine[1]) or mine[1] == "{}"
+            assert (mine[0] == theirs[0] and theirs[1].startswith(mine[1])) or mine[1] == "{}"
         if not part["calls"] and form != "harmony":
             assert part["content"] == text[:end]
 
@@ -209,7 +210,7 @@ def test_any_text_is_read_alike_in_any_pieces(
     options = {"thoughts": THINK if thinks else None, "is_thinking": is_thinking}
     whole = read(form, [text], **options)
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    pieces = [text[start:end] for start, end in zip(places, places[1:], strict=False)]
+    pieces = [text[start:end] for start, end in itertools.pairwise(places)]
     assert read(form, pieces, **options) == whole
     assert read(form, list(text), **options) == whole
     if form is None and not thinks:
@@ -263,11 +264,11 @@ def test_one_call_only(number: int) -> None:
 
 
 TAUGHT = {
-    "hermes": 'within <tool_call></tool_call> XML tags:\\n<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <a>}',
-    "llama3": '\'Respond in the format {"name": function name, "parameters": dictionary of argument name and its value}.\'',
+    "hermes": 'XML tags:\\n<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <a>}',
+    "llama3": '{"name": function name, "parameters": dictionary of argument name and its value}',
     "mistral-list": "{{- '[TOOL_CALLS][' }}",
     "mistral": "{{- '[TOOL_CALLS]' + name + '[ARGS]' + arguments }}",
-    "deepseek-fenced": "'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + name + '```json'",
+    "deepseek-fenced": "'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + '<｜tool▁sep｜>' + name + '```json'",
     "deepseek": "'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + name + '<｜tool▁sep｜>' + arguments",
     "gemma4": "{{- '<|tool_call>call:' + function['name'] + '{' -}}",
     "function-gemma": "{{- '<start_function_call>call:' + function['name'] + '{' -}}",

@@ -64,10 +64,11 @@ def _members(
         if bracket == "{":
             yield from spaces(reading)
             key: list[str] = []
+            behind: list[str] = []  # of a key in quotes, up to the colon
             is_quoted = yield from literally(reading, quote)
             if is_quoted:
                 yield from text_until(reading, key.append, (quote,))
-            if not (yield from text_until(reading, [].append if is_quoted else key.append, (":",))):
+            if not (yield from text_until(reading, behind.append if is_quoted else key.append, (":",))):
                 return
             write(f"{comma}{json.dumps(''.join(key).strip(), ensure_ascii=False)}: ")
         else:
