@@ -99,6 +99,7 @@ WRITTEN: list[tuple[str, str, str, list[Any]]] = [
     ("hermes", '<tool_call>{"name": ""}', '<tool_call>{"name": ""}', []),
     ("hermes", '{"name": "look", "arguments": {}}\n', "", [("look", {})]),
     ("hermes", f"Well:\n```json\n{as_json(LOOK)}\n{as_json(ADD)}\n```\nSo.", "Well:\nSo.", [LOOK, ADD]),
+    ("hermes", f"{as_json(LOOK)}\n{as_json(ADD)}\nSo.", "So.", [LOOK, ADD]),
     ("hermes", f"<tools>{as_json(LOOK)}</tools>", "", [LOOK]),
     ("hermes", '```json\n{"name": "Ann"}\n```', '```json\n{"name": "Ann"}\n```', []),
     ("hermes", '{"name": "look"}', '{"name": "look"}', []),

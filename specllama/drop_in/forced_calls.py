@@ -15,7 +15,7 @@ from .base_class import BaseLlama
 from .formats.forced import forced_calls
 from .formats.format import Format, Pieces
 from .formats.kinds import taught_by
-from .formats.llama3 import BARE
+from .formats.llama3 import BARE, BARE_WRITTEN
 from .lending import lent
 from .messages import hands_on_everything, has_own_handler, template_of
 
@@ -64,7 +64,8 @@ def with_forced_calls(
     only = named or (next(iter(tools)) if len(tools) == 1 else None)
     takes_grammar = hands_on_everything(llama) and not has_own_handler(llama)
     form, thoughts = taught_by(template_of(llama))
-    if not takes_grammar or form is None or form.written is None:
+    how = None if form is None else form.written
+    if not takes_grammar or form is None or how is None:
         if only is not None:
             return {**chat, "tool_choice": {"type": "function", "function": {"name": only}}}, None
         if not takes_grammar:
@@ -72,11 +73,11 @@ def with_forced_calls(
                 'tool_choice="required" with several tools needs a chat handler that takes a grammar, which the one of '
                 f"{llama.model_path} does not: name the tool that is to be called"
             )
-        form, thoughts = BARE, None
+        form, how, thoughts = BARE, BARE_WRITTEN, None
     schemas = {name: _schema(tools[name]) for name in ([named] if named else tools)}
     written = functools.partial(
         forced_calls,
-        form,
+        how,
         schemas,
         functools.partial(special_token, lent(llama)),
         several=parallel and named is None,

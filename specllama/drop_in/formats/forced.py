@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .format import Format, Pieces, Written
+from .format import Pieces, Written
 
 _TEXT = r"TEXT: /(.|\n)*/"
 
 
 def forced_calls(
-    form: Format,
+    written: Written,
     schemas: Mapping[str, Any],
     token: Callable[[str], int | None],
     *,
@@ -23,19 +23,13 @@ def forced_calls(
     """Llguidance's grammar of calls.
 
     Args:
-        form: how they are written.
+        written: how they are written.
         schemas: llguidance's schema of the parameters of each tool that may be called, by its name.
         token: gives the token that a text is, if the model has one that no other text is written with.
         several: whether there may be more than one.
         thoughts: the marks of a thought that may stand before them.
         is_thinking: it has been begun.
-
-    Raises:
-        ValueError: calls of that form cannot be forced.
     """
-    written = form.written
-    if written is None:
-        raise ValueError(f"calls of the form {form.name} cannot be forced")
 
     def text(pieces: Pieces) -> str:
         ids = [(piece, token(piece)) for piece in pieces if piece]

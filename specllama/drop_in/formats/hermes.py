@@ -30,7 +30,7 @@ def _otherwise(reading: Reading, mark: str) -> Parsing[None]:
     if text is not None:
         reading.content(mark + text)
         return
-    while mark and not (yield from closing(reading, _OTHERS[mark])):
+    while not mark or not (yield from closing(reading, _OTHERS[mark])):
         at = reading.at
         if (yield from call_object(reading, known_only=True)) is not None:
             reading.back_to(at)

@@ -47,10 +47,5 @@ LLAMA3 = Format(
     at_start=_at_start,
     written=Written(lambda name: (f'{{"name": {json.dumps(name)}, "parameters": ',), ("}",), between=None),
 )
-BARE = Format(
-    "bare",
-    lambda template: False,
-    {},
-    at_start=_at_start,
-    written=Written(lambda name: (f'{{"name": {json.dumps(name)}, "arguments": ',), ("}",), between=None),
-)
+BARE_WRITTEN = Written(lambda name: (f'{{"name": {json.dumps(name)}, "arguments": ',), ("}",), between=None)
+BARE = Format("bare", lambda template: False, {}, at_start=_at_start, written=BARE_WRITTEN)
