@@ -344,3 +344,20 @@ def test_a_loop_of_two_tools(saying: Saying) -> None:
         text = chat_call(llm, messages, tools=TOOLS).text
         assert text.count('assistant: Well, let me.{"n": 1}{}\n') == 2 and text.count("tool: done\n") == 4
         client.close()
+
+
+def test_several_answers_with_calls(saying: Saying) -> None:
+    with serving(saying(CALLS, HERMES), max_parallel=2) as served:
+        answer = served.post("/v1/chat/completions", **GREEDY, tools=TOOLS, n=2).json()
+        parts = served.events("/v1/chat/completions", **GREEDY, tools=TOOLS, n=2)
+    calls = [[call["function"]["name"] for call in choice["message"]["tool_calls"]] for choice in answer["choices"]]
+    assert calls == [["look", "add"]] * 2
+    reasons = [choice["finish_reason"] for part in parts for choice in part["choices"] if choice["finish_reason"]]
+    assert reasons == ["tool_calls"] * 2
+
+
+def test_many_chats_with_calls(saying: Saying) -> None:
+    llm = saying(CALLS, HERMES)
+    outcomes = llm.create_chat_completions([HI] * 3, tools=TOOLS, temperature=0.0, max_tokens=200)
+    assert [said(outcome.response)["calls"] for outcome in outcomes] == [[("look", '{"n": 1}'), ("add", "{}")]] * 3
+    assert [outcome.text for outcome in outcomes] == ["Well, let me."] * 3

@@ -46,6 +46,7 @@ class _Form:
         objects: the arguments of a call may be an object. Else they must be its JSON.
         none: the content of a call must be None, not an empty text.
         newer: it knows ``tool_calls`` and the role ``tool``, and not their older names.
+        thinking: it calls the thoughts before a call so, which are ``reasoning_content`` in answers.
     """
 
     developer: bool = False
@@ -54,6 +55,7 @@ class _Form:
     objects: bool = False
     none: bool = False
     newer: bool = False
+    thinking: bool = False
 
 
 def as_read(llama: BaseLlama, messages: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -173,6 +175,7 @@ def _form_of(formatter: Any) -> _Form:
         objects=objects,
         none=none,
         newer="tool_calls" in template and re.search(r"\bfunction_call\b", template) is None,
+        thinking=re.search(r"\.thinking\b", template) is not None and "reasoning_content" not in template,
     )
 
 
@@ -221,6 +224,8 @@ def _read(fields: Fields, form: _Form) -> Fields:
     fields["content"] = _content(fields, form, bool(calls))
     if calls:
         fields["tool_calls"] = [_call(call, form) for call in calls]
+        if form.thinking and not fields["content"] and "reasoning_content" in fields:  # gpt-oss has one or the other
+            fields["thinking"] = fields.pop("reasoning_content")
     return fields
 
 
