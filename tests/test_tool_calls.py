@@ -285,6 +285,14 @@ def test_thoughts_that_the_prompt_begins(saying: Saying) -> None:
     assert calls == {"content": "", "reasoning": "Hm..", "calls": [("look", '{"n": 1}')], "why": "tool_calls"}
 
 
+def test_a_conversation_knows_when_the_model_thinks(saying: Saying) -> None:
+    for pieces, template in ((THOUGHT, THINKS), (THOUGHT[2:], BEGINS), (["Hi", " <think>", "</think>"], THINKS)):
+        chat = specllama.Conversation(saying(pieces, template), temperature=0.0)
+        thought = [token.text for token in chat.say("hi") if chat.is_thinking]
+        assert thought == (pieces[: pieces.index("\n</think>") + 1] if "\n</think>" in pieces else [])
+        assert chat.messages[-1]["content"] == "".join(pieces)
+
+
 def test_a_schema_is_no_thought(saying: Saying) -> None:
     """Behind a prompt that begins a thought the grammar has the answer at once."""
     llm = saying(THOUGHT[2:], BEGINS)
