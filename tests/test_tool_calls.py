@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -245,6 +246,22 @@ def test_a_call_is_written_as_the_template_teaches_it(saying: Saying, name: str)
 def test_one_of_several_tools_where_the_template_teaches_none(saying: Saying) -> None:
     found = everywhere(saying(["So"], tiny.CHAT_TEMPLATE), tools=TOOLS, tool_choice="required")
     assert len(found["calls"]) == 1 and found["calls"][0][0] in ("look", "add") and found["why"] == "tool_calls"
+
+
+@pytest.mark.parametrize("template", [HERMES, tiny.CHAT_TEMPLATE])
+def test_odd_tools_can_be_called(saying: Saying, template: str) -> None:
+    """Names that have to be quoted, parameters that are none, and a schema of which one part cannot be enforced."""
+    llm = saying(["So"], template)
+    for name, parameters in (
+        ('é"x\\\n<[5]>', {"type": "object"}),
+        ("a", [1]),
+        ("b", {"type": "object", "format": "?"}),
+    ):
+        tools = [{"type": "function", "function": {"name": name, "parameters": parameters}}] * 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            answer = llm.create_chat_completion(**GREEDY, tools=tools, tool_choice="required")
+        assert [name for name, _ in said(answer)["calls"]][:1] == [name]
 
 
 def test_a_handler_that_takes_no_grammar_says_so(make_llama: MakeLlama) -> None:

@@ -234,11 +234,11 @@ def _forced_function(given: Mapping[str, Any]) -> str:
     if choice in _CHOICES:
         return ""
     functions = [*(given.get("functions") or ()), *(_function_of(tool) for tool in given.get("tools") or ())]
-    if choice == "required" and name == "tool_choice":
-        if not functions:
-            raise ValueError("tool_choice='required' and there are no tools: give them, too")
-        return name
     known = [function.get("name") for function in functions if isinstance(function, Mapping)]
+    if choice == "required" and name == "tool_choice":
+        if not any(map(is_name, known)):
+            raise ValueError("tool_choice='required' and there are no tools with a name: give them, too")
+        return name
     wanted = (choice if name == "function_call" else _function_of(choice)) if isinstance(choice, Mapping) else None
     if not isinstance(wanted, Mapping) or not isinstance(wanted.get("name"), str):
         required = "" if name == "function_call" else "'required', "
@@ -252,6 +252,11 @@ def _forced_function(given: Mapping[str, Any]) -> str:
         hint = nearest(wanted["name"], [other for other in known if isinstance(other, str)])
         raise ValueError(f"{name} names the function {wanted['name']!r:.60}, which is not among the tools{hint}")
     return name
+
+
+def is_name(given: Any) -> bool:
+    """Whether it is the name of something."""
+    return isinstance(given, str) and bool(given)
 
 
 def _function_of(tool: Any) -> Any:

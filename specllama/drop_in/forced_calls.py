@@ -12,6 +12,7 @@ from specllama.engine.model import Model
 from specllama.grammars.schema import NotEnforcedError, SchemaGrammar, matched_schema
 
 from .base_class import BaseLlama
+from .chat_arguments import is_name
 from .formats.forced import forced_calls
 from .formats.format import Format, Pieces
 from .formats.kinds import taught_by
@@ -19,6 +20,7 @@ from .formats.llama3 import BARE, BARE_WRITTEN
 from .lending import lent
 from .messages import hands_on_everything, has_own_handler, template_of
 
+_WITHOUT_PARAMETERS = ({"type": "object"}, {"type": "object", "properties": {}})
 _NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}  # of tools without parameters
 _ANY_OBJECT = {"type": "object"}  # for a schema that cannot be enforced, of which the user was told
 
@@ -91,7 +93,7 @@ def tools_of(chat: Mapping[str, Any]) -> dict[str, Any]:
     """The schemas of the parameters of the tools, by their names."""
     functions = [tool.get("function") for tool in chat.get("tools") or () if isinstance(tool, Mapping)]
     named = [function for function in functions if isinstance(function, Mapping)]
-    return {each["name"]: each.get("parameters") for each in named if isinstance(each.get("name"), str)}
+    return {each["name"]: each.get("parameters") for each in named if is_name(each.get("name"))}
 
 
 def special_token(model: Model, text: str) -> int | None:
@@ -104,7 +106,7 @@ def special_token(model: Model, text: str) -> int | None:
 
 def _schema(parameters: Any) -> Any:
     """As llguidance follows it."""
-    if not parameters or (parameters.keys() <= {"type", "properties"} and not parameters.get("properties")):
+    if not parameters or parameters in _WITHOUT_PARAMETERS:
         parameters = _NOTHING
     try:
         found = matched_schema(json.dumps(parameters))

@@ -306,7 +306,8 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         if self._is_strict and (reason := self._not_enforced()):
             raise ValueError(f'{reason}; simplify it, or send "strict": false with it')
         texts = [message.words() for message in self.messages]
-        require_room(size_of([texts, self.tools, self.functions]), n_ctx)
+        more = [self.chat_template_kwargs, self.reasoning_effort]
+        require_room(size_of([texts, self.tools, self.functions, *more]), n_ctx)
         images = [part for message in self.messages for part in message.images()]
         if images and not reads_images(llm):
             raise ValueError(
