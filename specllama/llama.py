@@ -85,7 +85,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
     ``create_chat_completion`` and ``generate`` also take ``num_draft_tokens`` and ``verify`` for one call, and the
     samplers of ``specllama.engine.samplers.Samplers`` (DRY, XTC, top-n-sigma, dynamic temperature). Logits processors
-    are called as without a draft: once for each token of the text, in order.
+    are called as without a draft: once for each token of the text, in order. ``create_chat_completion`` also takes
+    ``parallel_tool_calls``, ``chat_template_kwargs`` and ``reasoning_effort``, as OpenAI-compatible servers do.
 
     Args:
         model_path: the target, a path or a name from ``specllama pull --list``.
