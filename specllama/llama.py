@@ -26,6 +26,7 @@ from .drop_in.arguments import (
     with_options,
 )
 from .drop_in.base_class import BaseLlama
+from .drop_in.chat_answers import ChatAnswer
 from .drop_in.chat_arguments import checked_chat, left_out_by_handlers, with_left_out
 from .drop_in.chat_templates import ChatTemplates
 from .drop_in.closed import close_for_good
@@ -33,6 +34,7 @@ from .drop_in.completion import Completion
 from .drop_in.context_params import ContextParams
 from .drop_in.draft_loading import DraftLoader
 from .drop_in.embedding import as_inputs, batches, embeddings
+from .drop_in.forced_calls import with_forced_calls
 from .drop_in.lending import lent
 from .drop_in.logprobs import with_bytes
 from .drop_in.messages import template_errors
@@ -41,6 +43,7 @@ from .drop_in.requests import request_of
 from .drop_in.sampling import sampled
 from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
+from .drop_in.template_fields import given_fields, handler_giving, warn_of_fields
 from .drop_in.tokenizing import Tokenizing
 from .drop_in.view import Call, EngineLlama, View, call_on, llama_of, run
 from .engine.drafts.draft_options import DraftOptions
@@ -83,7 +86,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
     ``create_chat_completion`` and ``generate`` also take ``num_draft_tokens`` and ``verify`` for one call, and the
     samplers of ``specllama.engine.samplers.Samplers`` (DRY, XTC, top-n-sigma, dynamic temperature). Logits processors
-    are called as without a draft: once for each token of the text, in order.
+    are called as without a draft: once for each token of the text, in order. ``create_chat_completion`` also takes
+    ``parallel_tool_calls``, ``chat_template_kwargs`` and ``reasoning_effort``, as OpenAI-compatible servers do.
 
     Args:
         model_path: the target, a path or a name from ``specllama pull --list``.
@@ -363,23 +367,43 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         call = self._asked(num_draft_tokens, verify, kwargs)
         return self.create_completion(**bound(BaseLlama.__call__, args, kwargs), call=call)
 
-    @with_options(BaseLlama.create_chat_completion)
+    @with_options(
+        BaseLlama.create_chat_completion, parallel_tool_calls=True, chat_template_kwargs=None, reasoning_effort=None
+    )
     def create_chat_completion(
-        self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        num_draft_tokens: NumDraftTokens | None = None,
+        verify: str | None = None,
+        parallel_tool_calls: bool | None = True,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        reasoning_effort: str | None = None,
+        **kwargs: Any,
     ) -> Any:
         """See the base class."""
         call = self._asked(num_draft_tokens, verify, kwargs)
+        fields = given_fields(chat_template_kwargs, reasoning_effort)
         chat = checked_chat(self, given_to(BaseLlama.create_chat_completion, args, kwargs))
         schemas = schemas_by_grammar(chat)
-        if not call.knows_schemas:
+        if not call.knows_what_is_ignored:
             warn_of_schemas(chat)
+            warn_of_fields(self, fields)
+        parallel = parallel_tool_calls is None or bool(parallel_tool_calls)
+        chat, forced = with_forced_calls(self, chat, parallel=parallel)
+        answer = ChatAnswer(self, chat, forced, parallel=parallel)
         token_bytes: dict[str, bytes] = {}
-        asked = left_out_by_handlers(self, chat)
-        call = dataclasses.replace(call, schemas=schemas, asked=asked, token_bytes=token_bytes)
+        call = dataclasses.replace(
+            call,
+            schemas=schemas,
+            asked=left_out_by_handlers(self, chat),
+            token_bytes=token_bytes,
+            answer=answer,
+            chat_handler=handler_giving(self, fields),
+        )
         view: Any = View(llama_of(self), call)
 
         def answered() -> Any:
-            return with_bytes(super(Llama, view).create_chat_completion(**chat), token_bytes)
+            return answer.read(with_bytes(super(Llama, view).create_chat_completion(**chat), token_bytes))
 
         with template_errors():
             return run(view, call.slot, answered)

@@ -59,7 +59,12 @@ class Completion:
         whole = None
         if not has_own_tokenizer(llama):
             whole = functools.partial(llama.detokenize, prev_tokens=self._read_tokens)
-        self._assembler = TextAssembler(self._model, stops, at_start=not self._prompt, whole=whole)
+        shown: frozenset[int] = frozenset()
+        if call.answer is not None:
+            shown = call.answer.shown
+            grammar = call.answer.begins_behind(self._model, self._prompt_tokens, arguments["grammar"])
+            arguments = {**arguments, "grammar": grammar}
+        self._assembler = TextAssembler(self._model, stops, at_start=not self._prompt, whole=whole, shown=shown)
         self._log, self._prompt_log = self._new_log(), self._new_log()
         self._generation = Generation(call.slot, self._request(arguments))
         self._watch = call.watch

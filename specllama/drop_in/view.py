@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from specllama.engine.engine import Engine
 from specllama.engine.listener import SILENT, Listener
+from specllama.engine.model import Model
 from specllama.engine.options import Options
 from specllama.engine.position import Position
 from specllama.engine.slot import Slot
@@ -18,6 +19,15 @@ from .base_class import BaseLlama
 from .watch import Watch
 
 _Item = TypeVar("_Item")
+
+
+class Answer(Protocol):
+    """How the answer of a chat is read: ``chat_answers.ChatAnswer``."""
+
+    shown: frozenset[int]
+
+    def begins_behind(self, model: Model, prompt: Sequence[int], grammar: Any) -> Any:
+        """Looks at the prompt, and gives the grammar of what comes behind it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +41,12 @@ class Call:
         schemas: by the text of the grammar that llama_cpp makes of one.
         is_prompt_only: nothing is to be generated, to which ``max_tokens=0`` would mean no limit.
         penalty_last_n: how many last tokens the penalties see; None for the Llama's ``last_n_tokens_size``.
-        knows_schemas: the user has been told what of the schemas cannot be enforced.
+        knows_what_is_ignored: the user has been told what of a chat cannot be enforced, or has no effect.
         token_bytes: where the bytes of tokens are noted by the texts that stand for them in log-probabilities.
         min_tokens: how many tokens each text has at least.
         asked: arguments of a chat, which its handler may leave out when it asks for a completion.
+        answer: how the answer of a chat is read.
+        chat_handler: what makes the prompt of a chat; None: the Llama's own.
     """
 
     slot: Slot
@@ -43,10 +55,12 @@ class Call:
     schemas: Mapping[str, SchemaGrammar] = dataclasses.field(default_factory=dict)
     is_prompt_only: bool = False
     penalty_last_n: int | None = None
-    knows_schemas: bool = False
+    knows_what_is_ignored: bool = False
     token_bytes: dict[str, bytes] | None = None
     min_tokens: int = 0
     asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    answer: Answer | None = None
+    chat_handler: Callable[..., Any] | None = None
 
     @property
     def listener(self) -> Listener:
@@ -93,6 +107,11 @@ class View:
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._llama, name, value)
+
+    @property
+    def chat_handler(self) -> Any:
+        """What makes the prompt of a chat."""
+        return self._call.chat_handler or self._llama.chat_handler
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # so that `super()` and `isinstance` take it for the Llama

@@ -15,6 +15,7 @@ from specllama.backend import libllama
 from .in_llguidance import in_llguidance
 from .schema import LIMITS, reason_of
 
+_OF_SCHEMA = '{"grammars":[{"name":"json_schema"'  # how llguidance's own grammars of schemas begin
 _EVERY_BYTE = frozenset(bytes([byte]) for byte in range(256))
 _MOST_FIRST = 8  # matchers of the last schemas, at their beginnings: to make one takes longer than to copy it
 
@@ -27,13 +28,28 @@ class SchemaVocabulary:
         pieces, ends = _core.token_pieces(libllama.API, vocab)
         if not ends:  # llguidance needs one
             pieces.append(b"\xff<end>")
-        end = eos if eos in ends else ends[0] if ends else len(pieces) - 1
-        tokenizer = _tokenizer(own, pieces, end)
+        self._end = eos if eos in ends else ends[0] if ends else len(pieces) - 1
+        self._pieces = pieces
+        self._tokenizer = _tokenizer(own, pieces, self._end)
         self._own = own  # the other one calls it
         self.ends = ends
         """The tokens that end a text."""
-        self.first = functools.lru_cache(_MOST_FIRST)(functools.partial(_matcher, tokenizer))
+        self.first = functools.lru_cache(_MOST_FIRST)(self._matcher)
         """Gives the matcher of llguidance's grammar, to be copied."""
+
+    def _matcher(self, matched: str) -> LLMatcher:
+        # llguidance has a text of which there is only one tokenized alone, and takes no other tokens for it.
+        # Behind a token of another kind, which calls of tools have, some models' tokenizers put a space before it.
+        guesses = not matched.startswith(_OF_SCHEMA) and self._puts_spaces
+        return LLMatcher(self._by_pieces if guesses else self._tokenizer, matched, log_level=0, limits=LIMITS)
+
+    @functools.cached_property
+    def _by_pieces(self) -> LLTokenizer:
+        return LLTokenizer(TokenizerWrapper(SchemaPieces(self._pieces, self._end)))
+
+    @functools.cached_property
+    def _puts_spaces(self) -> bool:
+        return b"".join(self._pieces[token] for token in self._own.tokens(b"{", False, False)) != b"{"
 
     @in_llguidance()
     def matcher(self, matched: str) -> SchemaMatcher:
@@ -138,10 +154,6 @@ class SchemaPieces:
             found.append(self._known[text[:size]])
             text = text[size:]
         return found
-
-
-def _matcher(tokenizer: LLTokenizer, matched: str) -> LLMatcher:
-    return LLMatcher(tokenizer, matched, log_level=0, limits=LIMITS)
 
 
 @in_llguidance()

@@ -64,7 +64,7 @@ class Answers:
         return self._told(item, watch)
 
     def _warnings(self) -> Item:
-        warnings = self._request.warnings()
+        warnings = self._request.warnings(self._llm)
         return {"warnings": warnings} if warnings else {}
 
     def _told(self, item: Item, watch: Watch) -> tuple[Item, Item]:
@@ -89,7 +89,7 @@ def _carries_text(choice: Any) -> bool:
     if "delta" not in choice:
         return True
     delta = choice["delta"]
-    return any(delta.get(name) is not None for name in ("content", "tool_calls", "function_call"))
+    return any(delta.get(name) is not None for name in ("content", "reasoning_content", "tool_calls", "function_call"))
 
 
 def _usage(watch: Watch) -> Item:

@@ -25,6 +25,7 @@ from specllama import Llama
 from specllama.drop_in.chat_arguments import require_known
 from specllama.drop_in.images import reads_images
 from specllama.drop_in.parts import text_of
+from specllama.drop_in.template_fields import given_fields, unread_fields
 from specllama.drop_in.view import Call
 from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
 from specllama.engine.options import Verify, checked_seed
@@ -128,7 +129,7 @@ class Additions(ChainFields, SamplerFields):
             raise ValueError(f'"ignore_eos" and "{min(ended)}" disagree: what that asks for has an end; leave one out')
         return plain
 
-    def warnings(self) -> list[str]:
+    def warnings(self, llm: Llama) -> list[str]:
         """What of the request was accepted and did nothing."""
         return [f"{name} has no effect here" for name in sorted(self.model_extra or {})]
 
@@ -254,6 +255,12 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         "strict: false beside it, what is not enforced is named in warnings.",
     )
 
+    parallel_tool_calls: bool | None = Field(None, description="Whether there may be several calls. Default true.")
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="What the chat template reads beside the messages, such as enable_thinking."
+    )
+    reasoning_effort: str | None = Field(None, description="The same, where the template reads it.")
+
     model_config = ConfigDict(json_schema_extra=with_nulls)
 
     _is_strict: bool = PrivateAttr(True)
@@ -300,7 +307,8 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         if self._is_strict and (reason := self._not_enforced()):
             raise ValueError(f'{reason}; simplify it, or send "strict": false with it')
         texts = [message.words() for message in self.messages]
-        require_room(size_of([texts, self.tools, self.functions]), n_ctx)
+        more = [self.chat_template_kwargs, self.reasoning_effort]
+        require_room(size_of([texts, self.tools, self.functions, *more]), n_ctx)
         images = [part for message in self.messages for part in message.images()]
         if images and not reads_images(llm):
             raise ValueError(
@@ -314,10 +322,12 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         """What is asked, by which it is seen whether another request continues it."""
         return "\0".join(f"{message.role}\0{message.content}" for message in self.messages)
 
-    def warnings(self) -> list[str]:
+    def warnings(self, llm: Llama) -> list[str]:
         """What of the request was accepted and did nothing."""
         reason = None if self._is_strict else self._not_enforced()
-        return [*super().warnings(), *([reason] if reason else [])]
+        fields = given_fields(self.chat_template_kwargs, self.reasoning_effort)
+        unread = [f"{name} has no effect here" for name in unread_fields(llm, fields)]
+        return [*super().warnings(llm), *unread, *([reason] if reason else [])]
 
     def _not_enforced(self) -> str | None:
         names = ("tools", "tool_choice", "functions", "function_call", "response_format")
@@ -329,7 +339,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         newer = arguments.pop("max_completion_tokens", None)
         max_tokens = self.max_tokens if newer is None else newer
         arguments["messages"] = [message.model_dump(exclude_unset=True) for message in self.messages]
-        call = _asked(self, llm, call, is_prompt_only=max_tokens == 0, knows_schemas=True)
+        call = _asked(self, llm, call, is_prompt_only=max_tokens == 0, knows_what_is_ignored=True)
         return llm.create_chat_completion(**{**arguments, "max_tokens": max_tokens}, call=call)
 
 
