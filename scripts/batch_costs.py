@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 
 import numpy as np
 import recorded
 
 import specllama
 from specllama.backend.cpu import default_threads
-from specllama.drop_in.lending import lent
 from specllama.evidence.machine import describe_machine
-from specllama.evidence.scorer import scorer_of
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 PROMPTS = (128, 512)
@@ -27,25 +24,15 @@ WAYS = {"llama.cpp": "off", "ours": "auto"}
 Samples = dict[int, list[float]]
 
 
-def decoded(llm: specllama.Llama, tokens: np.ndarray, first_output: int) -> float:
-    """Seconds for one batch behind what the cache holds."""
-    sequence = lent(llm).sequence
-    before = time.perf_counter()
-    sequence.decode(tokens, first_output)
-    return time.perf_counter() - before
-
-
 def turn(llm: specllama.Llama, tokens: np.ndarray, behind: int, batches: Samples, prompts: Samples) -> None:
     """One decode of each size."""
-    sequence = lent(llm).sequence
-    with scorer_of(llm) as scorer:
+    with llm.engine.direct() as direct:
         for n in prompts:
-            scorer.clear()
-            prompts[n].append(decoded(llm, tokens[:n], n - 1))
-        scorer.prefill(tokens[:behind].tolist())
+            direct.clear()
+            prompts[n].append(direct.seconds(tokens[:n], last_only=True))
         for n in batches:
-            sequence.keep(behind)
-            batches[n].append(decoded(llm, tokens[behind : behind + n], 0))
+            direct.prefill(tokens[:behind])
+            batches[n].append(direct.seconds(tokens[behind : behind + n]))
 
 
 def main() -> None:

@@ -16,19 +16,19 @@ import numpy as np
 import recorded
 
 import specllama
+from specllama.engine import Direct
 from specllama.evidence.machine import describe_machine
-from specllama.evidence.scorer import Scorer, scorer_of
 
 WINDOW = 500  # tokens that are decoded together; the first one of each is not judged
 
 
-def surprise(scorer: Scorer, tokens: list[int]) -> list[float]:
+def surprise(direct: Direct, tokens: list[int]) -> list[float]:
     """Minus the logarithm of each token's probability, after those before it in its window."""
     found: list[float] = []
     for start in range(0, len(tokens), WINDOW):
         window = tokens[start : start + WINDOW]
-        scorer.clear()
-        for row, token in zip(scorer.decode(window), window[1:], strict=False):
+        direct.clear()
+        for row, token in zip(direct.decode(window), window[1:], strict=False):
             exact = row.astype(np.float64)
             largest = exact.max()
             found.append(float(np.log(np.exp(exact - largest).sum()) + largest - exact[token]))
@@ -40,8 +40,8 @@ def measured(model: str, kernels: str, text: str, count: int, threads: int | Non
     options = {"n_threads": threads, "n_threads_batch": threads, "verbose": False}
     llm = specllama.Llama(model, n_ctx=WINDOW + 12, kernels=kernels, **options)
     tokens = llm.tokenize(text.encode(), add_bos=False)[:count]
-    with scorer_of(llm) as scorer:
-        logs = surprise(scorer, tokens)
+    with llm.engine.direct() as direct:
+        logs = surprise(direct, tokens)
     found = {"kernels": str(llm.kernels), "perplexity": math.exp(sum(logs) / len(logs)), "logs": logs}
     found["machine"] = describe_machine(llm)
     llm.close()

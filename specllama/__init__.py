@@ -39,21 +39,8 @@ _WHERE = {
 
 _EVIDENCE = ("bench", "compare", "eval", "tune", "verify")  # parts of one room: `specllama.bench.run(llm, prompts)`
 
-__all__ = [
-    "BusyError",
-    "ClosedError",
-    "ContextFullError",
-    "Conversation",
-    "DecodeError",
-    "Engine",
-    "FallbackWarning",
-    "Llama",
-    "ModelNotFoundError",
-    "StateError",
-    "Stats",
-    "Token",
-    "__version__",
-]
+__all__ = ["BusyError", "ClosedError", "ContextFullError", "DecodeError", "FallbackWarning", "ModelNotFoundError"]
+__all__ += ["Conversation", "Engine", "Llama", "StateError", "Stats", "Token", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

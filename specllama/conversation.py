@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ._core import ContextFullError
 from .drop_in.arguments import checked_stops
 from .drop_in.chats import ChatCall, Message, chat_call
+from .drop_in.formats.thinking import Thinking
+from .drop_in.messages import template_of
 from .drop_in.prompt_tokens import continuation_tokens
 from .engine.samplers import SAMPLERS
 
@@ -54,6 +56,8 @@ class Conversation:
         self.options = options
         self._state = _State()
         self.system = system
+        self.is_thinking = False
+        """Whether the last token that was yielded is part of what the model thinks before it answers."""
 
     # What was said
 
@@ -152,11 +156,13 @@ class Conversation:
     ) -> Generator[Token, None, None]:
         answer: list[Token] = []
         ended = False
+        thinking = Thinking(template_of(self.llm), call.text or "")
         tokens = cast("Generator[Token, None, None]", self.llm.generate_tokens(prompt, **call.options, **ours))
         try:
             with contextlib.closing(tokens):
                 for token in tokens:
                     answer.append(token)
+                    self.is_thinking = thinking.add(token.text)
                     yield token
             ended = True
         finally:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import random
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,9 +11,10 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
 from .drop_in.base_class import BaseLlama
 from .drop_in.lending import lent
+from .engine.costs import thinned
+from .engine.direct import emptied
 from .engine.model import Model
 from .llama import Llama
 
@@ -118,26 +117,24 @@ def measure_cost_curve(
     """
     model = lent(llm, name)
     checked = _checked_sizes(model, name, sizes, repeats, n_past)
-    sequence = model.sequence
     tokens = _filling(model, n_past + max(checked))
     samples: dict[int, list[float]] = {n: [] for n in checked}
     order = random.Random(_SEED)
-    with llm.engine.own.exclusive() if isinstance(llm, Llama) else contextlib.nullcontext():
-        try:
-            _empty(llm, sequence)
-            for repeat in range(repeats + 1):
-                for i, n in enumerate(order.sample(checked, len(checked))):
-                    _fill(sequence, tokens[:n_past], model.settings.n_batch)
-                    started = time.perf_counter()
-                    sequence.decode(tokens[n_past : n_past + n], n - 1 if name == "draft" else 0)
-                    seconds = time.perf_counter() - started
-                    if repeat > 0:  # the first one warms up
-                        samples[n].append(seconds)
-                    if on_progress is not None:
-                        on_progress(repeat * len(checked) + i + 1, (repeats + 1) * len(checked))
-        finally:
-            _empty(llm, sequence)
+    with llm.engine.direct() if isinstance(llm, Llama) else emptied(model) as direct:
+        for repeat in range(repeats + 1):
+            for i, n in enumerate(order.sample(checked, len(checked))):
+                direct.prefill(tokens[:n_past])
+                seconds = direct.seconds(tokens[n_past : n_past + n], last_only=name == "draft")
+                if repeat > 0:  # the first one warms up
+                    samples[n].append(seconds)
+                if on_progress is not None:
+                    on_progress(repeat * len(checked) + i + 1, (repeats + 1) * len(checked))
     return CostCurve(name, n_past, {n: tuple(samples[n]) for n in checked})
+
+
+def kept_sizes(most: int) -> list[int]:
+    """The batch sizes up to `most` that ``Engine.keep_costs`` tells apart: all small ones, and fewer of the large."""
+    return list(thinned(dict.fromkeys(range(1, most + 1), 1.0)))
 
 
 def _checked_sizes(model: Model, name: str, sizes: Iterable[int], repeats: int, n_past: int) -> list[int]:
@@ -171,21 +168,6 @@ def _filling(model: Model, count: int) -> npt.NDArray[np.int32]:
     of_text = llama_cpp.LLAMA_TOKEN_ATTR_NORMAL | llama_cpp.LLAMA_TOKEN_ATTR_BYTE
     ids = [i for i in range(model.n_vocab) if llama_cpp.llama_vocab_get_attr(vocabulary, i) & of_text]
     return np.array(random.Random(_SEED).choices(ids, k=count), dtype=np.int32)
-
-
-def _fill(sequence: _core.Sequence, tokens: npt.NDArray[np.int32], n_batch: int) -> None:
-    """Roll back to `tokens`, or decode them: at first, and where a sliding window has moved past them."""
-    sequence.keep(len(tokens))
-    for start in range(sequence.num_tokens, len(tokens), n_batch):
-        part = tokens[start : start + n_batch]
-        sequence.decode(part, len(part))
-    sequence.save()
-
-
-def _empty(llm: BaseLlama, sequence: _core.Sequence) -> None:
-    sequence.assume(np.empty(0, dtype=np.int32))  # it may hold what the Llama's owner decoded: cut that too
-    sequence.keep(0)
-    llm.n_tokens = 0
 
 
 def _listed(sizes: Sequence[int]) -> str:

@@ -26,6 +26,7 @@ from .drop_in.arguments import (
     with_options,
 )
 from .drop_in.base_class import BaseLlama
+from .drop_in.chat_answers import ChatAnswer
 from .drop_in.chat_arguments import checked_chat, left_out_by_handlers, with_left_out
 from .drop_in.chat_templates import ChatTemplates
 from .drop_in.closed import close_for_good
@@ -33,17 +34,18 @@ from .drop_in.completion import Completion
 from .drop_in.context_params import ContextParams
 from .drop_in.draft_loading import DraftLoader
 from .drop_in.embedding import as_inputs, batches, embeddings
+from .drop_in.forced_calls import with_forced_calls
 from .drop_in.lending import lent
 from .drop_in.logprobs import with_bytes
-from .drop_in.many import ParallelCompletions
 from .drop_in.messages import template_errors
 from .drop_in.min_tokens import checked_min_tokens
 from .drop_in.requests import request_of
 from .drop_in.sampling import sampled
 from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, require_loaded
 from .drop_in.seeds import seed_for_generate
+from .drop_in.template_fields import given_fields, handler_giving, warn_of_fields
 from .drop_in.tokenizing import Tokenizing
-from .drop_in.view import EngineLlama, calling, exclusively, run
+from .drop_in.view import Call, EngineLlama, View, call_on, llama_of, run
 from .engine.drafts.draft_options import DraftOptions
 from .engine.drafts.kinds import understood
 from .engine.drafts.vocabulary import DraftVocabularySize
@@ -51,6 +53,7 @@ from .engine.engine import Engine
 from .engine.forks import told_of_forks
 from .engine.generation import Generation
 from .engine.going import ClosedWhenGone
+from .engine.kept_texts import checked_cache_ram
 from .engine.model import token_ids
 from .engine.options import (
     NumDraftTokens,
@@ -63,9 +66,10 @@ from .engine.samplers import taken_from
 from .engine.slot import raise_busy
 from .engine.texts import checked_cache_tokens, checked_max_parallel
 from .grammars.schemas import schemas_by_grammar, warn_of_schemas
+from .many.completions import ParallelCompletions
 from .models import catalog
 from .models.loading import captured_errors, explained
-from .models.opening import check_opening, n_ctx_with_positions
+from .models.opening_checks import check_opening, n_ctx_with_positions
 from .stats import Stats
 from .token import Token
 
@@ -82,7 +86,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
     ``create_chat_completion`` and ``generate`` also take ``num_draft_tokens`` and ``verify`` for one call, and the
     samplers of ``specllama.engine.samplers.Samplers`` (DRY, XTC, top-n-sigma, dynamic temperature). Logits processors
-    are called as without a draft: once for each token of the text, in order.
+    are called as without a draft: once for each token of the text, in order. ``create_chat_completion`` also takes
+    ``parallel_tool_calls``, ``chat_template_kwargs`` and ``reasoning_effort``, as OpenAI-compatible servers do.
 
     Args:
         model_path: the target, a path or a name from ``specllama pull --list``.
@@ -120,6 +125,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         max_parallel: how many texts ``create_completions`` has under way at once; each has room for ``n_ctx`` tokens.
         cache_tokens: how many tokens the cache of these texts holds, at least ``n_ctx``. None: ``n_ctx`` for each.
             Where it is full, the youngest text waits until there is room, and is computed anew.
+        cache_ram: MiB for what the KV cache held of earlier texts, one at a time. A text that goes on with one of them
+            has it put back, where it would be decoded again otherwise. 0 keeps none, -1 has no limit.
         kwargs: everything else that ``llama_cpp.Llama`` takes. ``logits_all`` is ignored: logprobs do not need it.
 
     Raises:
@@ -146,6 +153,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         flash_attn: bool | None = None,
         max_parallel: int = 8,
         cache_tokens: int | None = None,
+        cache_ram: int = 0,
         **kwargs: Any,
     ) -> None:
         options = Options.checked(num_draft_tokens, verify, max_draft_tokens)
@@ -153,6 +161,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self._kernels = checked_kernels(kernels)
         self.max_parallel = checked_max_parallel(max_parallel)
         self.cache_tokens = checked_cache_tokens(cache_tokens)
+        self.cache_ram = checked_cache_ram(cache_ram)
         check_constructor(kwargs)
         self._draft_options = DraftOptions(
             draft_model, draft_kwargs, lookup_corpus, draft_vocabulary, draft_mask_token, draft_window
@@ -190,7 +199,13 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self.input_ids = np.zeros(self.n_ctx(), dtype=np.intc)  # llama.cpp may have rounded n_ctx up
         model = lent(self, "target", use, self._hidden, self._taps)
         self._origin = origin_of(self, model.settings, weights)
-        self.engine = Engine(model, options=options, position=self.position, cache_tokens=self.cache_tokens)
+        self.engine = Engine(
+            model,
+            options=options,
+            position=self.position,
+            cache_tokens=self.cache_tokens,
+            cache_ram=self.cache_ram,
+        )
         if not (kwargs.get("embedding") or kwargs.get("vocab_only")):
             model.sequence  # refuses a model that cannot generate  # noqa: B018
         if draft is not None:
@@ -320,54 +335,79 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Generator[int, Sequence[int] | None, None]:
         """See the base class."""
-        view = self._calling(num_draft_tokens, verify, kwargs)
+        llama, call = llama_of(self), self._asked(num_draft_tokens, verify, kwargs)
         arguments = bound(BaseLlama.generate, args, kwargs)
         tokens, reset = arguments["tokens"], arguments["reset"]
-        request = request_of(view, arguments, seed_for_generate(self), tokens=tokens, reset=reset)
-        return _with_send(Generation(self._call.slot, request, keeper=self))
+        request = request_of(llama, call, arguments, seed_for_generate(llama), tokens=tokens, reset=reset)
+        return _with_send(Generation(call.slot, request, keeper=llama))
 
-    def _calling(self, num_draft_tokens: Any, verify: Any, kwargs: dict[str, Any], **changes: Any) -> Llama:
-        """This Llama, for a call with these arguments. Those that llama_cpp's methods do not have are taken out."""
-        options = self._call.options.overridden(num_draft_tokens, verify, taken_from(kwargs))
-        if "min_tokens" in kwargs:
-            changes["min_tokens"] = checked_min_tokens(kwargs.pop("min_tokens"))
-        return calling(self, options=options, **changes)
+    def _asked(self, num_draft_tokens: Any, verify: Any, kwargs: dict[str, Any]) -> Call:
+        """What a call with these arguments asks for. Those that llama_cpp's methods do not have are taken out.
+
+        Our own rooms give ``call``. A handler of llama_cpp's cannot: its view has it.
+        """
+        call = kwargs.pop("call") if isinstance(kwargs.get("call"), Call) else call_on(self)
+        options = call.options.overridden(num_draft_tokens, verify, taken_from(kwargs))
+        least = checked_min_tokens(kwargs.pop("min_tokens")) if "min_tokens" in kwargs else call.min_tokens
+        return dataclasses.replace(call, options=options, min_tokens=least)
 
     @with_options(BaseLlama.create_completion)
     def create_completion(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        view = self._calling(num_draft_tokens, verify, kwargs)
-        arguments = bound(BaseLlama.create_completion, args, with_left_out(kwargs, self._call.asked))
-        return run(view, Completion.answer, (view, arguments), {})
+        llama, call = llama_of(self), self._asked(num_draft_tokens, verify, kwargs)
+        arguments = bound(BaseLlama.create_completion, args, with_left_out(kwargs, call.asked))
+        return run(llama, call.slot, lambda: Completion(llama, call, arguments).answer())
 
     @with_options(BaseLlama.__call__)
     def __call__(
         self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
     ) -> Any:
         """See the base class."""
-        view = self._calling(num_draft_tokens, verify, kwargs)
-        return run(view, super(Llama, view).__call__, args, kwargs)
+        call = self._asked(num_draft_tokens, verify, kwargs)
+        return self.create_completion(**bound(BaseLlama.__call__, args, kwargs), call=call)
 
-    @with_options(BaseLlama.create_chat_completion)
+    @with_options(
+        BaseLlama.create_chat_completion, parallel_tool_calls=True, chat_template_kwargs=None, reasoning_effort=None
+    )
     def create_chat_completion(
-        self, *args: Any, num_draft_tokens: NumDraftTokens | None = None, verify: str | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        num_draft_tokens: NumDraftTokens | None = None,
+        verify: str | None = None,
+        parallel_tool_calls: bool | None = True,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        reasoning_effort: str | None = None,
+        **kwargs: Any,
     ) -> Any:
         """See the base class."""
-        view = self._calling(num_draft_tokens, verify, kwargs)
+        call = self._asked(num_draft_tokens, verify, kwargs)
+        fields = given_fields(chat_template_kwargs, reasoning_effort)
         chat = checked_chat(self, given_to(BaseLlama.create_chat_completion, args, kwargs))
         schemas = schemas_by_grammar(chat)
-        if not self._call.knows_schemas:
+        if not call.knows_what_is_ignored:
             warn_of_schemas(chat)
+            warn_of_fields(self, fields)
+        parallel = parallel_tool_calls is None or bool(parallel_tool_calls)
+        chat, forced = with_forced_calls(self, chat, parallel=parallel)
+        answer = ChatAnswer(self, chat, forced, parallel=parallel)
         token_bytes: dict[str, bytes] = {}
-        view = calling(view, schemas=schemas, asked=left_out_by_handlers(self, chat), token_bytes=token_bytes)
+        call = dataclasses.replace(
+            call,
+            schemas=schemas,
+            asked=left_out_by_handlers(self, chat),
+            token_bytes=token_bytes,
+            answer=answer,
+            chat_handler=handler_giving(self, fields),
+        )
+        view: Any = View(llama_of(self), call)
 
-        def answered(**chat: Any) -> Any:
-            return with_bytes(super(Llama, view).create_chat_completion(**chat), token_bytes)
+        def answered() -> Any:
+            return answer.read(with_bytes(super(Llama, view).create_chat_completion(**chat), token_bytes))
 
         with template_errors():
-            return run(view, answered, (), chat)
+            return run(view, call.slot, answered)
 
     def generate_tokens(
         self,
@@ -395,11 +435,10 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             TypeError: an option of another type, or one that this release does not know.
             DecodeError, BusyError, ClosedError: see there.
         """
-        view = self._calling(num_draft_tokens, verify, kwargs)
+        llama, call = llama_of(self), self._asked(num_draft_tokens, verify, kwargs)
         arguments = bound(BaseLlama.create_completion, (prompt,), kwargs)
-        with view._call.slot.exclusive():
-            tokens = Completion(view, arguments).tokens()
-        return exclusively(view, tokens)
+        tokens: Iterator[Token] = run(llama, call.slot, lambda: Completion(llama, call, arguments).tokens())
+        return tokens
 
     # State
 
@@ -548,6 +587,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             "flash_attn": self._kwargs.get("flash_attn"),
             "max_parallel": self.max_parallel,
             "cache_tokens": self.cache_tokens,
+            "cache_ram": self.cache_ram,
         }
 
     def __enter__(self) -> Llama:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .backend.cpu import default_threads
 from .drop_in.arguments import nearest
-from .drop_in.outcomes import Outcome
+from .many.outcomes import Outcome
 
 try:
     import pyarrow

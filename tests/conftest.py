@@ -365,6 +365,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
         for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("HF_")]:
             monkeypatch.delenv(name)
         monkeypatch.setenv("HF_ENDPOINT", url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
         monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
         yield handler
 

@@ -1,10 +1,11 @@
-"""A hub on this machine, with one model that may come in pieces."""
+"""A hub on this machine, with one model that may come in pieces, and repositories of files."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 
@@ -21,6 +22,11 @@ class Hub(http.server.BaseHTTPRequestHandler):
     stall: threading.Event | None = None
     """The file stops to come in its middle, once, until this is set."""
 
+    repositories: dict[str, dict[str, bytes]]
+    """Of ORG/NAME the files."""
+    token: str | None = None
+    """Only who sends it gets something of the repositories."""
+
     def do_HEAD(self) -> None:
         self._answer(body=False)
 
@@ -30,7 +36,31 @@ class Hub(http.server.BaseHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
         pass
 
+    def _answer_of_repositories(self, repo: str, body: bool) -> None:
+        if self.token is not None and self.headers.get("Authorization") != f"Bearer {self.token}":
+            self.send_error(401)
+            return
+        files = self.repositories[repo]
+        if self.path.startswith("/api/"):
+            entries = [{"type": "file", "path": name, "size": len(data), "oid": "0"} for name, data in files.items()]
+            data, kind = json.dumps(entries).encode(), "application/json"
+        else:
+            data, kind = files[self.path.partition("/resolve/main/")[2]], "application/octet-stream"
+        self.requests.append(f"{self.command} {self.path}")
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
+        self.send_header("X-Repo-Commit", "1" * 40)
+        self.end_headers()
+        if body:
+            self.wfile.write(data)
+
     def _answer(self, body: bool) -> None:
+        for repo in self.repositories:
+            if f"/{repo}/" in self.path:
+                self._answer_of_repositories(repo, body)
+                return
         if "someone/fake-GGUF/resolve/main/fake-q4_0.gguf" not in self.path:
             self.send_error(404)
             return
@@ -57,7 +87,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving_hub() -> Iterator[tuple[type[Hub], str]]:
     """A hub, and its URL."""
-    handler = type("Hub", (Hub,), {"requests": []})
+    handler = type("Hub", (Hub,), {"requests": [], "repositories": {}})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from specllama.cost_curve import CostCurve
-from specllama.evidence.bench.result import BenchResult, Run
+from specllama.evidence.bench.runs import BenchResult, Run
 from specllama.evidence.bench.summary import summarise
 from specllama.stats import Stats
 

@@ -17,7 +17,7 @@ from test_decode_failures import aborting
 from test_watch import Impatient
 
 import specllama
-from specllama.drop_in.view import calling
+from specllama.drop_in.view import call_on
 from specllama.engine.listener import Stopped
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def test_a_skipped_prompt_is_counted_without_a_round(make_llama: MakeLlama, tiny
     llm = auto(make_llama, tiny_files, "good")
     llm.engine.own.loop.restore_costs([CHEAP, {1: 0.001, 2: 0.001, 600: 0.002}])
     with pytest.raises(Stopped):
-        tokens_of(calling(llm, watch=Impatient(1)))
+        tokens_of(llm, call=call_on(llm, watch=Impatient(1)))
     assert llm.stats.num_draft_prompts_skipped == 1
 
 

@@ -13,7 +13,7 @@ from needed import imported
 
 import specllama
 from specllama import cli
-from specllama.drop_in.outcomes import Outcomes
+from specllama.many.outcomes import Outcomes
 
 imported("fastapi")
 
@@ -221,7 +221,7 @@ def test_the_extra_is_asked_for_before_the_model(
 def test_progress_in_a_terminal(
     files: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from specllama.drop_in import progress
+    from specllama.many import progress
 
     seen: list[tuple[int | None, int]] = []
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specllama.drop_in.chats import RenderedPrompt
-from specllama.evidence.bench import Bench, BenchResult, Mode, Plan, Run, run, runner
+from specllama.evidence.bench import Bench, BenchResult, Mode, Plan, Run, benchmark, run
 from specllama.prompts import Prompt
 from specllama.stats import Stats
 
@@ -78,7 +78,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the fake Llama runs on."""
     model = {"n_threads": 2, "n_threads_batch": 2}
     found: dict[str, Any] = {"target": dict(model), "draft": dict(model)}
-    monkeypatch.setattr(runner, "describe_machine", lambda llm: found)
+    monkeypatch.setattr(benchmark, "describe_machine", lambda llm: found)
     return found
 
 

@@ -17,7 +17,7 @@ from needed import imported
 
 from specllama import cli
 from specllama.commands.bench import _quoted
-from specllama.evidence.bench import runner
+from specllama.evidence.bench import benchmark
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -146,7 +146,7 @@ def test_what_is_there_is_printed(
     name: str,
     ending: type[BaseException],
 ) -> None:
-    answer, calls = runner.answer, []
+    answer, calls = benchmark.answer, []
 
     def stop(*args: Any, **options: Any) -> Any:
         calls.append(options)
@@ -154,7 +154,7 @@ def test_what_is_there_is_printed(
             raise ending
         return answer(*args, **options)
 
-    monkeypatch.setattr(runner, "answer", stop)
+    monkeypatch.setattr(benchmark, "answer", stop)
     assert cli.main([*line, "-o", name]) == (130 if ending is KeyboardInterrupt else 1)
     out, err = capsys.readouterr()
     assert err.splitlines()[-1] == (
@@ -179,7 +179,7 @@ def test_an_interrupt_before_the_first_run_prints_nothing(
     def stop(*args: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "answer", stop)
+    monkeypatch.setattr(benchmark, "answer", stop)
     assert cli.main(line) == 130
     assert capsys.readouterr().out == ""
 

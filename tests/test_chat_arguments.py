@@ -35,7 +35,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"functions": "look"}, TypeError, "functions='look' must be a list"),
     ({"response_format": "json"}, TypeError, "response_format='json' must be a dict"),
     ({"response_format": {"type": "zzz"}}, ValueError, "the type 'zzz': it must be one of text, json_object"),
-    ({"response_format": {"type": "json_schema"}}, ValueError, "give the schema as"),
+    ({"response_format": {"type": "json_schema"}}, ValueError, "needs json_schema.schema, an object"),
     ({"response_format": {**JSON, "shema": {}}}, ValueError, "no field 'shema': did you mean schema"),
     ({"response_format": JSON, "grammar": GRAMMAR}, ValueError, "response_format and grammar both say"),
     ({"tools": TOOLS, "tool_choice": CHOICE, "grammar": GRAMMAR}, ValueError, "tool_choice and grammar both say"),
@@ -49,8 +49,14 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
         ValueError,
         "'lok', which is not among the tools: did you mean look",
     ),
-    ({"tools": TOOLS, "tool_choice": "required"}, ValueError, "tool_choice='required' must be 'none', 'auto', or"),
+    ({"tool_choice": "required"}, ValueError, "tool_choice='required' and there are no tools with"),
+    ({"tools": [{"type": "function"}], "tool_choice": "required"}, ValueError, "and there are no tools with a name"),
+    ({"tools": TOOLS, "tool_choice": "any"}, ValueError, "tool_choice='any' must be 'none', 'auto', 'required', or"),
+    ({"functions": [FUNCTION], "function_call": "required"}, ValueError, "function_call='required' must be 'none'"),
     ({"tools": TOOLS, "tool_choice": {"name": "look"}}, ValueError, "tool_choice={'name': 'look'} must be"),
+    ({"chat_template_kwargs": ["x"]}, TypeError, "chat_template_kwargs=['x'] must be a dict"),
+    ({"chat_template_kwargs": {"messages": []}}, ValueError, "chat_template_kwargs has 'messages', which"),
+    ({"reasoning_effort": 3}, TypeError, "reasoning_effort=3 must be a text"),
     ({"top_logprobs": 3}, ValueError, "top_logprobs=3 is for logprobs=True"),
 ]
 
@@ -80,6 +86,8 @@ def test_a_text_that_is_no_chat(llm: specllama.Llama) -> None:
     "given",
     [
         {"tools": TOOLS, "tool_choice": CHOICE},
+        {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": None},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": FUNCTION["parameters"]}}},
         {"functions": [FUNCTION], "function_call": {"name": "look"}},
         {"tools": TOOLS, "tool_choice": "auto", "response_format": JSON},
         {"tools": TOOLS, "tool_choice": "none", "grammar": GRAMMAR},

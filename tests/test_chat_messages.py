@@ -102,6 +102,11 @@ READ: dict[str, tuple[str, list[Any], str]] = {
     ),
     "encoded by the template": (KNOWN_ROLES, [HI, calling(), RESULT], 'user:hi|assistant:(look {"a": 1})|tool:ok|'),
     "an object": (KNOWN_ROLES, [HI, calling({"a": "ä"})], 'user:hi|assistant:(look {"a": "ä"})|'),
+    "thoughts before a call": (
+        BY_NAME.replace("{{ m.content }}", "{{ m.content }}{{ m.thinking }}"),
+        [HI, calling(reasoning_content="Hm."), RESULT],
+        "user:hi|assistant:Hm.(look a=1)|tool:ok|",
+    ),
     "no arguments": (KNOWN_ROLES, [HI, calling("")], "user:hi|assistant:(look {})|"),
     "no JSON": (KNOWN_ROLES, [HI, calling('{"a')], 'user:hi|assistant:(look "{\\"a")|'),
     "a call without content": (CONCATENATED, [HI, calling(), RESULT], 'user:hi|assistant:(look {"a": 1})|tool:ok|'),

@@ -281,5 +281,5 @@ def test_what_a_process_takes_is_its_own() -> None:
     after = neighbours._read()
     assert before is not None
     assert after is not None
-    assert after.own - before.own > 0.5
+    assert after.ours - before.ours > 0.5
     assert after.busy - before.busy > 0.5

@@ -89,6 +89,95 @@ def test_logits_are_those_that_are_scored(engine: Engine) -> None:
     assert rows[len(prompt) - 1].argmax() == logits.argmax() == token
 
 
+def test_batches_of_ones_own(engine: Engine) -> None:
+    prompt = engine.tokenize(PROMPT)
+    expected = [row for _, row in engine.score(prompt)]
+    before = list(engine.generate(prompt, max_tokens=8, temperature=0.0))
+    with engine.direct() as direct:
+        direct.prefill(prompt[:3])
+        rows = direct.decode(prompt[3:7])
+        assert np.array(rows) == pytest.approx(np.array(expected[3:7]), abs=1e-4)
+        direct.prefill(prompt[:4])
+        assert direct.decode(prompt[4:5])[0] == pytest.approx(expected[4], abs=1e-4)
+        assert direct.seconds(prompt[5:7]) > 0
+        assert direct.decode_last(prompt[:6]) == pytest.approx(expected[5], abs=1e-4)
+        assert list(engine.generate(prompt, max_tokens=8, temperature=0.0)) == before, "a text within the block"
+        direct.clear()
+        assert direct.decode(prompt[:1])[0] == pytest.approx(expected[0], abs=1e-4)
+    assert list(engine.generate(prompt, max_tokens=8, temperature=0.0)) == before
+    assert engine.stats.num_prompt_tokens_reused == 0
+    with pytest.raises(RuntimeError, match="the block of direct"):
+        direct.decode(prompt[:1])
+    with engine.direct("draft") as direct:
+        assert len(direct.decode(prompt)) == len(prompt)
+    assert list(engine.generate(prompt, max_tokens=8, temperature=0.0, num_draft_tokens=4)) == before
+
+
+@pytest.mark.parametrize(
+    ("tokens", "error", "message"),
+    [
+        ([], ValueError, "a batch of 0 tokens"),
+        ([1] * 65, ValueError, "n_batch=64 of the target"),
+        ([332], ValueError, "token 332 at index 0 is out of range"),
+        ([1.5], TypeError, "sequence of token ids"),
+    ],
+)
+def test_a_batch_that_cannot_be_decoded(engine: Engine, tokens: Any, error: type[Exception], message: str) -> None:
+    with engine.direct() as direct:
+        for decode in (direct.decode, direct.seconds):
+            with pytest.raises(error, match=message):
+                decode(tokens)
+        assert direct.decode([1])[0].shape == (engine.model.n_vocab,)
+
+
+def test_a_text_has_the_context_while_it_makes_a_token(engine: Engine) -> None:
+    def direct(_: object, scores: Any) -> Any:
+        with engine.direct():
+            return scores
+
+    with pytest.raises(specllama.BusyError):
+        next(engine.generate(engine.tokenize(PROMPT), logits_processor=direct))
+    stream = engine.generate(engine.tokenize(PROMPT))
+    next(stream)
+    with engine.direct(), pytest.raises(RuntimeError, match="was changed during"):
+        next(stream)
+
+
+def test_what_decodes(engine: Engine, tiny_files: TinyFiles) -> None:
+    described = {name: model.describe() for name, model in engine.models.items()}
+    assert {name: model["file"] for name, model in described.items()} == {"target": "target.gguf", "draft": "good.gguf"}
+    assert (described["target"]["n_ctx"], described["target"]["n_threads"]) == (512, 1)
+    assert described["target"]["size"] == described["draft"]["size"] > 0
+    assert engine.why_plain is None
+    for use in (engine.direct("head").__enter__, lambda: engine.keep_costs("head", {1: 0.1})):
+        with pytest.raises(ValueError, match=r"this engine has no model 'head', only target, draft"):
+            use()
+    with Engine.open(tiny_files.target, **SMALL) as alone:
+        assert (list(alone.models), alone.why_plain) == (["target"], None)
+
+
+def test_costs_that_are_kept_are_known_to_the_next_engine(engine: Engine, tiny_files: TinyFiles) -> None:
+    engine.keep_costs("draft", {1: 0.001, 4: 0.002})
+    with Engine.open(tiny_files.target, tiny_files.good, **SMALL) as other:
+        assert [each.own.loop.costs for each in (engine, other)] == [[{}, pytest.approx({1: 0.001, 4: 0.002})]] * 2
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.3])
+def test_what_a_request_makes_of_logits(engine: Engine, temperature: float) -> None:
+    prompt = engine.tokenize(PROMPT)
+    chain = {"temperature": temperature, "top_k": 7, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.2}
+    request = engine.request(prompt, seed=5, verify="coupled", **chain)
+    text = list(engine.generate(prompt, seed=5, verify="coupled", max_tokens=12, **chain))
+    rows = dict(engine.score([*prompt, *text]))
+    for index, token in enumerate(text):
+        row = rows[len(prompt) + index - 1]
+        probabilities = request.probabilities(row, text[:index])
+        assert probabilities.sum() == pytest.approx(1.0)
+        assert np.count_nonzero(probabilities) == (7 if temperature else 1)
+        assert probabilities[token] > 0
+        assert request.coupled_choice(row, text[:index]) == token
+
+
 def test_scoring_that_fails_leaves_nothing_to_reuse(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = engine.tokenize(PROMPT)
     expected = list(engine.generate(prompt, max_tokens=9, temperature=0.0))

@@ -48,7 +48,7 @@ def stop_at(number: int, error: BaseException, monkeypatch: pytest.MonkeyPatch) 
             raise error
         return answer(*args, **options)
 
-    monkeypatch.setattr("specllama.evidence.eval.runner.answer", stopped)
+    monkeypatch.setattr("specllama.evidence.eval.evaluation.answer", stopped)
 
 
 def test_multiply(models: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,7 +99,7 @@ def test_both_ways_are_run(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         way = "plain" if options["num_draft_tokens"] == 0 else "speculative"
         return found if len(asked) <= 2 else dataclasses.replace(found, text=texts[way].pop(0))
 
-    monkeypatch.setattr("specllama.evidence.eval.runner.answer", scripted)
+    monkeypatch.setattr("specllama.evidence.eval.evaluation.answer", scripted)
     tasks = [dataclasses.replace(PROMPT, id=f"Test/{n}") for n in range(3)]
     result = humaneval(pair, tasks, allow_code_execution=True, limits=Limits(seconds=3.0), max_tokens=5)
     assert [record.plain.grade.outcome for record in result.records] == ["passed", "failed", "timeout"]

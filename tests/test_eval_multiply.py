@@ -140,7 +140,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, int], 
             number = sum((call["num_draft_tokens"] == 0) == (way == "plain") for call in calls) - 2  # after the warm-up
             return dataclasses.replace(found, text=script(way, number)) if number >= 0 else found
 
-        monkeypatch.setattr("specllama.evidence.eval.runner.answer", scripted_answer)
+        monkeypatch.setattr("specllama.evidence.eval.evaluation.answer", scripted_answer)
         return calls
 
     return install

@@ -47,6 +47,7 @@ OF_LLAMA_CPP: dict[str, st.SearchStrategy[Any]] = {
 }
 OURS: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("draft_window", "draft_mask_token", "max_draft_tokens", "max_parallel", "cache_tokens"), SIZES),
+    "cache_ram": SIZES,
     **dict.fromkeys(("num_draft_tokens", "draft_vocabulary"), st.one_of(SIZES, NAMES)),
     **dict.fromkeys(("verify", "kernels", "draft_model", "lookup_corpus"), NAMES),
     "draft_kwargs": st.one_of(st.fixed_dictionaries({}, optional=OF_LLAMA_CPP), ODD),
@@ -92,7 +93,11 @@ SIZES_OF_BATCHES = st.fixed_dictionaries(
 )
 OF_DRAFTING = st.fixed_dictionaries(
     {"num_draft_tokens": st.one_of(st.integers(0, 7), st.just("auto"))},
-    optional={"max_parallel": st.integers(1, 5), "cache_tokens": st.sampled_from([512, 1024])},
+    optional={
+        "max_parallel": st.integers(1, 5),
+        "cache_tokens": st.sampled_from([512, 1024]),
+        "cache_ram": st.sampled_from([1, 64]),
+    },
 )
 RULES = st.sampled_from(["rejection", "block", "coupled"])
 SAMPLING = st.one_of(

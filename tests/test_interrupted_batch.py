@@ -13,7 +13,7 @@ import tiny_models as tiny
 from interrupts import SOON, seconds_until_interrupted
 
 import specllama
-from specllama.drop_in.view import calling
+from specllama.drop_in.view import call_on
 from specllama.drop_in.watch import Watch
 from specllama.engine.listener import Stopped
 
@@ -50,8 +50,8 @@ def seconds_of(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def first_tokens(llm: specllama.Llama, prompt: list[int]) -> list[int]:
-    return [token.id for token in llm.generate_tokens(prompt, max_tokens=3, temperature=0.0)]
+def first_tokens(llm: specllama.Llama, prompt: list[int], **asked: Any) -> list[int]:
+    return [token.id for token in llm.generate_tokens(prompt, max_tokens=3, temperature=0.0, **asked)]
 
 
 @pytest.mark.sampled(1)
@@ -68,7 +68,7 @@ def test_a_client_that_leaves_ends_a_batch(slow: specllama.Llama) -> None:
     timer.start()
     start = time.perf_counter()
     with pytest.raises(Stopped):
-        first_tokens(calling(slow, watch=watch), PROMPT)
+        first_tokens(slow, PROMPT, call=call_on(slow, watch=watch))
     took = time.perf_counter() - start
     timer.join()
     assert_ended_early(slow, took)

@@ -17,9 +17,9 @@ from exact import EXACT_CACHE
 import specllama
 from specllama import _core
 from specllama.backend import libllama
-from specllama.drop_in.outcomes import Outcomes
-from specllama.drop_in.view import calling
+from specllama.drop_in.view import call_on
 from specllama.engine.texts import checked_max_parallel
+from specllama.many.outcomes import Outcomes
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
@@ -128,8 +128,8 @@ def test_what_takes_the_model_alone_is_generated_beside_the_others(llm: specllam
     assert scored["tokens"][0] and len(scored["tokens"]) > 9
     counters = llm.engine.texts.counters
     assert counters is not None and counters.num_tokens > 9, "the others were at places"
-    with pytest.raises(ValueError, match="not of a place"), llm.engine.texts.taken(2, lambda: None) as slot:
-        calling(llm, slot=slot).create_completion("hello", mirostat_mode=2)
+    with pytest.raises(ValueError, match="not of a slot"), llm.engine.texts.taken(2, lambda: None) as slot:
+        llm.create_completion("hello", mirostat_mode=2, call=call_on(llm, slot=slot))
 
 
 def test_who_waits_for_the_llama_itself_can_be_ended(llm: specllama.Llama) -> None:

@@ -20,9 +20,9 @@ from PIL import Image
 from specllama.evidence.bench import plots
 from specllama.evidence.bench.page import require_folder, require_plotting, write_report
 from specllama.evidence.bench.plot_style import GREY, ModeStyle, mode_styles, report_style
-from specllama.evidence.bench.result import ALL, BenchResult
 from specllama.evidence.bench.rounds import PARTS, num_rounds, seconds_by_part
-from specllama.evidence.result import total
+from specllama.evidence.bench.runs import ALL, BenchResult
+from specllama.evidence.data import total
 from specllama.stats import Stats
 
 pytestmark = pytest.mark.long

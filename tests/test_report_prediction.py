@@ -10,7 +10,7 @@ import synthetic_bench as synthetic
 
 from specllama.cost_curve import CostCurve
 from specllama.evidence.bench.rounds import Prediction, num_rounds, predicted_speedup, seconds_by_part
-from specllama.evidence.result import total
+from specllama.evidence.data import total
 from specllama.stats import Stats
 
 if TYPE_CHECKING:

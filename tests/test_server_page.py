@@ -289,9 +289,13 @@ HOSTILE = """<img src=x onerror="window.hit = 1"> <script>window.hit = 2</script
 def answer_with(page: Any, text: str, size: int = 7) -> None:
     """Have the page show this text, in pieces of which every other one was drafted."""
     pieces = [text[i : i + size] for i in range(0, len(text), size)]
+    answer_with_deltas(page, [{"content": piece} for piece in pieces])
+
+
+def answer_with_deltas(page: Any, deltas: list[dict[str, Any]]) -> None:
     chunks: list[dict[str, Any]] = [
-        {"choices": [{"delta": {"content": piece}}], "tokens": [{"id": 1, "origin": ("draft", "bonus")[i % 2]}]}
-        for i, piece in enumerate(pieces)
+        {"choices": [{"delta": delta}], "tokens": [{"id": 1, "origin": ("draft", "bonus")[i % 2]}]}
+        for i, delta in enumerate(deltas)
     ]
     chunks.append({"choices": [{"delta": {}, "finish_reason": "stop"}]})
     events = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
@@ -315,6 +319,21 @@ def test_markdown_is_rendered(page: Any) -> None:
     assert code.inner_text() == 'def f(a):\n    return "<b>" * a\n'
     assert "mono" in code.evaluate("element => getComputedStyle(element).fontFamily")
     photograph(page, "markdown")
+
+
+def test_thoughts_are_folded(page: Any) -> None:
+    pieces = [
+        {"role": "assistant"},
+        {"reasoning_content": "So <b>"},
+        {"reasoning_content": "it is."},
+        {"content": "Hi."},
+    ]
+    answer_with_deltas(page, pieces)
+    details = page.locator("article details")
+    assert details.locator("summary").inner_text() == "thoughts" and not details.locator("p").is_visible()
+    details.locator("summary").click()
+    assert details.locator("p").inner_text() == "So <b>it is."
+    assert page.locator("article .markdown").inner_text() == "Hi."
 
 
 def test_code_is_copied(page: Any) -> None:

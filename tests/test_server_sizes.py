@@ -25,7 +25,7 @@ from test_serve_command import process, wait_for
 
 from specllama import server
 from specllama.server import connections
-from specllama.server.runner import configured
+from specllama.server.serving import configured
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles

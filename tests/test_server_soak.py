@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import json
 import random
 import threading
@@ -25,14 +24,16 @@ from served import Served, serving  # needs the extra
 from test_schema_suite import ENFORCED, cases, jsonschema, strict
 from test_server_faults import GARBAGE, send
 
+from specllama.server.lender import Lender
 from specllama.server.request_limits import MAX_BODY
-from specllama.server.runner import give_back_freed_memory
+from specllama.server.serving import give_back_freed_memory
 
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
     from specllama.drop_in.watch import Watch
     from specllama.server.job import Item, Work
+    from specllama.server.requests import ChatRequest, CompletionRequest
 
 pytestmark = pytest.mark.long
 
@@ -181,17 +182,32 @@ class Leaver:
         return wait_in_the_middle if self.waited_for else work
 
 
-def followed(served: Served, leavers: dict[int, Leaver]) -> collections.Counter[str]:
+class Followed(NamedTuple):
+    """The work of a request, and the request's seed."""
+
+    seed: int | None
+    work: Work
+
+    def __call__(self, watch: Watch) -> Generator[Item, None, None]:
+        return self.work(watch)
+
+
+def followed(served: Served, leavers: dict[int, Leaver], monkeypatch: pytest.MonkeyPatch) -> collections.Counter[str]:
     """Counts the work that reaches the model: that of requests, and of garbage, which has no seed."""
     worker, started = served.app.state.worker, collections.Counter[str]()
-    start = worker.start
+    start, work_of = worker.start, Lender.work
 
-    def start_and_count(work: Any) -> Any:
-        seed = (work.args[0] if isinstance(work, functools.partial) else work._request).seed
-        job = start(leavers[seed].slowed(work) if seed in leavers else work)
-        started["garbage" if seed is None else "requests"] += 1
+    def work(lender: Lender, request: CompletionRequest | ChatRequest) -> Followed:
+        seed = request.seed
+        answers = work_of(lender, request)
+        return Followed(seed, leavers[seed].slowed(answers) if seed in leavers else answers)
+
+    def start_and_count(work: Followed) -> Any:
+        job = start(work)
+        started["garbage" if work.seed is None else "requests"] += 1
         return job
 
+    monkeypatch.setattr(Lender, "work", work)
     worker.start = start_and_count
     return started
 
@@ -242,7 +258,11 @@ def storm(served: Served, numbers: range, num_clients: int, leavers: dict[int, L
 @pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
 @pytest.mark.parametrize(("max_parallel", "num_clients"), [(1, 8), (4, 16)])
 def test_everybody_gets_the_answer_that_the_model_gives_alone(
-    make_llama: MakeLlama, tiny_files: TinyFiles, max_parallel: int, num_clients: int
+    make_llama: MakeLlama,
+    tiny_files: TinyFiles,
+    monkeypatch: pytest.MonkeyPatch,
+    max_parallel: int,
+    num_clients: int,
 ) -> None:
     give_back_freed_memory()
     numbers = range(NUM_REQUESTS)
@@ -251,7 +271,7 @@ def test_everybody_gets_the_answer_that_the_model_gives_alone(
     with serving(llm) as served:
         alone = {number: text_of(served.client, number) for number in numbers if number not in leavers}
     with serving(llm, max_waiting=NUM_REQUESTS, max_parallel=max_parallel) as served:
-        started = followed(served, leavers)
+        started = followed(served, leavers, monkeypatch)
         storms, resident = [], []
         for remainder in range(2):  # what is allocated once is there after the first
             storms.append(storm(served, numbers, num_clients, leavers, remainder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -121,11 +122,23 @@ PYTHON_ROOMS = {
     "grammars": ["backend"],
     "engine": ["backend", "models", "grammars"],
     "drop_in": ["backend", "models", "grammars", "engine"],
-    "evidence": ["backend", "models", "engine", "drop_in", "prompts"],
+    "evidence": ["backend", "engine", "prompts"],
     "training": ["backend", "models", "engine", "drop_in", "prompts"],
-    "server": ["backend", "models", "grammars", "engine", "drop_in"],
-    "batch": ["engine", "drop_in", "server", "prompts"],
-    "commands": ["backend", "models", "engine", "drop_in", "evidence", "server", "batch", "prompts", "training"],
+    "many": ["backend", "engine", "drop_in"],
+    "server": ["backend", "models", "grammars", "engine", "drop_in", "many"],
+    "batch": ["engine", "drop_in", "many", "server", "prompts"],
+    "commands": [
+        "backend",
+        "models",
+        "engine",
+        "drop_in",
+        "many",
+        "evidence",
+        "server",
+        "batch",
+        "prompts",
+        "training",
+    ],
 }
 """The folders of specllama/, and what each may import of others. Modules at the top are for all."""
 
@@ -146,6 +159,36 @@ def test_python_rooms_import_what_is_below_them() -> None:
     assert upward == []
 
 
+PUBLIC = ("specllama", "specllama.engine", "specllama.prompts")
+"""What evidence/ may take of these rooms is what they export. Modules at the top are what users import, and backend/ is
+about processes and the machine: of them it may take all that has no underscore."""
+INSIDE = ("account", "own")
+"""What an Engine has for the rooms inside. It has no underscore, for they are several."""
+
+
+def test_what_measures_stands_outside() -> None:
+    exported = {name: {*importlib.import_module(name).__all__} for name in PUBLIC}
+    exported["specllama.prompts"].add("RenderedPrompt")  # a type
+    inside = []
+    for path in sorted((ROOT / "specllama" / "evidence").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("specllama"):
+                module, names = str(node.module), {alias.name for alias in node.names}
+                if module.startswith("specllama.evidence"):
+                    continue
+                if module in PUBLIC:
+                    wrong = names - exported[module]
+                else:
+                    is_open = module.startswith("specllama.backend.") or module.count(".") == 1
+                    wrong = {name for name in names if not is_open or f".{name}".startswith("._")}
+                inside += [f"{path.name} imports {name} from {module}" for name in wrong]
+            elif isinstance(node, ast.Attribute):
+                of_itself = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls", "os")  # os._exit
+                if node.attr in INSIDE or (node.attr.startswith("_") and not of_itself and node.attr[:2] != "__"):
+                    inside.append(f"{path.name}:{node.lineno} touches {node.attr}")
+    assert inside == []
+
+
 def test_only_the_drop_in_knows_the_class_llama() -> None:
     names = re.compile(r"llama_cpp\.Llama\(|BaseLlama|object\.__new__|ContextVar|WeakKeyDictionary")
     knowing = {
@@ -153,8 +196,19 @@ def test_only_the_drop_in_knows_the_class_llama() -> None:
         for path in (ROOT / "specllama").rglob("*.py")
         if names.search(path.read_text(encoding="utf-8")) and path.parent.name != "drop_in"
     }
-    # What measures compares with it, or is handed one.
-    assert {name for name in knowing if not name.startswith("evidence/")} <= {"llama.py", "cost_curve.py"}
+    # One opens it to compare with it, the other is handed one.
+    assert knowing == {"llama.py", "cost_curve.py", "evidence/bench/_side_worker.py"}
+
+
+def test_a_view_is_for_chat_handlers_alone() -> None:
+    """All others are given what a call asks for as an argument."""
+    views = re.compile(r"\bView\(|\(View\)|(?<!self)\._call\b")
+    knowing = {
+        str(path.relative_to(ROOT / "specllama"))
+        for path in (ROOT / "specllama").rglob("*.py")
+        if views.search(path.read_text(encoding="utf-8"))
+    }
+    assert knowing == {"drop_in/view.py", "drop_in/chats.py", "llama.py"}
 
 
 def test_the_top_level_can_be_looked_over() -> None:

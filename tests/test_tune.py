@@ -16,7 +16,7 @@ from specllama.cost_curve import CostCurve
 from specllama.drop_in.lending import lent
 from specllama.engine import costs as cost_cache
 from specllama.engine.costs import cost_key
-from specllama.evidence.tune import runner
+from specllama.evidence.tune import tuning
 from specllama.evidence.tune.report import to_text
 
 if TYPE_CHECKING:
@@ -272,13 +272,13 @@ def test_costs_that_cannot_be_kept_are_shown_all_the_same(
 
 def test_what_disturbed_the_measurement_is_left_out_and_said() -> None:
     steady = CostCurve("target", 0, {n: (0.1 * n, 0.11 * n, 0.12 * n) for n in (1, 2, 3)})
-    assert runner.on_noise(steady) is None
-    assert runner.undisturbed(steady).seconds(2) == pytest.approx(0.21)
+    assert tuning.on_noise(steady) is None
+    assert tuning.undisturbed(steady).seconds(2) == pytest.approx(0.21)
     once = CostCurve("target", 0, {**steady.samples, 3: (0.3, 0.3, 9.0)})
-    assert runner.on_noise(once) is None
+    assert tuning.on_noise(once) is None
     busy = CostCurve("target", 0, {n: (0.1 * n, 0.1 * n, 0.2 * n) for n in (1, 2, 3)})
-    assert str(runner.on_noise(busy)).startswith("the upper quartiles of the target lie 50% above the lower ones")
-    assert runner.undisturbed(busy).seconds(3) == pytest.approx(0.3)
+    assert str(tuning.on_noise(busy)).startswith("the upper quartiles of the target lie 50% above the lower ones")
+    assert tuning.undisturbed(busy).seconds(3) == pytest.approx(0.3)
 
 
 def test_text_of_a_known_result(make_llama: MakeLlama) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specllama import cli
-from specllama.evidence.verify import runner, texts
+from specllama.evidence.verify import texts, verification
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -141,7 +141,7 @@ def test_ctrl_c_before_anything_is_found(
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "compare", interrupt)
+    monkeypatch.setattr(verification, "compare", interrupt)
     assert verify() == 130
     out, err = capsys.readouterr()
     assert out == ""
@@ -165,7 +165,7 @@ def test_ctrl_c_prints_what_holds_so_far(
     found: tuple[int, int, int],
 ) -> None:
     name, number = place
-    function, calls = getattr(runner, name), []
+    function, calls = getattr(verification, name), []
 
     def interrupt(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -173,7 +173,7 @@ def test_ctrl_c_prints_what_holds_so_far(
             raise KeyboardInterrupt
         return function(*arguments)
 
-    monkeypatch.setattr(runner, name, interrupt)
+    monkeypatch.setattr(verification, name, interrupt)
     assert verify("--json") == 130
     result = json.loads(capsys.readouterr().out)
     assert tuple(len(result[part]) for part in ("texts", "sampling", "tokens")) == found

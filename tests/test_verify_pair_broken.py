@@ -16,8 +16,7 @@ import specllama
 from specllama import _core, verify
 from specllama import _core_test as _test
 from specllama.drop_in.lending import lent
-from specllama.engine.generation import Generation
-from specllama.evidence.scorer import Scorer
+from specllama.engine import Direct, Generation
 from specllama.evidence.verify.report import to_text
 from specllama.evidence.verify.rounding import SAFETY
 from specllama.prompts import Prompt
@@ -46,15 +45,15 @@ class ClaimingDrafter:
     """Claims q, the distribution of a draft model, for each token, whatever the token was drawn from."""
 
     def __init__(self, draft: llama_cpp.Llama, draw: Callable[[Any, _core.Distribution], _core.Distribution]) -> None:
-        self.scorer = Scorer(lent(draft, "draft").sequence, draft.n_batch)
+        self.direct = Direct(lent(draft, "draft"))
         self.draw = draw
         self.rng = np.random.default_rng(11)
 
     def __call__(self, history: Any, gamma: int) -> tuple[list[int], list[_core.Distribution]]:
         sequence, q = history.tolist(), []
         for _ in range(gamma):
-            self.scorer.prefill(sequence[:-1])
-            logits = self.scorer.decode(sequence[-1:])[0]
+            self.direct.prefill(sequence[:-1])
+            logits = self.direct.decode(sequence[-1:])[0]
             q.append(_core.distribution(logits, _core.SamplerParams()))
             sequence.append(_test.sample(self.draw(logits, q[-1]), self.rng.random()))
         return sequence[len(history) :], q
@@ -129,7 +128,7 @@ def test_errors_behind_the_first_tokens_fail_the_texts_sampled(
     def broken(self: Generation) -> Any:
         position = self._end - self._prompt_size
         tokens = list(a_round(self))
-        if self._rule == "coupled" or self._request.sampling["temperature"] == 0:
+        if self._rule == "coupled" or self._request.chain["temperature"] == 0:
             return tokens
         is_wrong = {
             "late": lambda i, origin: position + i >= 2,

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -15,13 +14,11 @@ import pytest
 import reference as ref
 import scipy.stats
 
-from specllama import _core
 from specllama import _core_test as _test
-from specllama.engine.request import Request
-from specllama.evidence.scorer import scorer_of
+from specllama.engine import Request
+from specllama.engine.options import Options
 from specllama.evidence.statistics import goodness_of_fit
 from specllama.evidence.verify.exact import PairScorer
-from specllama.evidence.verify.loop import Loop
 from specllama.evidence.verify.rounding import NUM_LEADING, Position, rounding, rows_by_shape
 from specllama.evidence.verify.sampling import in_cells
 
@@ -95,8 +92,9 @@ OPEN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
 def request_for(tokens: Sequence[int], sampling: dict[str, Any], seed: int) -> Request:
-    llm: Any = SimpleNamespace(last_n_tokens_size=64)
-    return Loop(llm, sampling, 4).request(tokens, "coupled", seed)
+    chain = {name: value for name, value in sampling.items() if name != "logit_bias"}
+    options, bias = Options.checked(4, "coupled", 4), sampling.get("logit_bias", {})
+    return Request(tokens, options, seed, True, chain, bias)
 
 
 def position(sampling: dict[str, Any], seed: int = 0, generated: Sequence[int] = ()) -> Position:
@@ -218,8 +216,8 @@ def test_exact_pairs(make_llama: MakeLlama, tiny_files: TinyFiles, chain: ref.Ch
     prompt = [1, 3, 4, 5]
     llm = make_llama(tiny_files.letters, n_ctx=64)
     options = {f.name: getattr(chain, f.name) for f in dataclasses.fields(chain)}
-    with scorer_of(llm) as scorer:
-        pair_scorer = PairScorer(scorer, prompt, _core.SamplerParams(**options), gamma)
+    with llm.engine.direct() as direct:
+        pair_scorer = PairScorer(direct, prompt, llm.engine.request(prompt, **options), gamma)
         exact = pair_scorer.exact(100)
         plain = llama_cpp.Llama(
             str(tiny_files.letters), n_ctx=64, n_threads=1, n_threads_batch=1, verbose=False, logits_all=True
@@ -251,14 +249,14 @@ def test_the_scorer_leaves_an_empty_cache(make_llama: MakeLlama, tiny_files: Tin
     for model in (tiny_files.target, tiny_files.sliding):
         llm = make_llama(model, n_batch=8)
         tokens = [1, *range(262, 302)]
-        with scorer_of(llm) as scorer:
+        with llm.engine.direct() as direct:
             rows = []
             for length in (40, 12, 40, 25):
-                scorer.prefill(tokens[:length])
-                rows.append(scorer.decode(tokens[length : length + 1])[0])
+                direct.prefill(tokens[:length])
+                rows.append(direct.decode(tokens[length : length + 1])[0])
                 assert llm.engine.own.sequence.tokens().tolist() == tokens[: length + 1]
             assert rows[0] == pytest.approx(rows[2], abs=1e-4)
-            scorer.clear()
-            assert scorer.decode_last(tokens[:26]) == pytest.approx(rows[3], abs=2e-2)
+            direct.clear()
+            assert direct.decode_last(tokens[:26]) == pytest.approx(rows[3], abs=2e-2)
         assert llm.engine.own.sequence.num_tokens == 0
         assert llm.n_tokens == 0

@@ -12,7 +12,7 @@ from responses import comparable
 
 import specllama
 from specllama.drop_in.chats import chat_call
-from specllama.drop_in.view import calling
+from specllama.drop_in.view import View, call_on
 from specllama.drop_in.watch import Watch
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def test_a_subclass_that_overrides_completions_is_asked_by_chats(tiny_files: Tin
 def test_a_view_is_the_llama(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = make_llama(draft=tiny_files.good)
     watch = Watch()
-    view = calling(llm, watch=watch)
+    view: Any = View(llm, call_on(llm, watch=watch))
     assert isinstance(view, specllama.Llama)
     assert isinstance(view, llama_cpp.Llama)
     assert view.n_ctx() == llm.n_ctx()
@@ -59,8 +59,13 @@ def test_a_view_is_the_llama(make_llama: MakeLlama, tiny_files: TinyFiles) -> No
     assert llm.num_draft_tokens == 2
     assert view("the cat", **OPTIONS)["choices"] == llm("the cat", **OPTIONS)["choices"]
     assert watch.num_shown == 9
-    assert calling(view, is_prompt_only=True)("the cat", **OPTIONS)["usage"]["completion_tokens"] == 0
+    assert llm("the cat", **OPTIONS, call=call_on(view, is_prompt_only=True))["usage"]["completion_tokens"] == 0
     assert watch.num_shown == 9
+
+
+def test_a_call_that_is_none_is_no_argument(make_llama: MakeLlama) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'call'"):
+        make_llama().create_completion("the cat", call={"watch": Watch()})
 
 
 @pytest.fixture

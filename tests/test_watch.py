@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import llama_cpp
 import pytest
 
-from specllama.drop_in.view import calling
+from specllama.drop_in.view import call_on
 from specllama.drop_in.watch import Watch
 from specllama.engine.listener import Stopped
 
@@ -38,11 +38,8 @@ def test_a_stopped_call_leaves_a_usable_model(
 ) -> None:
     llm = make_llama(draft=tiny_files.good)
     with pytest.raises(Stopped):
-        list(
-            calling(llm, watch=Impatient(patience)).create_completion(
-                PROMPT, max_tokens=200, temperature=0.0, stream=stream
-            )
-        )
+        call = call_on(llm, watch=Impatient(patience))
+        list(llm.create_completion(PROMPT, max_tokens=200, temperature=0.0, stream=stream, call=call))
     assert llm.stats.num_drafts < patience
     fresh = make_llama().create_completion(PROMPT, temperature=0.0)
     assert llm.create_completion(PROMPT, temperature=0.0)["choices"] == fresh["choices"]
@@ -52,7 +49,7 @@ def test_a_draft_that_catches_up_is_stopped_in_the_middle(make_llama: MakeLlama,
     llm = make_llama(draft=tiny_files.good, n_batch=16, n_ubatch=16)
     prompt = llm.tokenize(b"a cat " * 60)
     watch = Impatient(1000)
-    tokens = calling(llm, watch=watch).generate(prompt, temp=0.0)
+    tokens = llm.generate(prompt, temp=0.0, call=call_on(llm, watch=watch))
     first = [next(tokens) for _ in range(3)]
     assert llm.engine.draft is not None
     draft = llm.engine.draft.sequence
@@ -71,10 +68,10 @@ def test_a_draft_that_catches_up_is_stopped_in_the_middle(make_llama: MakeLlama,
 def test_a_long_prompt_is_stopped_in_the_middle(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = make_llama(draft=tiny_files.good, n_batch=32, n_ubatch=32)
     with pytest.raises(Stopped):
-        calling(llm, watch=Impatient(4)).create_completion("a cat " * 60)
+        llm.create_completion("a cat " * 60, call=call_on(llm, watch=Impatient(4)))
     assert 0 < llm.n_tokens < 100
     with pytest.raises(Stopped):
-        calling(llm, watch=Impatient(4)).create_completion("a cat " * 60, echo=True, logprobs=1)
+        llm.create_completion("a cat " * 60, echo=True, logprobs=1, call=call_on(llm, watch=Impatient(4)))
     text = llm.create_completion("a cat " * 60, temperature=0.0)["choices"][0]["text"]
     assert text == make_llama().create_completion("a cat " * 60, temperature=0.0)["choices"][0]["text"]
 
@@ -82,9 +79,9 @@ def test_a_long_prompt_is_stopped_in_the_middle(make_llama: MakeLlama, tiny_file
 def test_statistics_and_tokens_of_several_calls(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = make_llama(draft=tiny_files.good)
     watch = Watch()
-    watched = calling(llm, watch=watch)
-    stream = watched.create_completion(PROMPT, max_tokens=9, temperature=0.0, stream=True)
-    chat = watched.create_chat_completion([{"role": "user", "content": "hi"}], max_tokens=7)
+    call = call_on(llm, watch=watch)
+    stream = llm.create_completion(PROMPT, max_tokens=9, temperature=0.0, stream=True, call=call)
+    chat = llm.create_chat_completion([{"role": "user", "content": "hi"}], max_tokens=7, call=call)
     assert chat["usage"]["completion_tokens"] == 7
     assert watch.stats() == llm.total_stats
     assert len(watch.take_shown()) == 7

@@ -7,7 +7,7 @@ milliseconds. The weights are scaled so that distributions are neither uniform n
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -277,6 +277,37 @@ def write_llama(
     writer.add_vocab_size(len(vocabulary))
     _finish(writer, weights, kinds)
     return path
+
+
+def write_saying(
+    path: Path, pieces: Sequence[str], template: str = CHAT_TEMPLATE, special: Collection[str] = ()
+) -> Path:
+    """Write a model that says these pieces, a token each, behind any prompt, and ends.
+
+    No piece may be there twice: each token is what decides on the next one. Those in `special` are control tokens.
+    """
+    words = word_vocabulary()
+    kinds = [gguf.TokenType.CONTROL if piece in special else gguf.TokenType.USER_DEFINED for piece in pieces]
+    first, size, n_embd = len(words), len(words) + len(pieces), 16 * (len(pieces) // 16 + 1)
+    vocabulary = dataclasses.replace(
+        words,
+        tokens=[*words.tokens, *pieces],
+        scores=[*words.scores, *[0.0] * len(pieces)],
+        types=[*words.types, *map(int, kinds)],
+        chat_template=template,
+    )
+    weights = llama_weights(vocabulary, seed=1, n_embd=n_embd, n_layer=1)
+    for name in ("blk.0.attn_output.weight", "blk.0.ffn_down.weight"):
+        weights[name] *= 0  # nothing but the last token counts
+    embedding, output = np.zeros((size, n_embd), np.float32), np.zeros((size, n_embd), np.float32)
+    embedding[:first, 0] = 1
+    for number in range(len(pieces)):
+        embedding[first + number, number + 1] = 1
+        output[first + number, number] = 10
+    output[vocabulary.eos, len(pieces)] = 10
+    weights.update({"token_embd.weight": embedding, "output.weight": output})
+    weights["output_norm.weight"] = np.ones(n_embd, np.float32)
+    return write_llama(path, vocabulary, weights)
 
 
 def write_sliding_window(path: Path, vocabulary: Vocabulary, seed: int) -> Path:

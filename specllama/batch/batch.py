@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from specllama import Llama
-from specllama.drop_in.outcomes import Job, Outcome, Outcomes, takes_the_model_alone
+from specllama.drop_in.view import Call, call_on
 from specllama.drop_in.watch import Watch
+from specllama.engine.slot import Slot
+from specllama.many.outcomes import Job, Outcome, Outcomes, takes_the_model_alone
 from specllama.stats import Stats, Tally
 from specllama.warn import warn
 
@@ -88,23 +90,22 @@ class Batch:
                 yield self._job(number, line)
 
     def _job(self, number: int, line: Line) -> Job:
-        def generate(place: Llama) -> dict[str, Any]:
-            watch = place._call.watch or Watch()
+        def generate(slot: Slot, watch: Watch) -> dict[str, Any]:
             try:
-                return self._generated(place, line, watch)
+                return self._generated(line, call_on(self._llm, slot=slot, watch=watch))
             finally:
                 self._tallies[number] = watch.tally()
 
         return Job(generate, takes_the_model_alone({**self._defaults, **line.arguments}))
 
-    def _generated(self, place: Llama, line: Line, watch: Watch) -> dict[str, Any]:
+    def _generated(self, line: Line, call: Call) -> dict[str, Any]:
         if line.problem is not None:
             raise line.problem
         if line.is_request:
             from . import openai
 
-            return openai.generate(place, line, self._defaults, self._name, watch)
-        return plain.generate(place, line, self._defaults)
+            return openai.generate(self._llm, call, line, self._defaults, self._name)
+        return plain.generate(self._llm, call, line, self._defaults)
 
     def _add(self, outcome: Outcome) -> None:
         line = self._under_way.pop(outcome.index)

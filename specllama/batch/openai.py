@@ -9,8 +9,9 @@ import contextlib
 from typing import Any
 
 from specllama import Llama
-from specllama.drop_in.outcomes import Outcome
+from specllama.drop_in.view import Call
 from specllama.drop_in.watch import Watch
+from specllama.many.outcomes import Outcome
 from specllama.server.errors import error_body, status_of
 from specllama.server.request_limits import checked
 from specllama.server.requests import ChatRequest, CompletionRequest
@@ -30,15 +31,15 @@ class LineError(ValueError):
     """A line that is no request."""
 
 
-def generate(place: Llama, line: Line, defaults: dict[str, Any], name: str, watch: Watch) -> dict[str, Any]:
+def generate(llm: Llama, call: Call, line: Line, defaults: dict[str, Any], name: str) -> dict[str, Any]:
     """The body of the response to one line.
 
     Args:
-        place: where it is generated.
+        llm: what generates.
+        call: where, and who hears of it.
         line: the request.
         defaults: fields that it leaves to all.
         name: what the model is called, unless the request names it.
-        watch: that of this call.
 
     Raises:
         LineError: no method, URL and body that are known.
@@ -54,9 +55,10 @@ def generate(place: Llama, line: Line, defaults: dict[str, Any], name: str, watc
     if given.get("stream"):
         raise LineError(NO_STREAMS)
     body = checked({**defaults, **{field: value for field, value in given.items() if value is not None}}, _MODELS[url])
-    body.require_room(place)
+    body.require_room(llm)
     body.model = body.model or name
-    [response] = answering(body, body.texts(), lambda text, watch: contextlib.nullcontext(place))(watch)
+    work = answering(llm, body, body.texts(), lambda text, watch: contextlib.nullcontext(call))
+    [response] = work(call.watch or Watch())
     return response
 
 

@@ -7,8 +7,9 @@ from typing import Any
 from llama_cpp.llama_grammar import LlamaGrammar
 
 from specllama import Llama
-from specllama.drop_in.outcomes import Outcome, arguments_of
+from specllama.drop_in.view import Call
 from specllama.engine.limits import require_room, size_of
+from specllama.many.outcomes import Outcome, arguments_of
 
 from .line import Line
 
@@ -17,11 +18,12 @@ _TEXTS = ("prompt", "suffix", "messages", "tools", "functions")
 _METHODS = {"prompt": "create_completion", "messages": "create_chat_completion"}
 
 
-def generate(place: Llama, line: Line, defaults: dict[str, Any]) -> dict[str, Any]:
+def generate(llm: Llama, call: Call, line: Line, defaults: dict[str, Any]) -> dict[str, Any]:
     """The response to one line.
 
     Args:
-        place: where it is generated.
+        llm: what generates.
+        call: where, and who hears of it.
         line: its arguments.
         defaults: those that it leaves to all.
 
@@ -39,10 +41,10 @@ def generate(place: Llama, line: Line, defaults: dict[str, Any]) -> dict[str, An
     if own.get("stream"):
         raise ValueError(NO_STREAMS)
     arguments = arguments_of(own, name, defaults)
-    require_room(size_of([arguments.get(part) for part in _TEXTS]), place.n_ctx())
+    require_room(size_of([arguments.get(part) for part in _TEXTS]), llm.n_ctx())
     if isinstance(arguments.get("grammar"), str):
         arguments["grammar"] = LlamaGrammar.from_string(arguments["grammar"], verbose=False)
-    response: dict[str, Any] = getattr(place, _METHODS[name])(**arguments)
+    response: dict[str, Any] = getattr(llm, _METHODS[name])(**arguments, call=call)
     return response
 
 

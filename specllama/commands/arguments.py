@@ -261,6 +261,7 @@ def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
         max_draft_tokens=arguments.max_draft_tokens,
         verify=arguments.verify,
         cache_tokens=getattr(arguments, "cache_tokens", None),
+        cache_ram=getattr(arguments, "cache_ram", None),
     )
 
 

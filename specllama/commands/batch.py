@@ -119,7 +119,7 @@ def _defaults(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _shown(arguments: argparse.Namespace, survey: Survey) -> Shown | None:
-    from specllama.drop_in.progress import progress_bar
+    from specllama.many.progress import progress_bar
 
     if arguments.quiet or not is_terminal(sys.stderr):
         return None

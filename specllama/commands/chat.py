@@ -140,7 +140,8 @@ class Chat:
         try:
             with contextlib.closing(answer):
                 for token in answer:
-                    print_piece(self._out, token.text, STYLES[token.origin] if self._origins else "")
+                    plain = "dim" if conversation.is_thinking else ""
+                    print_piece(self._out, token.text, STYLES[token.origin] if self._origins else plain)
         finally:
             print(flush=True)
             if conversation.num_turns == turns:

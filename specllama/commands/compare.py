@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 from typing import TYPE_CHECKING
 
 from specllama.commands import arguments as common
@@ -38,8 +39,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     return parser
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Decode both ways, and show them."""
+def run(arguments: argparse.Namespace, models: str = "") -> int:
+    """Decode both ways, and show them. `models`: what they are called, if not by their files."""
     from rich.console import Console
 
     from specllama.commands.side_by_side import report, report_gain, show
@@ -57,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(json.dumps(compare.run(llm, prompt, **options).to_dict()))
         else:
             neighbours = Neighbours()
-            report(out, show(out, llm, prompt, **options), remark=neighbours.remark(llm.n_threads))
+            report(out, show(out, llm, prompt, **options), models, neighbours.remark(llm.n_threads))
     if arguments.against is not None:
+        print("the same prompt with llama_cpp.Llama, in a process of its own", file=sys.stderr, flush=True)
         report_gain(out, prompt, *common.both_classes(arguments), **options)
     return 0

@@ -1,12 +1,12 @@
-"""`specllama demo`: the default pair, in the form that suits this machine, decodes one prompt both ways."""
+"""`specllama demo`: `specllama compare` with the default pair, in the form that suits this machine."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from specllama.commands import compare
 from specllama.commands.arguments import add_max_tokens, add_num_draft_tokens, add_threads, utf8_text
 from specllama.models.catalog import FILE_TYPES, Model, catalog
 
@@ -40,17 +40,11 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fetch, decode twice, compare."""
+    """Fetch, and compare."""
     import llama_cpp
     import psutil
-    from rich.console import Console
 
-    from specllama import Llama
-    from specllama.backend.cpu import default_threads
     from specllama.backend.prepare import prepare_backend
-    from specllama.commands.generate import read_prompt
-    from specllama.commands.side_by_side import report, report_gain, show
-    from specllama.evidence.neighbours import Neighbours
     from specllama.models.download import pull
 
     target, draft = (catalog().find(name) for name in (catalog().default_target, catalog().default_draft))
@@ -60,30 +54,14 @@ def run(arguments: argparse.Namespace) -> int:
     kernels = bool(prepare_backend().kernels.instruction_set)
     pair = choose_pair(target, draft, gpu=gpu, kernels=kernels, memory=psutil.virtual_memory().available)
     _say(pair.reason)
-    paths = [_in_type(target, pair.target_type), _in_type(draft, pair.draft_type)]
-    threads = arguments.threads or default_threads()
-    prompt = _PROMPT if arguments.prompt is None else read_prompt(arguments.prompt)
-    options = {"max_tokens": arguments.max_tokens, "temperature": arguments.temp, "seed": 1}  # both write the same text
-    _say(f"loading {target.title} and its draft {draft.title}, {threads} threads each for prompts and generation")
-    settings: dict[str, Any] = {
-        "n_ctx": 2048,
-        "n_threads": threads,
-        "n_threads_batch": threads,
-        "n_gpu_layers": -1 if gpu else 0,
-    }
-    out = Console(highlight=False)
-    theirs = {"model_path": paths[0], **settings}
-    ours = {**theirs, "draft_model": paths[1]}
-    if arguments.num_draft_tokens is not None:
-        ours["num_draft_tokens"] = arguments.num_draft_tokens
-    with contextlib.closing(Llama(**ours, verbose=False)) as llm:
-        neighbours = Neighbours()
-        comparison = show(out, llm, prompt, **options)
-        remark = neighbours.remark(threads)
-    report(out, comparison, f"{target.title} {pair.target_type}, draft {draft.title} {pair.draft_type}", remark)
-    _say("the same prompt with llama_cpp.Llama, in a process of its own")
-    report_gain(out, prompt, theirs, ours, **options)
-    return 0
+    line = ["-m", _in_type(target, pair.target_type), "-md", _in_type(draft, pair.draft_type), "-c", "2048", "--chat"]
+    line += ["-n", str(arguments.max_tokens), f"--temp={arguments.temp}", "--against", "llama_cpp", "-p", _PROMPT]
+    line += ["-ngl", "-1"] if gpu else []
+    compared = compare.add_parser(argparse.ArgumentParser().add_subparsers()).parse_args(line)
+    compared.prompt = compared.prompt if arguments.prompt is None else arguments.prompt
+    compared.threads, compared.num_draft_tokens = arguments.threads, arguments.num_draft_tokens
+    _say(f"loading {target.title} and its draft {draft.title}")
+    return compare.run(compared, f"{target.title} {pair.target_type}, draft {draft.title} {pair.draft_type}")
 
 
 class Pair(NamedTuple):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.commands.steps import Steps
     from specllama.evidence.eval import Record
-    from specllama.evidence.eval.runner import Grader
+    from specllama.evidence.eval.evaluation import Grader
     from specllama.prompts import Prompt
 
 _REFUSAL = """\

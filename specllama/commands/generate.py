@@ -91,6 +91,7 @@ class Generation:
         self._llm = llm
         self.text = ""
         self.finish_reason: str | None = None
+        self._is_thinking = False
 
     def stream(self, prompt: str, *, chat: bool, **options: Any) -> Iterator[str]:
         """Yield the pieces of the answer to `prompt`. `options` go to the completion."""
@@ -101,11 +102,20 @@ class Generation:
             chunks = self._llm.create_completion(prompt, stream=True, **options)
         for chunk in chunks:
             choice = chunk["choices"][0]
-            piece = choice["delta"].get("content") if chat else choice["text"]
+            piece = self._said(choice["delta"]) if chat else choice["text"]
             self.finish_reason = choice["finish_reason"] or self.finish_reason
             if piece:
                 self.text += piece
                 yield piece
+
+    def _said(self, delta: dict[str, Any]) -> str:
+        """The text of a chunk: thoughts, and behind them and an empty line the answer."""
+        thought, content = delta.get("reasoning_content", ""), delta.get("content") or ""
+        self._is_thinking = self._is_thinking or bool(thought)
+        if self._is_thinking and content:
+            self._is_thinking = False
+            return f"{thought}\n\n{content}"
+        return str(thought + content)
 
     @property
     def tokens(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""`specllama pull`: download a model of the catalog, or list them."""
+"""`specllama pull`: download a model of the catalog or of the hub, or list them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "pull",
         help="download a model and print its path",
-        description="Download a model of the catalog, check its hash, and print its path. "
-        "Models lie in SPECLLAMA_CACHE, else in the user's cache directory.",
+        description="Download a model, and print its path. One of the catalog is checked by its hash, and lies in "
+        "SPECLLAMA_CACHE, else in the user's cache directory. ORG/NAME, ORG/NAME:TYPE or ORG/NAME:FILE is a GGUF file "
+        "of the hub, and lies in the hub's own cache (HF_HOME). HF_TOKEN is sent, where it is set.",
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("name", nargs="?", metavar="NAME", help="a name from `specllama pull --list`")
+    what.add_argument("name", nargs="?", metavar="NAME", help="a name from `specllama pull --list`, or ORG/NAME:TYPE")
     what.add_argument("--list", action="store_true", help="show the models there are, and which are here")
     return parser
 
@@ -31,7 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
         _list()
         return 0
     from specllama.models import download
+    from specllama.models.hub import HubName
 
+    of_hub = HubName.of(arguments.name)
+    if of_hub is not None:
+        print(download.pull_from_hub(of_hub))
+        return 0
     name, separator, file_type = str(arguments.name).partition(":")
     model = catalog().find(name)
     if separator:
@@ -48,6 +54,7 @@ def _list() -> None:
     from rich.table import Table
 
     from specllama.commands.terminal import gigabytes
+    from specllama.models.hub import all_on_disk
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("name", "model", "type", "size", "licence", "here"):
@@ -57,6 +64,8 @@ def _list() -> None:
         here += model.variants()
         size = gigabytes(model.size)
         table.add_row(model.name, model.title, model.type, size, model.licence, ", ".join(here) or "-")
+    for name, _, num_bytes in all_on_disk():
+        table.add_row(name, "", "", gigabytes(num_bytes), "", "yes")
     # A pipe has no width: whoever reads it wants whole lines.
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=200)

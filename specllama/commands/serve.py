@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from specllama.commands import Subparsers
 
 _KEY_VARIABLE = "SPECLLAMA_API_KEY"
+_CACHE_RAM = 1024  # MiB
+_LONGEST_EMBEDDED = 2048  # tokens, where the context is as long as the model's
 _MAX_BODY = 8 << 20  # server.request_limits.MAX_BODY, which takes the extra to import
 
 
@@ -63,6 +65,25 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     common.add_parallel(group, default=1, of="requests answered")
     group.add_argument(
+        "-cram",
+        "--cache-ram",
+        type=common.whole(-1),
+        default=_CACHE_RAM,
+        metavar="MIB",
+        help="memory for what the KV cache held of earlier conversations, so that they are not read again; 0 keeps "
+        f"none, -1 has no limit (default {_CACHE_RAM})",
+    )
+    group.add_argument(
+        "--embedding-model",
+        metavar="FILE",
+        help="a second model, for /v1/embeddings: its name or file",
+    )
+    group.add_argument(
+        "--log",
+        action="store_true",
+        help="write a line for each request to stderr: path, status, tokens, times; never a text",
+    )
+    group.add_argument(
         "--max-body",
         type=common.whole(1),
         default=_MAX_BODY,
@@ -78,17 +99,28 @@ def run(arguments: argparse.Namespace) -> int:
         from specllama import server
         from specllama.drop_in.images import give_image_handler
         from specllama.server.hosts import checked_host
-        from specllama.server.runner import give_back_freed_memory
+        from specllama.server.log import log_to_stderr
+        from specllama.server.serving import give_back_freed_memory
     except ModuleNotFoundError as error:
         raise ImportError(f'the server needs {error.name}: pip install "specllama[server]"') from error
     api_key = arguments.api_key if arguments.api_key is not None else os.environ.get(_KEY_VARIABLE)
     own, *hosts = [checked_host(host) for host in (arguments.host, *arguments.allowed_hosts)]
+    if arguments.log:
+        log_to_stderr()
     give_back_freed_memory()
     with contextlib.closing(server.bound_socket(arguments.host, arguments.port)) as bound:
         llm = common.load_llama(arguments)
-        with contextlib.closing(llm):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.closing(llm))
             if arguments.mmproj is not None:
                 give_image_handler(llm, arguments.mmproj)
+            embedder = None
+            if arguments.embedding_model is not None:
+                context = common.context_options(arguments)
+                context["n_batch"] = arguments.ctx_size or _LONGEST_EMBEDDED
+                embedder = stack.enter_context(
+                    server.open_embedder(arguments.embedding_model, verbose=False, **context)
+                )
             name = arguments.alias or Path(arguments.model).name
             app = server.create_app(
                 llm,
@@ -99,6 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
                 allowed_hosts=hosts,
                 host=own,
                 max_body=arguments.max_body,
+                embedder=embedder,
             )
             host, port = bound.getsockname()[:2]
             print(f"serving {name} on http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr)
@@ -107,6 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 server.serve(app, bound)
             finally:
-                app.state.worker.shut_down()
-                app.state.worker.close()  # the model is freed next
+                for worker in {app.state.worker, app.state.embedding_worker}:
+                    worker.shut_down()
+                    worker.close()  # the model is freed next
     return 0

@@ -14,7 +14,7 @@ from specllama.commands import arguments as common
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.commands.steps import Steps
-    from specllama.evidence.tune.result import TuneResult
+    from specllama.evidence.tune.choices import TuneResult
 
 _REPEATS = 3  # for comparison only: nothing is planned with it
 _THEIRS = "target, kernels off"

@@ -59,15 +59,20 @@ _OF_OLD_RELEASES = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_
 """What llama_cpp.Llama once took, and software (LangChain) still gives. Without effect, there and here."""
 
 
-def with_options(base: Callable[..., Any]) -> Callable[[_Method], _Method]:
-    """Decorator: the base method's signature and documentation, plus the arguments that are ours."""
+def with_options(base: Callable[..., Any], **more: Any) -> Callable[[_Method], _Method]:
+    """Decorator: the base method's signature and documentation, plus the arguments that are ours.
+
+    Args:
+        base: the base method.
+        more: what only this method has, with the defaults.
+    """
 
     def decorate(method: _Method) -> _Method:
         functools.update_wrapper(method, base)
         signature = inspect.signature(base)
         ours = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-            for name, default in {"num_draft_tokens": None, "verify": None, "min_tokens": 0, **DEFAULTS}.items()
+            for name, default in {"num_draft_tokens": None, "verify": None, "min_tokens": 0, **DEFAULTS, **more}.items()
             if name not in signature.parameters  # of a release that has them as well
         ]
         parameters = [*signature.parameters.values(), *ours]
@@ -134,7 +139,7 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
         ValueError: a size that would reach a GGML_ASSERT, which aborts the process.
     """
     own = ("draft_kwargs", "lookup_corpus", "num_draft_tokens", "max_draft_tokens", "verify", "kernels")
-    more = ("draft_vocabulary", "draft_mask_token", "draft_window", "max_parallel", "cache_tokens")
+    more = ("draft_vocabulary", "draft_mask_token", "draft_window", "max_parallel", "cache_tokens", "cache_ram")
     _check_names("Llama", kwargs, {*_of_constructor(), *own, *more})
     check_sizes(kwargs)
 

@@ -23,7 +23,7 @@ _OF_MESSAGE = (
 _OF_FORMAT = {"type", "schema", "json_schema", "strict"}
 _OF_JSON_SCHEMA = {"name", "description", "schema", "strict"}
 _OF_FUNCTION = {"name", "description", "parameters", "strict", "return"}
-_FORMATS = ("text", "json_object")
+_FORMATS = ("text", "json_object", "json_schema")
 _NO_PARAMETERS = {"type": "object", "properties": {}}  # what OpenAI takes a function without them to have
 _CHOICES = (None, "none", "auto")
 
@@ -48,6 +48,8 @@ def checked_chat(llama: BaseLlama, given: Mapping[str, Any]) -> dict[str, Any]:
     forced = _forced_function(chat)
     answer = chat.get("response_format")
     check_format(answer)
+    if answer is not None:
+        chat["response_format"] = answer = as_llama_cpp_has_it(answer)
     is_json = answer is not None and answer["type"] == "json_object"
     rules = {forced: forced, "response_format": is_json, "grammar": chat.get("grammar") is not None}
     names = [name for name, is_given in rules.items() if is_given]
@@ -106,9 +108,24 @@ def check_format(answer: Any) -> None:
         raise TypeError(f"response_format={answer!r:.100} must be a dict, such as {{'type': 'json_object'}}")
     kind = answer.get("type")
     if kind not in _FORMATS:
-        hint = "; give the schema as {'type': 'json_object', 'schema': ...}" if kind == "json_schema" else ""
-        raise ValueError(f"response_format has the type {kind!r:.100}: it must be one of {', '.join(_FORMATS)}{hint}")
+        raise ValueError(f"response_format has the type {kind!r:.100}: it must be one of {', '.join(_FORMATS)}")
     require_known("response_format", answer, _OF_FORMAT)
+    if isinstance(answer.get("json_schema"), Mapping):
+        require_known("json_schema", answer["json_schema"], _OF_JSON_SCHEMA)
+
+
+def as_llama_cpp_has_it(answer: Any) -> Any:
+    """A ``response_format`` in which OpenAI's ``json_schema`` is in llama_cpp's form.
+
+    Raises:
+        ValueError: it has no schema.
+    """
+    if not isinstance(answer, Mapping) or answer.get("type") != "json_schema":
+        return answer
+    schema = answer.get("json_schema")
+    if not isinstance(schema, Mapping) or not isinstance(schema.get("schema"), Mapping):
+        raise ValueError("response_format of type json_schema needs json_schema.schema, an object")
+    return {"type": "json_object", "schema": schema["schema"]}
 
 
 def check_request(body: Mapping[str, Any]) -> None:
@@ -218,16 +235,28 @@ def _forced_function(given: Mapping[str, Any]) -> str:
         return ""
     functions = [*(given.get("functions") or ()), *(_function_of(tool) for tool in given.get("tools") or ())]
     known = [function.get("name") for function in functions if isinstance(function, Mapping)]
+    if choice == "required" and name == "tool_choice":
+        if not any(map(is_name, known)):
+            raise ValueError("tool_choice='required' and there are no tools with a name: give them, too")
+        return name
     wanted = (choice if name == "function_call" else _function_of(choice)) if isinstance(choice, Mapping) else None
     if not isinstance(wanted, Mapping) or not isinstance(wanted.get("name"), str):
+        required = "" if name == "function_call" else "'required', "
         form = "{'name': ...}" if name == "function_call" else "{'type': 'function', 'function': {'name': ...}}"
-        raise ValueError(f"{name}={choice!r:.100} must be 'none', 'auto', or {form} with the name of a function")
+        raise ValueError(
+            f"{name}={choice!r:.100} must be 'none', 'auto', {required}or {form} with the name of a function"
+        )
     if not known:
         raise ValueError(f"{name} names the function {wanted['name']!r:.60}, and there are no tools: give them, too")
     if wanted["name"] not in known:
         hint = nearest(wanted["name"], [other for other in known if isinstance(other, str)])
         raise ValueError(f"{name} names the function {wanted['name']!r:.60}, which is not among the tools{hint}")
     return name
+
+
+def is_name(given: Any) -> bool:
+    """Whether it is the name of something."""
+    return isinstance(given, str) and bool(given)
 
 
 def _function_of(tool: Any) -> Any:

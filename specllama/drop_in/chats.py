@@ -12,6 +12,7 @@ from .base_class import BaseLlama
 from .chat_arguments import checked_chat, left_out_by_handlers, with_left_out
 from .messages import template_errors
 from .prompt_tokens import prompt_tokens_of
+from .template_fields import given_fields, handler_giving
 from .view import EngineLlama, View
 
 Message = dict[str, str]
@@ -45,14 +46,16 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
     Args:
         llm: gives the chat handler or template, and the tokenizer.
         messages: system message and turns; the last one is the user's.
-        options: those of ``llama_cpp.Llama.create_chat_completion``.
+        options: those of ``create_chat_completion``.
 
     Raises:
         ValueError: the chat handler makes no prompt of tokens, or its template refuses the messages.
         TypeError, ValueError: see `checked_chat`.
     """
+    fields = given_fields(options.pop("chat_template_kwargs", None), options.pop("reasoning_effort", None))
     chat = checked_chat(llm, {**options, "messages": list(messages)})
-    noting = _Noting(cast(EngineLlama, llm), schemas_by_grammar(chat), left_out_by_handlers(llm, chat))
+    schemas, asked = schemas_by_grammar(chat), left_out_by_handlers(llm, chat)
+    noting = _Noting(cast(EngineLlama, llm), schemas, asked, handler_giving(llm, fields))
     warn_of_schemas(chat)
     try:
         with template_errors():
@@ -88,8 +91,8 @@ class _Noting(View):
 
     __slots__ = ("_asked", "_schemas", "_text", "_tokens", "call")
 
-    def __init__(self, llama: EngineLlama, schemas: dict[str, Any], asked: dict[str, Any]) -> None:
-        super().__init__(llama, None)
+    def __init__(self, llama: EngineLlama, schemas: dict[str, Any], asked: dict[str, Any], chat_handler: Any) -> None:
+        super().__init__(llama, dataclasses.replace(llama._call, chat_handler=chat_handler))
         self._set(_schemas=schemas, _asked=asked, _text="", _tokens=None, call=None)
 
     def _set(self, **values: Any) -> None:

@@ -35,45 +35,25 @@ class CheckedModel(_internals.LlamaModel):
             return tokens_of(self._lent, text, add_bos, special)
 
     def detokenize(self, tokens: list[int], special: bool = False) -> bytes:
-        """See the base class.
-
-        Raises:
-            TypeError, ValueError: see `token_ids`.
-        """
+        """See the base class. Raises what `token_ids` raises."""
         text: bytes = super().detokenize(self._owner.known_tokens(tokens), bool(special))
         return text
 
     def token_to_piece(self, token: int, special: bool = False) -> bytes:
-        """See the base class.
-
-        Raises:
-            TypeError, ValueError: see `token_ids`.
-        """
+        """See the base class. Raises what `token_ids` raises."""
         piece: bytes = super().token_to_piece(self._known(token), bool(special))
         return piece
 
     def token_get_text(self, token: int) -> str:
-        """See the base class.
-
-        Raises:
-            TypeError, ValueError: see `token_ids`.
-        """
+        """See the base class. Raises what `token_ids` raises."""
         return super().token_get_text(self._known(token))
 
     def token_get_score(self, token: int) -> float:
-        """See the base class.
-
-        Raises:
-            TypeError, ValueError: see `token_ids`.
-        """
+        """See the base class. Raises what `token_ids` raises."""
         return super().token_get_score(self._known(token))
 
     def token_get_attr(self, token: int) -> int:
-        """See the base class.
-
-        Raises:
-            TypeError, ValueError: see `token_ids`.
-        """
+        """See the base class. Raises what `token_ids` raises."""
         return super().token_get_attr(self._known(token))
 
     @property

@@ -31,18 +31,18 @@ from .requests import request_of
 from .saved_state import StateError
 from .seeds import seed_for_completion
 from .text import TextAssembler, has_own_tokenizer
-from .view import EngineLlama
+from .view import Call, EngineLlama
 
 _Known = tuple[Origin, float | None, float | None]
 """Of a token whose text is not known yet: origin, logprob, acceptance_probability."""
 
 
 class Completion:
-    """One call of ``create_completion``, with the arguments of the base class by name."""
+    """One call of ``create_completion``: what it asks for, and the arguments of the base class by name."""
 
-    def __init__(self, llama: EngineLlama, arguments: dict[str, Any]) -> None:
+    def __init__(self, llama: EngineLlama, call: Call, arguments: dict[str, Any]) -> None:
         self._llama = llama
-        self._call = call = llama._call
+        self._call = call
         self._model = lent(llama)
         self._prompt = checked_prompt(arguments["prompt"])
         self._echo: bool = arguments["echo"]
@@ -59,7 +59,12 @@ class Completion:
         whole = None
         if not has_own_tokenizer(llama):
             whole = functools.partial(llama.detokenize, prev_tokens=self._read_tokens)
-        self._assembler = TextAssembler(self._model, stops, at_start=not self._prompt, whole=whole)
+        shown: frozenset[int] = frozenset()
+        if call.answer is not None:
+            shown = call.answer.shown
+            grammar = call.answer.begins_behind(self._model, self._prompt_tokens, arguments["grammar"])
+            arguments = {**arguments, "grammar": grammar}
+        self._assembler = TextAssembler(self._model, stops, at_start=not self._prompt, whole=whole, shown=shown)
         self._log, self._prompt_log = self._new_log(), self._new_log()
         self._generation = Generation(call.slot, self._request(arguments))
         self._watch = call.watch
@@ -76,6 +81,7 @@ class Completion:
         llama = self._llama
         return request_of(
             llama,
+            self._call,
             arguments,
             seed_for_completion(llama, arguments["seed"]),
             logit_bias=checked_bias(arguments["logit_bias"] or {}, llama.n_vocab()),
@@ -84,10 +90,8 @@ class Completion:
             wants_logits=self._log is not None,
         )
 
-    @classmethod
-    def answer(cls, llama: EngineLlama, arguments: dict[str, Any]) -> Any:
+    def answer(self) -> Any:
         """The response, or a stream of chunks."""
-        self = cls(llama, arguments)
         if self._stream:
             return self._chunks()
         self._load_cached_state()

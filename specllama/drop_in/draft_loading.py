@@ -9,7 +9,7 @@ from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.engine.drafts.draft import Loaded
 from specllama.engine.model import Model
 from specllama.models.loading import explained
-from specllama.models.opening import n_ctx_with_positions
+from specllama.models.opening_checks import n_ctx_with_positions
 
 from .base_class import BaseLlama
 from .chat_templates import ChatTemplates

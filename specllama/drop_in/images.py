@@ -24,7 +24,7 @@ def reads_images(llama: BaseLlama) -> bool:
 
 
 def decodes_by_itself(llama: BaseLlama, messages: Any) -> bool:
-    """Whether a chat handler decodes some of these messages in the Llama's own context, where no place is."""
+    """Whether a chat handler decodes some of these messages in the Llama's own context, where no slot is."""
     if messages is None or llama.chat_handler is None:
         return False
     return reads_images(llama) or any(True for _ in other_parts(messages))

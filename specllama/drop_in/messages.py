@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jinja2.meta
 from llama_cpp import llama_chat_format
 
 from .base_class import BaseLlama
@@ -45,6 +46,7 @@ class _Form:
         objects: the arguments of a call may be an object. Else they must be its JSON.
         none: the content of a call must be None, not an empty text.
         newer: it knows ``tool_calls`` and the role ``tool``, and not their older names.
+        thinking: it calls the thoughts before a call so, which are ``reasoning_content`` in answers.
     """
 
     developer: bool = False
@@ -53,6 +55,7 @@ class _Form:
     objects: bool = False
     none: bool = False
     newer: bool = False
+    thinking: bool = False
 
 
 def as_read(llama: BaseLlama, messages: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -103,7 +106,7 @@ def has_own_handler(llama: BaseLlama) -> bool:
 
 def hands_on_everything(llama: BaseLlama) -> bool:
     """Whether what makes prompts asks for completions with all arguments of a chat. Some of llama_cpp's do not."""
-    return _formatter_of(llama.chat_handler or _named_handler(llama)) is not None or reads_images(llama)
+    return _formatter_of(handler_for(llama)) is not None or reads_images(llama)
 
 
 def _named_handler(llama: BaseLlama) -> Any:
@@ -112,24 +115,53 @@ def _named_handler(llama: BaseLlama) -> Any:
     return llama._chat_handlers.get(name) or llama_chat_format.get_chat_completion_handler(name)
 
 
+def template_of(llama: BaseLlama) -> str:
+    """The chat template that makes the prompts; empty if something else does."""
+    if has_own_handler(llama):
+        return ""
+    own = getattr(llama.chat_handler, "CHAT_FORMAT", None)
+    return str(own or getattr(_formatter_for(llama), "template", ""))
+
+
+def handler_for(llama: BaseLlama) -> Any:
+    """What makes the prompts of chats."""
+    return llama.chat_handler or _named_handler(llama)
+
+
+def names_read(llama: BaseLlama) -> frozenset[str]:
+    """What the chat template reads and does not set itself."""
+    return _names_in(template_of(llama))
+
+
 def _form_for(llama: BaseLlama) -> _Form | None:
     if has_own_handler(llama):
         return None
-    handler = llama.chat_handler
-    if hasattr(handler, "CHAT_FORMAT"):  # of llama_cpp's handlers for images those with templates of their own
+    if hasattr(llama.chat_handler, "CHAT_FORMAT"):  # of llama_cpp's handlers for images those with their own templates
         return _Form(keeps_parts=True)
-    if reads_images(llama):  # the others take the model's template
-        handler = llama._chat_handlers.get("chat_template.default")
-    elif handler is None:
-        handler = _named_handler(llama)
-    formatter = _formatter_of(handler)
+    formatter = _formatter_for(llama)
     is_known = getattr(formatter, "__module__", None) == llama_chat_format.__name__
     return _form_of(formatter) if is_known else _Form()
+
+
+def _formatter_for(llama: BaseLlama) -> Any:
+    """What writes the prompts, if it is known."""
+    if reads_images(llama):  # such handlers take the model's template
+        return _formatter_of(llama._chat_handlers.get("chat_template.default"))
+    return _formatter_of(handler_for(llama))
 
 
 def _formatter_of(handler: Any) -> Any:
     """What writes the prompts of llama_cpp's usual chat handlers; None if this is another."""
     return inspect.getclosurevars(handler).nonlocals.get("chat_formatter") if inspect.isfunction(handler) else None
+
+
+@functools.lru_cache(maxsize=32)
+def _names_in(template: str) -> frozenset[str]:
+    try:
+        environment = llama_chat_format.Jinja2ChatFormatter(template, "", "")._environment.environment
+        return frozenset(jinja2.meta.find_undeclared_variables(environment.parse(template)))
+    except Exception:  # jinja's, or Python's: such a template is refused when it is used
+        return frozenset()
 
 
 @functools.lru_cache(maxsize=32)
@@ -143,6 +175,7 @@ def _form_of(formatter: Any) -> _Form:
         objects=objects,
         none=none,
         newer="tool_calls" in template and re.search(r"\bfunction_call\b", template) is None,
+        thinking=re.search(r"\.thinking\b", template) is not None and "reasoning_content" not in template,
     )
 
 
@@ -191,6 +224,8 @@ def _read(fields: Fields, form: _Form) -> Fields:
     fields["content"] = _content(fields, form, bool(calls))
     if calls:
         fields["tool_calls"] = [_call(call, form) for call in calls]
+        if form.thinking and not fields["content"] and "reasoning_content" in fields:  # gpt-oss has one or the other
+            fields["thinking"] = fields.pop("reasoning_content")
     return fields
 
 

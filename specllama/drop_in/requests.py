@@ -15,11 +15,12 @@ from specllama.grammars.schema import SchemaGrammar
 from .arguments import chain_of, sampling_of
 from .min_tokens import MinTokens
 from .mirostat import chooser_of
-from .view import EngineLlama
+from .view import Call, EngineLlama
 
 
 def request_of(
     llama: EngineLlama,
+    call: Call,
     arguments: dict[str, Any],
     seed: tuple[int, bool],
     *,
@@ -29,7 +30,8 @@ def request_of(
     """What `generate` or a completion asks for.
 
     Args:
-        llama: whose method was called, for this call.
+        llama: whose method was called.
+        call: what it asks for beside its arguments.
         arguments: those of the method, by name.
         seed: the seed, and whether the user chose it.
         logit_bias: what is added to the logits of tokens.
@@ -39,7 +41,7 @@ def request_of(
         TypeError, ValueError: see `sampling_of`, `constraint_of` and `chooser_of`; also for ``min_tokens`` beside a
             grammar.
     """
-    call, sampling, bias = llama._call, sampling_of(arguments), logit_bias or {}
+    sampling, bias = sampling_of(arguments), logit_bias or {}
     last_n = llama.last_n_tokens_size if call.penalty_last_n is None else call.penalty_last_n
     grammar = call.schemas.get(getattr(arguments["grammar"], "_grammar", ""), arguments["grammar"])
     processors = arguments["logits_processor"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 from llama_cpp.llama_tokenizer import LlamaTokenizer
@@ -145,6 +145,7 @@ class TextAssembler:
         stops: the text ends before the first of these. They may have names of special tokens, which are not shown.
         at_start: there is no text before them. As in the base class, a leading space is left out then.
         whole: what another tokenizer makes of all tokens; None for llama.cpp's own.
+        shown: special tokens that stand in the text by their names. Others are not shown.
 
     Attributes:
         offsets: how many characters come before each token.
@@ -157,10 +158,12 @@ class TextAssembler:
         *,
         at_start: bool = False,
         whole: Callable[[list[int]], bytes] | None = None,
+        shown: Collection[int] = (),
     ) -> None:
         self._pieces = pieces
         self._bos = pieces.bos
         self._whole = whole
+        self._shown = shown
         self._stops = [StopString(stop) for stop in stops]
         self._named: _NamedText | None = None  # from the first special token on
         self._drops_space = at_start
@@ -224,7 +227,7 @@ class TextAssembler:
         """What a token adds. As in the base class, BOS takes with it the space that a tokenizer puts behind it."""
         if len(self.tokens) == 1 and token == self._bos:
             self._drops_space = True
-        piece = self._pieces.piece(token)
+        piece = self._pieces.piece(token, special=token in self._shown)
         if self._drops_space and piece:
             self._drops_space = False
             return piece.removeprefix(b" ")

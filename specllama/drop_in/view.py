@@ -1,14 +1,15 @@
-"""A Llama with what one call asks for beside the arguments that llama_cpp's methods hand on."""
+"""What one call asks for beside llama_cpp's arguments, and a Llama that knows it, for llama_cpp's chat handlers."""
 
 from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from specllama.engine.engine import Engine
 from specllama.engine.listener import SILENT, Listener
+from specllama.engine.model import Model
 from specllama.engine.options import Options
 from specllama.engine.position import Position
 from specllama.engine.slot import Slot
@@ -18,12 +19,20 @@ from .base_class import BaseLlama
 from .watch import Watch
 
 _Item = TypeVar("_Item")
-_Llama = TypeVar("_Llama", bound="EngineLlama")
+
+
+class Answer(Protocol):
+    """How the answer of a chat is read: ``chat_answers.ChatAnswer``."""
+
+    shown: frozenset[int]
+
+    def begins_behind(self, model: Model, prompt: Sequence[int], grammar: Any) -> Any:
+        """Looks at the prompt, and gives the grammar of what comes behind it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What one call asks for. Llama's methods read it from themselves: a Llama has an empty one.
+    """What one call asks for: the argument ``call`` of Llama's methods that generate. `call_on` makes one.
 
     Attributes:
         slot: where its texts are.
@@ -32,10 +41,12 @@ class Call:
         schemas: by the text of the grammar that llama_cpp makes of one.
         is_prompt_only: nothing is to be generated, to which ``max_tokens=0`` would mean no limit.
         penalty_last_n: how many last tokens the penalties see; None for the Llama's ``last_n_tokens_size``.
-        knows_schemas: the user has been told what of the schemas cannot be enforced.
+        knows_what_is_ignored: the user has been told what of a chat cannot be enforced, or has no effect.
         token_bytes: where the bytes of tokens are noted by the texts that stand for them in log-probabilities.
         min_tokens: how many tokens each text has at least.
         asked: arguments of a chat, which its handler may leave out when it asks for a completion.
+        answer: how the answer of a chat is read.
+        chat_handler: what makes the prompt of a chat; None: the Llama's own.
     """
 
     slot: Slot
@@ -44,10 +55,12 @@ class Call:
     schemas: Mapping[str, SchemaGrammar] = dataclasses.field(default_factory=dict)
     is_prompt_only: bool = False
     penalty_last_n: int | None = None
-    knows_schemas: bool = False
+    knows_what_is_ignored: bool = False
     token_bytes: dict[str, bytes] | None = None
     min_tokens: int = 0
     asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    answer: Answer | None = None
+    chat_handler: Callable[..., Any] | None = None
 
     @property
     def listener(self) -> Listener:
@@ -73,7 +86,10 @@ class EngineLlama(BaseLlama):
 
 
 class View:
-    """Stands for a Llama in one call, which knows no more than the Llama's methods: these run with it as ``self``."""
+    """Stands for a Llama in a chat handler of llama_cpp's, which can be given no ``call``.
+
+    It knows no more than the Llama's methods: these run with it as ``self``.
+    """
 
     __slots__ = ("__weakref__", "_call", "_llama")
     _llama: Any
@@ -92,6 +108,11 @@ class View:
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._llama, name, value)
 
+    @property
+    def chat_handler(self) -> Any:
+        """What makes the prompt of a chat."""
+        return self._call.chat_handler or self._llama.chat_handler
+
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # so that `super()` and `isinstance` take it for the Llama
         return type(self._llama)
@@ -106,34 +127,32 @@ def llama_of(given: Any) -> Any:
     return object.__getattribute__(given, "_llama") if issubclass(type(given), View) else given
 
 
-def calling(llama: _Llama, **changes: Any) -> _Llama:
-    """The Llama, for a call that differs from that of the caller's.
+def call_on(llama: EngineLlama, **changes: Any) -> Call:
+    """What a call asks for that differs from that of the Llama, or of the view.
 
     Args:
-        llama: a Llama, or what an earlier call of this gave.
+        llama: one of them.
         changes: fields of ``Call``.
     """
-    return cast(_Llama, View(llama_of(llama), dataclasses.replace(llama._call, **changes)))
+    return dataclasses.replace(llama._call, **changes)
 
 
-def run(llama: EngineLlama, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a method that generates, with nobody else at the Llama's slot. A stream is read likewise.
+def run(llama: EngineLlama, slot: Slot, generate: Callable[[], Any]) -> Any:
+    """What a function generates at a Llama's slot, with nobody else there. A stream is read likewise.
 
     Raises:
         BusyError: another thread is generating there.
     """
-    slot = llama._call.slot
     with slot.exclusive():
-        result = method(*args, **kwargs)
-    return exclusively(llama, result) if isinstance(result, Iterator) else result
+        result = generate()
+    return _exclusively(llama, slot, result) if isinstance(result, Iterator) else result
 
 
-def exclusively(llama: EngineLlama, items: Iterator[_Item]) -> Iterator[_Item]:
+def _exclusively(llama: EngineLlama, slot: Slot, items: Iterator[_Item]) -> Iterator[_Item]:
     """Reads a stream, with nobody else at the Llama's slot while it makes an item.
 
     It holds the Llama: the stream may drop the last other name for it, and freed in here it could not be closed.
     """
-    slot = llama._call.slot
     try:
         while True:
             with slot.exclusive():

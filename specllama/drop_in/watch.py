@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 
 from specllama.engine.listener import Listener, Stopped
@@ -32,6 +33,9 @@ class Watch(Listener):
         """Whether a chat handler decodes the prompts, as those for images do: what is held then was not cached."""
         self.num_shown = 0
         """Tokens of the texts, without those that ended one."""
+        self.first_token_at: float | None = None
+        """When the first text had its first token, by ``time.monotonic``; known once a text has ended."""
+        self._began_at = 0.0
 
     def stop(self) -> None:
         """Ends the generation under way, and any later one, within a round: it raises Stopped."""
@@ -51,11 +55,19 @@ class Watch(Listener):
     def begin(self, tally: Callable[[], Tally]) -> None:
         """A generation has begun; `tally` gives its numbers so far."""
         self._running = tally
+        self._began_at = time.monotonic()
 
     def end(self, tally: Tally) -> None:
         """The generation has ended with these numbers."""
+        if self._running is not None and tally.num_tokens:
+            self._had_first_token(self._began_at + tally.stats().prompt_seconds)
         self._running = None
         self._ended = self._ended + tally
+
+    def _had_first_token(self, at: float) -> None:
+        self.first_token_at = at if self.first_token_at is None else min(at, self.first_token_at)
+        if self._whole is not None:
+            self._whole._had_first_token(at)
 
     def stats(self) -> Stats:
         """Statistics of all generations together, the one under way included."""

@@ -9,25 +9,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .direct import Direct, Row
     from .engine import Engine
     from .generation import Generation
     from .listener import Listener
     from .model import Model
+    from .options import NumDraftTokens, checked_num_draft_tokens, checked_seed, checked_verify
     from .request import Request
+    from .rules import DEPENDENT_ON_DRAFT, RULES, VERIFY, is_independent_of_draft
     from .schema_constraint import Schema
     from .vocabulary import Gbnf
 
-__all__ = ["Engine", "Gbnf", "Generation", "Listener", "Model", "Request", "Schema"]
+__all__ = ["Direct", "Engine", "Gbnf", "Generation", "Listener", "Model", "Request", "Row", "Schema"]
+__all__ += ["DEPENDENT_ON_DRAFT", "RULES", "VERIFY", "is_independent_of_draft"]
+__all__ += ["NumDraftTokens", "checked_num_draft_tokens", "checked_seed", "checked_verify"]
 
-_WHERE = {
-    "Engine": "engine",
-    "Gbnf": "vocabulary",
-    "Generation": "generation",
-    "Listener": "listener",
-    "Model": "model",
-    "Request": "request",
-    "Schema": "schema_constraint",
+_EXPORTS = {
+    "direct": ("Direct", "Row"),
+    "engine": ("Engine",),
+    "generation": ("Generation",),
+    "listener": ("Listener",),
+    "model": ("Model",),
+    "options": ("NumDraftTokens", "checked_num_draft_tokens", "checked_seed", "checked_verify"),
+    "request": ("Request",),
+    "rules": ("DEPENDENT_ON_DRAFT", "RULES", "VERIFY", "is_independent_of_draft"),
+    "schema_constraint": ("Schema",),
+    "vocabulary": ("Gbnf",),
 }
+_WHERE = {name: module for module, names in _EXPORTS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -43,7 +43,7 @@ class Contexts:
             raise
 
     def sequences(self, number: int) -> tuple[_core.Sequence, dict[str, _core.Sequence]]:
-        """The target's sequence of one place and those of the drafts, which may be made once."""
+        """The target's sequence of one slot and those of the drafts, which may be made once."""
         drafts = {name: _core.Sequence(decoder, number) for name, decoder in self._drafts.items()}
         return _core.Sequence(self._target, number), drafts
 

@@ -16,7 +16,9 @@ from specllama import _core
 from specllama.models import catalog
 from specllama.stats import Stats
 
+from . import costs
 from .account import Account
+from .direct import Direct, emptied
 from .drafts.draft import Draft, Loaded
 from .drafts.draft_options import DraftOptions
 from .drafts.kinds import understood
@@ -24,6 +26,7 @@ from .drafts.vocabulary import DraftVocabularySize
 from .generation import Generation
 from .going import ClosedWhenGone
 from .hidden import shown_layers as hidden_of
+from .kept_texts import KeptTexts, checked_cache_ram
 from .listener import SILENT, Listener
 from .model import Model, token_ids
 from .opening import Opening, open_model
@@ -50,6 +53,8 @@ class Engine(ClosedWhenGone):
         options: how to speculate where a text does not say.
         position: where the text of the model's own context is.
         cache_tokens: how many tokens the cache of several texts at once holds; None: all that they may have.
+        cache_ram: MiB for what the model's own context held of earlier texts, so that they can be gone on with. 0
+            keeps none, -1 has no limit.
 
     Attributes:
         model: the target.
@@ -65,11 +70,12 @@ class Engine(ClosedWhenGone):
         options: Options | None = None,
         position: Position | None = None,
         cache_tokens: int | None = None,
+        cache_ram: int = 0,
     ) -> None:
         self._close_model: Callable[[], None] | None = None
         self.model = model
         self.account = Account(options or Options.checked("auto", "auto", 64))
-        self.own = Slot(self.account, model, position or Position(model.n_ctx), draft)
+        self.own = Slot(self.account, model, position or Position(model.n_ctx), draft, kept=KeptTexts(cache_ram))
         self.texts = Texts(self.own, cache_tokens)
 
     @classmethod
@@ -95,6 +101,7 @@ class Engine(ClosedWhenGone):
         max_draft_tokens: int = 64,
         verify: str = "auto",
         cache_tokens: int | None = None,
+        cache_ram: int = 0,
         shown_layers: Sequence[int] = (),
     ) -> Engine:
         """Open a target, and what drafts for it.
@@ -123,7 +130,8 @@ class Engine(ClosedWhenGone):
             num_draft_tokens: gamma, or ``"auto"``: what pays. 0 is plain decoding.
             max_draft_tokens: the most that ``"auto"`` drafts in a round.
             verify: the acceptance rule.
-            cache_tokens: see the class.
+            cache_tokens: see the class, as for what follows.
+            cache_ram: MiB for earlier texts.
             shown_layers: layers of the target, numbered from 0: what enters them, `states` gives. Heads read three.
 
         Raises:
@@ -143,7 +151,7 @@ class Engine(ClosedWhenGone):
             lora_scale=lora_scale,
         )
         opening.changed(draft_kwargs or {})  # refuses what does not exist
-        cache_tokens = checked_cache_tokens(cache_tokens)
+        cache_tokens, cache_ram = checked_cache_tokens(cache_tokens), checked_cache_ram(cache_ram)
         path = catalog.resolve(os.fspath(target))
         kind = understood(of_draft, path)
         hidden = None if kind is None else kind.shown(path)
@@ -151,7 +159,7 @@ class Engine(ClosedWhenGone):
             hidden = hidden_of(shown_layers)
         room = 0 if kind is None else options.most_draft_tokens
         model, close = open_model(path, opening, name="target", num_snapshots=room, hidden=hidden)
-        engine = cls(model, options=options, cache_tokens=cache_tokens)
+        engine = cls(model, options=options, cache_tokens=cache_tokens, cache_ram=cache_ram)
         engine._close_model = close
         try:
             model.sequence  # refuses a model that cannot generate  # noqa: B018
@@ -183,6 +191,7 @@ class Engine(ClosedWhenGone):
         constraint: Constraint | None = None,
         wants_logits: bool = False,
         listener: Listener = SILENT,
+        drafts_first: bool = False,
         **sampling: Any,
     ) -> Request:
         """What one text asks for.
@@ -200,6 +209,7 @@ class Engine(ClosedWhenGone):
             constraint: ``Gbnf(text)`` or ``Schema(grammar)``.
             wants_logits: whether ``Generation.logits`` is to be read.
             listener: who hears of it, and may end it.
+            drafts_first: whether the first token may be a drafted one, which takes longer.
             sampling: the sampler chain: ``temperature``, ``top_k``, ``dry_multiplier``, ... with ``llama_cpp.Llama``'s
                 names and defaults.
 
@@ -227,6 +237,7 @@ class Engine(ClosedWhenGone):
             wants_logits=wants_logits,
             max_tokens=checked_max_tokens(max_tokens),
             listener=listener,
+            drafts_first=drafts_first,
         )
 
     def score(self, tokens: Sequence[int], listener: Listener = SILENT) -> Iterator[tuple[int, npt.NDArray[np.single]]]:
@@ -282,6 +293,8 @@ class Engine(ClosedWhenGone):
     def forget(self) -> None:
         """Empty the model's own context: the next text is decoded from its beginning, by the draft too.
 
+        What was kept of earlier texts is gone, too.
+
         Raises:
             BusyError: another thread is generating.
         """
@@ -289,8 +302,57 @@ class Engine(ClosedWhenGone):
             self.own.require_at_rest()
             self.model.clear()
             self.own.position.change(0)
+            self.own.kept.clear()
             if self.own.draft is not None:
                 self.own.draft.forget()
+
+    # Without the loop
+
+    @contextlib.contextmanager
+    def direct(self, name: str = "target") -> Iterator[Direct]:
+        """Lends a model's own context, empty, to be decoded on in batches of your own. It is empty afterwards, too.
+
+        No text goes on behind what was there before.
+
+        Args:
+            name: one of ``models``.
+
+        Raises:
+            BusyError: another thread is generating, or a text is making a token.
+            ClosedError: see there.
+            ValueError: there is no such model.
+        """
+        model, own = self._model(name), self.own
+        with own.exclusive():
+            own.require_threads()
+            own.require_at_rest()
+            own.position.change(0)  # by this a text that is under way learns that it cannot go on
+            try:
+                with emptied(model) as direct:
+                    yield direct
+            finally:
+                own.position.change(0)
+
+    def keep_costs(self, name: str, seconds: Mapping[int, float]) -> None:
+        """Go by these costs of batches from here on, and have later engines with the same files and settings do so.
+
+        Args:
+            name: whose they are, one of ``models``.
+            seconds: what a batch of n tokens takes, by n. Those that cannot be true are left out.
+
+        Raises:
+            OSError, RuntimeError: they cannot be written to the cache directory.
+            ValueError: there is no such model.
+        """
+        with self.own.exclusive():
+            costs.write(costs.cost_key(self._model(name), name), seconds)
+            self.own.restore_costs()
+
+    def _model(self, name: str) -> Model:
+        models = self.models
+        if name not in models:
+            raise ValueError(f"this engine has no model {name!r}, only {', '.join(models)}")
+        return models[name]
 
     # Texts and tokens
 
@@ -327,6 +389,16 @@ class Engine(ClosedWhenGone):
     def draft(self) -> Draft | None:
         """What drafts, usable or not."""
         return self.own.draft
+
+    @property
+    def why_plain(self) -> str | None:
+        """Why the draft cannot draft, so that all text is decoded plainly; None if it can, or there is none."""
+        return None if self.draft is None or self.own.claim(self.draft) else self.draft.unusable
+
+    @property
+    def models(self) -> dict[str, Model]:
+        """What decodes: the ``"target"``, and where the draft has one a ``"draft"`` model, a ``"head"``, or both."""
+        return {"target": self.model, **({} if self.draft is None else self.draft.models)}
 
     @property
     def stats(self) -> Stats:

@@ -273,6 +273,8 @@ class Generation(ClosedWhenGone, Iterator[int]):
         tokens = token_ids(request.tokens, "the prompt", slot.model.n_vocab, held)
         self._started = self._last_active = time.perf_counter()
         self._number = slot.begin(self)
+        if request.reset:
+            slot.recall(tokens)
         self._loop, self._draft = slot.loop, slot.draft
         self._num_changes = slot.position.num_changes
         if not request.reset and slot.position.evaluated:

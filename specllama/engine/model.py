@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, TypeVar, cast
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from specllama import _core
 from specllama.backend import libllama
 from specllama.backend.kernel_use import KernelUse
+from specllama.models.loading import quiet
 
 from .hidden import Hidden
 
@@ -92,7 +94,8 @@ class Settings:
         """The native side of a context that was opened so."""
         embeds = bool(self.context_params.embeddings)
         hidden = Hidden(()) if self.hidden is None else self.hidden
-        return _core.Decoder(libllama.API, context, name, n_ctx, taps, hidden.n_features, hidden.encodes, embeds)
+        with quiet(self.verbose):
+            return _core.Decoder(libllama.API, context, name, n_ctx, taps, hidden.n_features, hidden.encodes, embeds)
 
 
 class Owner(Protocol):
@@ -210,6 +213,33 @@ class Model:
     def used_by_owner(self) -> npt.NDArray[np.int32] | None:
         """The tokens that the context holds, if its owner has used it since the last call."""
         return None if self._owner is None else self._owner.used()
+
+    # What it is
+
+    def describe(self) -> dict[str, Any]:
+        """What figures depend on, ready for JSON: name and file, type, sizes, context, threads and kernels.
+
+        Raises:
+            ClosedError: see there.
+        """
+        self.require_open()
+        text = ctypes.create_string_buffer(1024)
+        llama_cpp.llama_model_desc(self.address, cast(Any, text), len(text))
+        settings = self.settings
+        return {
+            "name": settings.metadata.get("general.name", ""),
+            "file": os.path.basename(settings.path),  # a whole path would tell the user's name
+            "description": text.value.decode("utf-8", errors="replace"),
+            "file_type": settings.metadata.get("general.file_type"),
+            "size": llama_cpp.llama_model_size(self.address),
+            "parameters": llama_cpp.llama_model_n_params(self.address),
+            "n_ctx": self.n_ctx,
+            "n_gpu_layers": settings.model_params.n_gpu_layers,
+            "kernels": str(settings.kernels),
+            "batch_invariant": self._sequence is not None and self._sequence.decoder.batch_invariant,
+            "n_threads": llama_cpp.llama_n_threads(self.context),
+            "n_threads_batch": llama_cpp.llama_n_threads_batch(self.context),
+        }
 
     # Opening and closing
 

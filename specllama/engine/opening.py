@@ -15,7 +15,7 @@ from specllama import _core
 from specllama.backend.cpu import llama_threads
 from specllama.backend.kernel_use import checked_kernels, loading
 from specllama.models.loading import explained, quiet
-from specllama.models.opening import check_opening, n_ctx_with_positions
+from specllama.models.opening_checks import check_opening, n_ctx_with_positions
 
 from .hidden import Hidden
 from .model import Lora, Model, Settings

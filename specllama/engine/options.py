@@ -45,16 +45,14 @@ def checked_max_draft_tokens(value: Any) -> int:
     return _checked_int("max_draft_tokens", value, 1, "an int, from 1 up")
 
 
-def checked_positive(name: str, value: Any, what: str) -> int | None:
-    """An int from 1 up, or None.
+def checked_optional(name: str, value: Any, least: int, what: str) -> int | None:
+    """An int of at least so much, or None.
 
     Raises:
         TypeError: neither; ``what`` says what it must be.
-        ValueError: below 1.
+        ValueError: out of range.
     """
-    if value is None:
-        return None
-    return _in_range(name, checked_index(name, value, what), 1, LARGEST_INT, what)
+    return None if value is None else _in_range(name, checked_index(name, value, what), least, LARGEST_INT, what)
 
 
 def checked_index(name: str, value: Any, what: str) -> int:
@@ -78,12 +76,7 @@ def checked_max_tokens(value: Any) -> int | None:
         TypeError: neither.
         ValueError: out of range.
     """
-    what = "an int, from 0 up, or None (as many as the context has room for)"
-    return (
-        None
-        if value is None
-        else _in_range("max_tokens", checked_index("max_tokens", value, what), 0, LARGEST_INT, what)
-    )
+    return checked_optional("max_tokens", value, 0, "an int, from 0 up, or None (as many as the context has room for)")
 
 
 def _checked_int(name: str, value: Any, least: int, what: str) -> int:

@@ -7,6 +7,9 @@ import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from specllama import _core
 
 from .limits import LARGEST_INT
@@ -42,21 +45,13 @@ class Request:
     """Everything that one text asks for.
 
     Attributes:
-        tokens: the prompt.
         options: how to speculate, and the samplers of ``SAMPLERS``.
-        seed: the same.
-        seed_given: whether the user chose it.
+        seed_given: whether the user chose the seed.
         sampling: the numbers of ``CHAIN``; those that are missing have their defaults.
-        logit_bias: what is added to the logits of tokens.
-        logits_processor: functions (tokens, logits [n_vocab]) -> logits, called once for each token of the text.
-        stopping_criteria: functions (tokens, logits [n_vocab]) -> whether the text ends, called for each token.
-        constraint: what the text must be.
         chooser: chooses the tokens in place of our chain.
-        wants_logits: whether somebody reads ``Generation.logits``.
-        max_tokens: the most that are generated; None: as many as the context has room for.
         reset: whether the tokens are the whole text. Else they go on behind what is evaluated.
-        listener: who hears of it.
-        drafts_first: whether the first token may be a drafted one, which takes longer.
+
+    All others are the arguments of ``Engine.request``, where they are described.
     """
 
     tokens: Sequence[int]
@@ -94,6 +89,36 @@ class Request:
         rule = self.options.rule(self.seed_given)
         return STEPWISE if self.logits_processor and not RULES[rule].decides_in_steps else rule
 
+    @property
+    def chain(self) -> dict[str, Any]:
+        """The numbers of ``CHAIN``, defaults among them."""
+        return {**CHAIN, **self.sampling}
+
+    def probabilities(self, row: npt.NDArray[np.single], generated: Sequence[int] = ()) -> npt.NDArray[np.float64]:
+        """What the sampler chain makes of logits, without the constraint: probabilities [n_vocab] that sum to 1.
+
+        Args:
+            row: raw logits [n_vocab].
+            generated: the tokens behind the prompt, which penalties see.
+        """
+        distribution = self._distribution(row, generated)
+        found = np.zeros(len(row))
+        found[distribution.ids] = distribution.probs
+        return found
+
+    def coupled_choice(self, row: npt.NDArray[np.single], generated: Sequence[int] = ()) -> int:
+        """The token that these logits lead to under the ``coupled`` rule; of temperature 0, the most likely one.
+
+        Args:
+            row: raw logits [n_vocab].
+            generated: the tokens behind the prompt.
+        """
+        place = len(self.tokens) + len(generated)
+        return _core.gumbel_argmax(self._distribution(row, generated), self.seed & (2**64 - 1), place)
+
+    def _distribution(self, row: npt.NDArray[np.single], generated: Sequence[int]) -> _core.Distribution:
+        return _core.distribution(row, self.sampler(), list(generated))
+
     def sampler(self, breakers: _core.SequenceBreakers | None = None) -> _core.SamplerParams:
         """The parameters of the native sampler chain. `breakers`: what DRY needs of the vocabulary.
 
@@ -101,7 +126,7 @@ class Request:
             TypeError: a parameter that is no number.
             ValueError: a value that has no meaning, such as NaN.
         """
-        values = {**CHAIN, **self.sampling}
+        values = self.chain
         check_numbers(values)
         return _core.SamplerParams(**values, logit_bias=dict(self.logit_bias), **self.options.samplers.native(breakers))
 

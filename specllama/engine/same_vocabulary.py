@@ -11,7 +11,7 @@ import llama_cpp
 from specllama import _core
 from specllama.backend.libllama import API
 from specllama.models.loading import explained, quiet
-from specllama.models.opening import override_array
+from specllama.models.opening_checks import override_array
 
 _ROLES = {"bos": llama_cpp.llama_vocab_bos, "eos": llama_cpp.llama_vocab_eos}
 

@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Iterator
 from typing import NoReturn, Protocol
 
+import numpy as np
+
 from specllama import _core
 from specllama.backend.prepare import require_own_gpu
 from specllama.stats import Stats, Tally
@@ -15,6 +17,7 @@ from .account import Account
 from .costs import CostMemory
 from .drafts.draft import Draft
 from .forks import raise_forked, require_threads, told_of_forks
+from .kept_texts import KeptTexts, Tokens
 from .listener import SILENT, Listener
 from .model import Model, raise_closed
 from .position import Position
@@ -58,6 +61,7 @@ class Slot:
         position: where the text is.
         draft: what drafts.
         sequence: one of several of a context that `scheduler` decodes for. None: that of the model's own context.
+        kept: earlier texts of the model's own context. None: nothing is kept of them.
     """
 
     def __init__(
@@ -69,8 +73,10 @@ class Slot:
         *,
         sequence: _core.Sequence | None = None,
         scheduler: _core.Scheduler | None = None,
+        kept: KeptTexts | None = None,
     ) -> None:
         self.account = account
+        self.kept = kept or KeptTexts()
         self.model = model
         self.position = position
         self._draft = draft
@@ -128,7 +134,7 @@ class Slot:
         if not self.is_alone:
             raise ValueError(
                 f"{what} needs the Llama for one text alone: call create_completion or create_completions of the Llama "
-                "itself, not of a place"
+                "itself, not of a slot"
             )
 
     def require_threads(self) -> None:
@@ -221,6 +227,22 @@ class Slot:
         self._under_way = weakref.ref(generation)
         self._number += 1
         return self._number
+
+    def recall(self, text: Tokens) -> None:
+        """Have in the memory what was kept of an earlier text that this one goes on with, where that is worth it."""
+        if not self.is_alone:
+            return
+        draft = self._draft
+        if draft is not None:
+            draft.claim()  # learns what its memory holds
+        model = None if draft is None or draft.unusable is not None else draft.models.get("draft")
+        try:
+            self.kept.exchange(self.model, model, text)
+        finally:
+            held = self.sequence.tokens()
+            if not np.array_equal(held, self.position.tokens()):
+                self.position.ids[: len(held)] = held
+                self.position.move(len(held), len(held))
 
     def end(self, generation: UnderWay, number: int) -> None:
         """Count a text that is over. One that never had the sequences leaves them to whoever has them."""

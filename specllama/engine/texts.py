@@ -19,7 +19,7 @@ from .costs import CostMemory
 from .drafts.draft import Draft, DraftOfMany
 from .forks import raise_forked, told_of_forks
 from .model import raise_closed
-from .options import checked_index, checked_positive
+from .options import checked_index, checked_optional
 from .position import Position
 from .slot import Slot, raise_busy
 
@@ -47,7 +47,7 @@ def checked_cache_tokens(value: Any) -> int | None:
         TypeError: neither None nor an int.
         ValueError: not positive.
     """
-    return checked_positive("cache_tokens", value, "an int of at least n_ctx, or None")
+    return checked_optional("cache_tokens", value, 1, "an int of at least n_ctx, or None")
 
 
 class Texts:
@@ -112,7 +112,7 @@ class Texts:
                 return count
             if self._takers:
                 raise _core.BusyError(
-                    f"{len(self._takers)} texts are under way at {self._count} places: wait for them before asking for "
+                    f"{len(self._takers)} texts are under way at {self._count} slots: wait for them before asking for "
                     f"{count}, or create the Llama with max_parallel={count}"
                 )
             self._close()

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specllama.drop_in.chats import RenderedPrompt
-    from specllama.llama import Llama
-    from specllama.stats import Stats
+    from specllama import Llama, Stats
+    from specllama.prompts import RenderedPrompt
 
 
 @dataclasses.dataclass(frozen=True)

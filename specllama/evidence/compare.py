@@ -6,16 +6,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from specllama.engine.rules import is_independent_of_draft
+from specllama.engine import is_independent_of_draft
 from specllama.prompts import Prompt
 
 from .answer import first_difference
-from .result import Data
+from .data import Data
 
 if TYPE_CHECKING:
-    from specllama.llama import Llama
-    from specllama.stats import Stats
-    from specllama.token import Token
+    from specllama import Llama, Stats, Token
 
 WAYS = ("plain", "speculative")
 

@@ -15,7 +15,7 @@ from .draft_types import OnAnswer, compare_types
 from .plan import that_fit
 
 if TYPE_CHECKING:
-    from specllama.llama import Llama
+    from specllama import Llama
 
 _WARM_UP = 16  # tokens
 _FEW = 4  # prompts, to choose a type by

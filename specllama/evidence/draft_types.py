@@ -12,10 +12,8 @@ from specllama.evidence.answer import answer
 from specllama.evidence.plan import require_at_least, that_fit
 
 if TYPE_CHECKING:
-    from specllama.drop_in.chats import RenderedPrompt
-    from specllama.llama import Llama
-    from specllama.prompts import Prompt
-    from specllama.stats import Stats
+    from specllama import Llama, Stats
+    from specllama.prompts import Prompt, RenderedPrompt
 
 CANDIDATES = ("Q4_0", "Q4_0_PURE", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")
 """The types that are tried. Smaller ones need an importance matrix."""

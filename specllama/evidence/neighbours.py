@@ -15,7 +15,7 @@ _NOTICED = 0.25  # cores; less is what every machine does beside
 class _Reading(NamedTuple):
     at: float
     busy: float  # seconds of all cores since the machine was started
-    own: float  # of this process and its children
+    ours: float  # of this process and its children
 
 
 class Neighbours:
@@ -37,7 +37,7 @@ class Neighbours:
         end, begin, cores = _read(), self._begin, os.cpu_count() or 1
         if end is None or begin is None or end.at <= begin.at:
             return None
-        others = (end.busy - begin.busy - end.own + begin.own) / (end.at - begin.at)
+        others = (end.busy - begin.busy - end.ours + begin.ours) / (end.at - begin.at)
         if others < _NOTICED or others + threads <= cores:
             return None
         return (

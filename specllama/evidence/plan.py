@@ -6,12 +6,11 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specllama.engine.options import NumDraftTokens, checked_num_draft_tokens
+from specllama.engine import NumDraftTokens, checked_num_draft_tokens
 
 if TYPE_CHECKING:
-    from specllama.drop_in.chats import RenderedPrompt
-    from specllama.llama import Llama
-    from specllama.prompts import Prompt
+    from specllama import Llama
+    from specllama.prompts import Prompt, RenderedPrompt
 
     Question = tuple[Prompt, RenderedPrompt]
     """What is asked, and its tokens."""

@@ -11,6 +11,7 @@ from typing import Any
 from llama_cpp.llama_grammar import LlamaGrammar
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from .in_llguidance import in_llguidance
 from .schema_limits import too_much_for_matcher
 
 _LONGEST_REASON = 200  # characters: it quotes the schema, in its beginning or its end
@@ -50,6 +51,7 @@ class SchemaGrammar(LlamaGrammar):
 
 
 @functools.lru_cache(maxsize=32)
+@in_llguidance()
 def matched_schema(text: str) -> str:
     """The grammar by which llguidance enforces a schema, all of it.
 

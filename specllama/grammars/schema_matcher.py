@@ -12,8 +12,10 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from specllama import _core
 from specllama.backend import libllama
 
+from .in_llguidance import in_llguidance
 from .schema import LIMITS, reason_of
 
+_OF_SCHEMA = '{"grammars":[{"name":"json_schema"'  # how llguidance's own grammars of schemas begin
 _EVERY_BYTE = frozenset(bytes([byte]) for byte in range(256))
 _MOST_FIRST = 8  # matchers of the last schemas, at their beginnings: to make one takes longer than to copy it
 
@@ -26,14 +28,30 @@ class SchemaVocabulary:
         pieces, ends = _core.token_pieces(libllama.API, vocab)
         if not ends:  # llguidance needs one
             pieces.append(b"\xff<end>")
-        end = eos if eos in ends else ends[0] if ends else len(pieces) - 1
-        tokenizer = _tokenizer(own, pieces, end)
+        self._end = eos if eos in ends else ends[0] if ends else len(pieces) - 1
+        self._pieces = pieces
+        self._tokenizer = _tokenizer(own, pieces, self._end)
         self._own = own  # the other one calls it
         self.ends = ends
         """The tokens that end a text."""
-        self.first = functools.lru_cache(_MOST_FIRST)(functools.partial(_matcher, tokenizer))
+        self.first = functools.lru_cache(_MOST_FIRST)(self._matcher)
         """Gives the matcher of llguidance's grammar, to be copied."""
 
+    def _matcher(self, matched: str) -> LLMatcher:
+        # llguidance has a text of which there is only one tokenized alone, and takes no other tokens for it.
+        # Behind a token of another kind, which calls of tools have, some models' tokenizers put a space before it.
+        guesses = not matched.startswith(_OF_SCHEMA) and self._puts_spaces
+        return LLMatcher(self._by_pieces if guesses else self._tokenizer, matched, log_level=0, limits=LIMITS)
+
+    @functools.cached_property
+    def _by_pieces(self) -> LLTokenizer:
+        return LLTokenizer(TokenizerWrapper(SchemaPieces(self._pieces, self._end)))
+
+    @functools.cached_property
+    def _puts_spaces(self) -> bool:
+        return b"".join(self._pieces[token] for token in self._own.tokens(b"{", False, False)) != b"{"
+
+    @in_llguidance()
     def matcher(self, matched: str) -> SchemaMatcher:
         """Follows a schema, given as llguidance's grammar, from its beginning."""
         return SchemaMatcher(self.first(matched).deep_copy(), frozenset(self.ends))
@@ -56,6 +74,7 @@ class SchemaMatcher:
         self._steps = np.empty(0, dtype=np.intc)
         self._followed: list[bool] = []  # else the matcher passed it over: the end of a text, or a caller's own token
 
+    @in_llguidance()
     def __call__(self, recent: npt.NDArray[np.intc]) -> tuple[bytes, bool, int]:
         """What may come behind the tokens generated so far.
 
@@ -137,10 +156,7 @@ class SchemaPieces:
         return found
 
 
-def _matcher(tokenizer: LLTokenizer, matched: str) -> LLMatcher:
-    return LLMatcher(tokenizer, matched, log_level=0, limits=LIMITS)
-
-
+@in_llguidance()
 def _tokenizer(own: _core.Tokenizer, pieces: list[bytes], end: int) -> LLTokenizer:
     if not _EVERY_BYTE.issubset(pieces):  # llama_tokenize would end the process at a byte that no token has
         return LLTokenizer(TokenizerWrapper(SchemaPieces(pieces, end)))

@@ -45,7 +45,7 @@ def schemas_by_grammar(options: Mapping[str, Any]) -> dict[str, SchemaGrammar]:
             schema = SchemaGrammar(gbnf, matched_schema(text))
         except NotEnforcedError:
             schema = None
-        found.setdefault(gbnf, schema)  # the first one takes precedence
+        found.setdefault(gbnf, schema)  # of two that make the same grammar
     return {gbnf: schema for gbnf, schema in found.items() if schema is not None}
 
 
@@ -68,7 +68,6 @@ def why_not_enforced(options: Mapping[str, Any]) -> str | None:
                     f"{what} has {empty}: [], which no answer can follow: give it values, or leave it out"
                 ) from None
             return f"{what} cannot be enforced: {error}"
-        return None  # the first one takes precedence
     return None
 
 
@@ -83,13 +82,10 @@ def _gbnf(text: str) -> str:
 
 
 def _schemas(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What llama_cpp makes grammars of, as JSON. The first one takes precedence."""
-    given = []
-    chosen = _chosen_tool(options)
-    if chosen is not None:
-        given.append((f"the schema of the tool {chosen['name']!r:.100}", chosen.get("parameters")))
+    """What the answer must follow, as JSON: a call of one of some tools, or else a format."""
+    given = [(f"the schema of the tool {tool['name']!r:.100}", tool.get("parameters")) for tool in _chosen(options)]
     answer = options.get("response_format")
-    if isinstance(answer, dict) and answer.get("type") == "json_object":
+    if not given and isinstance(answer, dict) and answer.get("type") == "json_object":
         given.append(("the schema of response_format", answer.get("schema")))
     for what, schema in given:
         try:
@@ -102,19 +98,18 @@ def _schemas(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield what, text
 
 
-def _chosen_tool(options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The function that has to be called: its grammar takes precedence."""
+def _chosen(options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The functions of which one has to be called."""
+    tools = [tool.get("function") for tool in options.get("tools") or () if isinstance(tool, dict)]
+    given = [each for each in (*(options.get("functions") or ()), *tools) if isinstance(each, dict) and "name" in each]
+    if options.get("tool_choice") == "required":
+        return given
     choice = options.get("function_call")  # as OpenAI's API had it before there were tools
     if not isinstance(choice, dict):
         tool = options.get("tool_choice")
         choice = tool.get("function") if isinstance(tool, dict) else None
-    if not isinstance(choice, dict):
-        return None
-    tools = [tool.get("function") for tool in options.get("tools") or () if isinstance(tool, dict)]
-    for function in [*(options.get("functions") or ()), *tools]:
-        if isinstance(function, dict) and "name" in function and function["name"] == choice.get("name"):
-            return function
-    return None
+    name = choice.get("name") if isinstance(choice, dict) else None
+    return [function for function in given if name is not None and function["name"] == name][:1]
 
 
 def _has_empty(schema: Any, keyword: str) -> bool:

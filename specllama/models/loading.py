@@ -24,7 +24,7 @@ from specllama.backend.streams import show
 from . import catalog
 from .gguf_header import read_header
 from .header_checks import require_sound
-from .opening import lora_errors
+from .opening_checks import lora_errors
 from .weights_digest import Digest
 
 _ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR of ggml.h; llama_cpp's own table is off by one

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from .prompt import Prompt
 from .reading import builtin_prompts, limited, read_prompts
+
+if TYPE_CHECKING:  # what `Prompt.rendered` gives
+    from specllama.drop_in.chats import RenderedPrompt as RenderedPrompt
 
 
 def as_prompts(given: Iterable[Prompt | str]) -> list[Prompt]:

@@ -9,6 +9,7 @@ generates in any thread of a pool, each of which would keep its own OpenMP threa
 from __future__ import annotations
 
 from .app import create_app
-from .runner import bound_socket, serve
+from .embeddings import open_embedder
+from .serving import bound_socket, serve
 
-__all__ = ["bound_socket", "create_app", "serve"]
+__all__ = ["bound_socket", "create_app", "open_embedder", "serve"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator
 from typing import Any
 
 from specllama import Llama
 from specllama.drop_in.images import reads_images
-from specllama.drop_in.view import calling
+from specllama.drop_in.view import Call
 from specllama.drop_in.watch import Watch
 
 from .job import Item
@@ -26,11 +27,11 @@ class Answers:
         self._llm = llm
         self._request = request
 
-    def __call__(self, watch: Watch) -> Generator[Item, None, None]:
+    def __call__(self, watch: Watch, call: Call) -> Generator[Item, None, None]:
         """Runs in a thread of the worker's."""
         watch.heed()
         watch.is_decoded_outside = isinstance(self._request, ChatRequest) and reads_images(self._llm)
-        given = self._request.begin(calling(self._llm, watch=watch))
+        given = self._request.begin(self._llm, dataclasses.replace(call, watch=watch))
         if self._request.stream:
             yield from self._chunks(given, watch)
         else:
@@ -63,7 +64,7 @@ class Answers:
         return self._told(item, watch)
 
     def _warnings(self) -> Item:
-        warnings = self._request.warnings()
+        warnings = self._request.warnings(self._llm)
         return {"warnings": warnings} if warnings else {}
 
     def _told(self, item: Item, watch: Watch) -> tuple[Item, Item]:
@@ -88,7 +89,7 @@ def _carries_text(choice: Any) -> bool:
     if "delta" not in choice:
         return True
     delta = choice["delta"]
-    return any(delta.get(name) is not None for name in ("content", "tool_calls", "function_call"))
+    return any(delta.get(name) is not None for name in ("content", "reasoning_content", "tool_calls", "function_call"))
 
 
 def _usage(watch: Watch) -> Item:

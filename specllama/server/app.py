@@ -23,11 +23,13 @@ from specllama.engine.texts import checked_max_parallel
 
 from .auth import KeyRequired
 from .document import document, with_body
+from .embeddings import EmbeddingRequest, add_embeddings, can_embed
 from .errors import ShuttingDownError, error_body, error_reply
 from .head import HeadAnswered
 from .hosts import HostsChecked, checked_host
 from .lender import Lender
 from .llama_server import BODIES, add_llama_servers
+from .log import RequestsLogged, note_job
 from .metrics import Metrics, RequestsCounted
 from .page import page_and_policy
 from .replies import EventStream, JsonReply, stopped_when_client_leaves
@@ -46,6 +48,7 @@ def create_app(
     allowed_hosts: Iterable[str] = (),
     host: str | None = None,
     max_body: int = MAX_BODY,
+    embedder: Llama | None = None,
 ) -> FastAPI:
     """An app that owns the generations of `llm` while it runs. ``app.state.worker`` is what runs them.
 
@@ -60,6 +63,8 @@ def create_app(
             pages may ask from a browser. ``"0.0.0.0"`` allows every address, ``"*"`` every name, too, and pages of
             every origin.
         host: where it listens: another name by which it may be called.
+        embedder: what makes vectors of texts, beside `llm`. None: `llm` itself, if it was created with
+            ``embedding=True``.
         max_body: bytes that the body of a request may have; more get 413.
 
     Raises:
@@ -73,32 +78,37 @@ def create_app(
     hosts, own = [checked_host(name) for name in allowed_hosts], [] if host is None else [checked_host(host)]
     bodies = Bodies(max_body)
     lender = Lender(llm, checked_max_parallel(max_parallel))
-    worker = Worker(max_waiting, lender.num_places)
+    worker = Worker(max_waiting, lender.num_slots)
+    embedding_worker = worker if embedder is None else Worker(max_waiting)
     registry = CollectorRegistry()
     registry.register(Metrics(llm, worker))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        worker.shut_down()
-        await asyncio.to_thread(worker.close)
+        for each in {worker, embedding_worker}:
+            each.shut_down()
+            await asyncio.to_thread(each.close)
         bodies.close()
 
     # FastAPI's documentation pages load scripts from elsewhere; /openapi.json is what they show.
     app = FastAPI(title="specllama", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.state.worker = worker
+    app.state.worker, app.state.embedding_worker = worker, embedding_worker
     _add_generation(app, lender, name, worker, bodies)
+    embeds = embedder or (llm if can_embed(llm) else None)
+    add_embeddings(app, bodies, name, embeds, embedding_worker)
     _add_tokenizer(app, llm, bodies)
-    add_llama_servers(app, llm, bodies, name=name, num_places=lender.num_places)
+    add_llama_servers(app, llm, bodies, name=name, num_slots=lender.num_slots)
     _add_service(app, name, worker, registry)
     _add_errors(app)
-    document(app, (*BODIES, CompletionRequest, ChatRequest, TokenizeInputRequest, DetokenizeRequest))
+    document(app, (*BODIES, CompletionRequest, ChatRequest, EmbeddingRequest, TokenizeInputRequest, DetokenizeRequest))
     if api_key is not None:
         app.add_middleware(KeyRequired, key=api_key)
     app.add_middleware(HostsChecked, allowed=hosts, own=own)
     app.add_middleware(HeadAnswered)
     endpoints = frozenset(route.path for route in app.routes if hasattr(route, "path"))
     app.add_middleware(RequestsCounted, registry=registry, endpoints=endpoints)
+    app.add_middleware(RequestsLogged, registry=registry)
     return app
 
 
@@ -119,6 +129,7 @@ def _add_generation(app: FastAPI, lender: Lender, name: str, worker: Worker, bod
             await bodies.run(body.require_room, lender.llm)
             body.model = body.model or name
             job = worker.start(lender.work(body))
+            note_job(request.scope, job)
             async with stopped_when_client_leaves(request.receive, job):
                 first = await anext(job)  # so that an error has a status of its own, in a stream too
                 if not body.stream:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from specllama.drop_in.watch import Watch
 from specllama.engine.listener import Stopped
+from specllama.stats import Stats
 
 Item = dict[str, Any]
 """A response, or a chunk of a stream."""
@@ -48,6 +49,15 @@ class Job:
         self._arrived.put_nowait(reason or Stopped("the client has left"))
         if self._future is not None:
             self._future.cancel()
+
+    def stats(self) -> Stats:
+        """What it took so far."""
+        return self._watch.stats()
+
+    @property
+    def first_token_at(self) -> float | None:
+        """When the first token came, by ``time.monotonic``; known once a text has ended."""
+        return self._watch.first_token_at
 
     def __aiter__(self) -> Job:
         return self

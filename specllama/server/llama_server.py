@@ -42,7 +42,7 @@ class TokenizeRequest(BaseModel):
 BODIES = (TokenizeRequest,)
 
 
-def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, num_places: int) -> None:
+def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, num_slots: int) -> None:
     """Add the paths.
 
     Args:
@@ -50,7 +50,7 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, nu
         llm: what is asked.
         bodies: reads the bodies.
         name: what the model is called.
-        num_places: how many requests are answered at once.
+        num_slots: how many requests are answered at once.
     """
 
     @app.post("/tokenize", openapi_extra=with_body(TokenizeRequest))
@@ -74,7 +74,7 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, nu
 
     @app.get("/props")
     async def props() -> dict[str, Any]:
-        return _props(llm, name, num_places)
+        return _props(llm, name, num_slots)
 
 
 def _tokenized(llm: Llama, body: TokenizeRequest, parts: list[Any]) -> dict[str, Any]:
@@ -106,14 +106,14 @@ def _rendered(llm: Llama, body: ChatRequest) -> str:
     return call.text if call.text is not None else llm.engine.text(call.tokens, special=True).decode("utf-8", "replace")
 
 
-def _props(llm: Llama, name: str, num_places: int) -> dict[str, Any]:
+def _props(llm: Llama, name: str, num_slots: int) -> dict[str, Any]:
     def text_of(token: int) -> str:
         return llm.engine.text([token], special=True).decode("utf-8", "replace") if token >= 0 else ""
 
     settings = {**CHAIN, **{name: list(v) if isinstance(v, tuple) else v for name, v in DEFAULTS.items()}}
     return {
         "default_generation_settings": {"n_ctx": llm.n_ctx(), "params": settings},
-        "total_slots": num_places,
+        "total_slots": num_slots,
         "model_alias": name,
         "model_path": name,  # where the file lies is nobody's business
         "modalities": {"vision": reads_images(llm), "audio": False, "video": False},

@@ -42,6 +42,10 @@ class Metrics(Collector):
         for phase in _PHASES:
             seconds.add_metric([phase], getattr(stats, f"{phase}_seconds"))
         yield seconds
+        kept = self._llm.engine.own.kept
+        yield _count("conversations_resumed", "Earlier texts that were put back into the KV cache.", kept.num_resumed)
+        yield GaugeMetricFamily("specllama_conversations_kept", "Earlier texts that are kept.", kept.num_texts)
+        yield GaugeMetricFamily("specllama_conversations_kept_bytes", "The memory that they take.", kept.num_bytes)
         generations = CounterMetricFamily("specllama_generations", "Generations, by their end.", labels=["outcome"])
         for outcome, number in self._worker.outcomes.items():
             generations.add_metric([outcome], number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Annotated, Any, Literal, cast
 
@@ -24,7 +25,8 @@ from specllama import Llama
 from specllama.drop_in.chat_arguments import require_known
 from specllama.drop_in.images import reads_images
 from specllama.drop_in.parts import text_of
-from specllama.drop_in.view import calling
+from specllama.drop_in.template_fields import given_fields, unread_fields
+from specllama.drop_in.view import Call
 from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
 from specllama.engine.options import Verify, checked_seed
 from specllama.engine.vocabulary import end_tokens
@@ -88,7 +90,7 @@ Prompt = Annotated[
 ]
 
 
-def _with_nulls(schema: dict[str, Any]) -> None:
+def with_nulls(schema: dict[str, Any]) -> None:
     """Says in the document that whatever may be left out may also be null."""
     for name, field in schema.get("properties", {}).items():
         if name not in schema.get("required", ()) and {"type": "null"} not in field.get("anyOf", ()):
@@ -127,7 +129,7 @@ class Additions(ChainFields, SamplerFields):
             raise ValueError(f'"ignore_eos" and "{min(ended)}" disagree: what that asks for has an end; leave one out')
         return plain
 
-    def warnings(self) -> list[str]:
+    def warnings(self, llm: Llama) -> list[str]:
         """What of the request was accepted and did nothing."""
         return [f"{name} has no effect here" for name in sorted(self.model_extra or {})]
 
@@ -149,7 +151,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         None, ge=1, le=_MOST_TEXTS, description="How many answers are generated, of which the n likeliest are given."
     )
 
-    model_config = ConfigDict(json_schema_extra=_with_nulls)
+    model_config = ConfigDict(json_schema_extra=with_nulls)
 
     @field_validator("logprobs", mode="before")
     @classmethod
@@ -205,10 +207,10 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         """What is asked, by which it is seen whether another request continues it."""
         return str(self.prompt)
 
-    def begin(self, llm: Llama) -> Any:
+    def begin(self, llm: Llama, call: Call) -> Any:
         """A response, or the chunks of a stream."""
-        view = _calling(self, llm, is_prompt_only=self.max_tokens == 0)
-        return view.create_completion(**_arguments(self, llm))
+        call = _asked(self, llm, call, is_prompt_only=self.max_tokens == 0)
+        return llm.create_completion(**_arguments(self, llm), call=call)
 
 
 class Message(BaseModel):
@@ -253,7 +255,13 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         "strict: false beside it, what is not enforced is named in warnings.",
     )
 
-    model_config = ConfigDict(json_schema_extra=_with_nulls)
+    parallel_tool_calls: bool | None = Field(None, description="Whether there may be several calls. Default true.")
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="What the chat template reads beside the messages, such as enable_thinking."
+    )
+    reasoning_effort: str | None = Field(None, description="The same, where the template reads it.")
+
+    model_config = ConfigDict(json_schema_extra=with_nulls)
 
     _is_strict: bool = PrivateAttr(True)
 
@@ -299,7 +307,8 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         if self._is_strict and (reason := self._not_enforced()):
             raise ValueError(f'{reason}; simplify it, or send "strict": false with it')
         texts = [message.words() for message in self.messages]
-        require_room(size_of([texts, self.tools, self.functions]), n_ctx)
+        more = [self.chat_template_kwargs, self.reasoning_effort]
+        require_room(size_of([texts, self.tools, self.functions, *more]), n_ctx)
         images = [part for message in self.messages for part in message.images()]
         if images and not reads_images(llm):
             raise ValueError(
@@ -313,23 +322,25 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         """What is asked, by which it is seen whether another request continues it."""
         return "\0".join(f"{message.role}\0{message.content}" for message in self.messages)
 
-    def warnings(self) -> list[str]:
+    def warnings(self, llm: Llama) -> list[str]:
         """What of the request was accepted and did nothing."""
         reason = None if self._is_strict else self._not_enforced()
-        return [*super().warnings(), *([reason] if reason else [])]
+        fields = given_fields(self.chat_template_kwargs, self.reasoning_effort)
+        unread = [f"{name} has no effect here" for name in unread_fields(llm, fields)]
+        return [*super().warnings(llm), *unread, *([reason] if reason else [])]
 
     def _not_enforced(self) -> str | None:
         names = ("tools", "tool_choice", "functions", "function_call", "response_format")
         return why_not_enforced({name: getattr(self, name) for name in names})
 
-    def begin(self, llm: Llama) -> Any:
+    def begin(self, llm: Llama, call: Call) -> Any:
         """A response, or the chunks of a stream."""
         arguments = _arguments(self, llm)
         newer = arguments.pop("max_completion_tokens", None)
         max_tokens = self.max_tokens if newer is None else newer
         arguments["messages"] = [message.model_dump(exclude_unset=True) for message in self.messages]
-        view = _calling(self, llm, is_prompt_only=max_tokens == 0, knows_schemas=True)
-        return view.create_chat_completion(**{**arguments, "max_tokens": max_tokens})
+        call = _asked(self, llm, call, is_prompt_only=max_tokens == 0, knows_what_is_ignored=True)
+        return llm.create_chat_completion(**{**arguments, "max_tokens": max_tokens}, call=call)
 
 
 def _is_strict(body: Any) -> bool:
@@ -347,11 +358,11 @@ def _seed_of(seed: int | None, number: int) -> int | None:
     return seed if number == 0 or is_random else random.Random(f"{seed}, {number}").randrange(1 << 31)
 
 
-def _calling(body: CompletionRequest | ChatRequest, llm: Llama, **changes: Any) -> Llama:
-    """The Llama, for what its methods have no argument for."""
+def _asked(body: CompletionRequest | ChatRequest, llm: Llama, call: Call, **changes: Any) -> Call:
+    """The call, with what the Llama's methods have no argument for."""
     if body.repeat_last_n is not None:
         changes["penalty_last_n"] = llm.n_ctx() if body.repeat_last_n < 0 else body.repeat_last_n
-    return calling(llm, **changes)
+    return dataclasses.replace(call, **changes)
 
 
 def _arguments(body: CompletionRequest | ChatRequest, llm: Llama) -> dict[str, Any]:

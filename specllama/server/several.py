@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from specllama import Llama
+from specllama.drop_in.view import Call
 from specllama.drop_in.watch import Watch
 from specllama.stats import Tally
 
@@ -20,35 +21,37 @@ from .requests import ChatRequest, CompletionRequest
 from .timings import timings
 
 Request = CompletionRequest | ChatRequest
-Lend = Callable[[Any, Watch], contextlib.AbstractContextManager[Llama]]
+Lend = Callable[[Any, Watch], contextlib.AbstractContextManager[Call]]
 """Where a text is generated. It may have to wait."""
 
 _LOOKING = 0.1  # seconds between two looks at whether it was stopped
 
 
-def answering(request: Request, texts: Sequence[Request], lend: Lend, at_once: int = 1) -> Work:
+def answering(llm: Llama, request: Request, texts: Sequence[Request], lend: Lend, at_once: int = 1) -> Work:
     """What answers a request.
 
     Args:
-        request: the same.
+        llm: the same.
+        request: what is asked.
         texts: what it asks for, see ``texts()`` of it.
         lend: where each of them is generated.
         at_once: how many at once.
     """
     if len(texts) == 1:
-        return lambda watch: _answers(texts[0], lend, watch)
-    return _Several(request, texts, lend, min(at_once, len(texts)))
+        return lambda watch: _answers(llm, texts[0], lend, watch)
+    return _Several(llm, request, texts, lend, min(at_once, len(texts)))
 
 
-def _answers(text: Request, lend: Lend, watch: Watch) -> Generator[Item, None, None]:
-    with lend(text, watch) as llm:
-        yield from Answers(llm, text)(watch)
+def _answers(llm: Llama, text: Request, lend: Lend, watch: Watch) -> Generator[Item, None, None]:
+    with lend(text, watch) as call:
+        yield from Answers(llm, text)(watch, call)
 
 
 class _Several:
     """The work of a request for several texts: one response, or the chunks of one stream."""
 
-    def __init__(self, request: Request, texts: Sequence[Request], lend: Lend, at_once: int) -> None:
+    def __init__(self, llm: Llama, request: Request, texts: Sequence[Request], lend: Lend, at_once: int) -> None:
+        self._llm = llm
         self._request = request
         self._texts = texts
         self._lend = lend
@@ -74,7 +77,7 @@ class _Several:
             yield from self._items_of_threads(watch, watches)
             return
         for number, text in enumerate(self._texts):
-            for item in _answers(text, self._lend, watches[number]):
+            for item in _answers(self._llm, text, self._lend, watches[number]):
                 yield number, item
 
     def _items_of_threads(self, watch: Watch, watches: list[Watch]) -> Generator[tuple[int, Item], None, None]:
@@ -84,7 +87,7 @@ class _Several:
         def work() -> None:
             try:
                 while (number := next(numbers)) < len(self._texts):
-                    for item in _answers(self._texts[number], self._lend, watches[number]):
+                    for item in _answers(self._llm, self._texts[number], self._lend, watches[number]):
                         arrived.put((number, item))
                 arrived.put(None)
             except Exception as error:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from specllama.drop_in.arguments import nearest
-from specllama.drop_in.chat_arguments import check_request, with_parameters
+from specllama.drop_in.chat_arguments import as_llama_cpp_has_it, check_request, with_parameters
 
 WITHOUT_EFFECT = {
     # OpenAI's that mean nothing to one local model
-    *("metadata", "moderation", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_options"),
-    *("prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store", "verbosity"),
+    *("metadata", "moderation", "prediction", "prompt_cache_key", "prompt_cache_options"),
+    *("prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"),
     "modalities",  # of which only text is taken
     # llama-server's that say how the same answer is made, or what comes beside it
     *("backend_sampling", "cache_prompt", "id_slot", "n_cache_reuse", "n_discard", "n_keep", "return_progress"),
@@ -88,9 +88,8 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     return without_nulls(
         {
             **plain,
-            "response_format": _response_format(plain),
+            "response_format": as_llama_cpp_has_it(plain.get("response_format")),
             "tools": with_parameters(plain.get("tools")),
-            "tool_choice": _tool_choice(plain),
         }
     )
 
@@ -134,24 +133,3 @@ def _name_of(tool: Any) -> str | None:
     function = tool.get("function") if isinstance(tool, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else None
-
-
-def _response_format(body: dict[str, Any]) -> Any:
-    """OpenAI's json_schema in llama_cpp's form."""
-    wanted = body.get("response_format")
-    if not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
-        return wanted
-    schema = wanted.get("json_schema")
-    if not isinstance(schema, dict) or not isinstance(schema.get("schema"), dict):
-        raise ValueError("response_format of type json_schema needs json_schema.schema, an object")
-    return {"type": "json_object", "schema": schema["schema"]}
-
-
-def _tool_choice(body: dict[str, Any]) -> Any:
-    """The only tool instead of "required", which llama_cpp would ignore."""
-    choice, tools = body.get("tool_choice"), body.get("tools")
-    if choice != "required":
-        return choice
-    if not isinstance(tools, list) or len(tools) != 1 or not isinstance(tools[0], dict):
-        raise ValueError('tool_choice "required" needs exactly one tool: name the tool that is to be called')
-    return {"type": "function", "function": {"name": _name_of(tools[0])}}

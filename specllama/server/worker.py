@@ -37,7 +37,7 @@ class Worker:
 
     @property
     def num_running(self) -> int:
-        """Jobs that have the model, or a place of it."""
+        """Jobs that have the model, or a slot of it."""
         return min(self.max_running, len(self._jobs))
 
     @property

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from specllama.engine.options import checked_index, checked_positive
+from specllama.engine.options import checked_index, checked_optional
 
 from .vocabulary import DraftVocabularySize, checked_draft_vocabulary
 
@@ -59,7 +59,7 @@ class DraftOptions:
             mask = checked_index("draft_mask_token", self.draft_mask_token, "a token id, or None")
             object.__setattr__(self, "draft_mask_token", mask)
         what = "an int, from 1 up, or None (all that the draft's context has room for)"
-        object.__setattr__(self, "draft_window", checked_positive("draft_window", self.draft_window, what))
+        object.__setattr__(self, "draft_window", checked_optional("draft_window", self.draft_window, 1, what))
         if self.draft_model is None:  # the others may be for a draft that is assigned later
             self.refuse(("draft_kwargs", "lookup_corpus"))
 

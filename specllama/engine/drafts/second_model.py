@@ -10,7 +10,7 @@ import llama_cpp
 from specllama import _core
 from specllama.engine.model import Model
 from specllama.engine.same_vocabulary import require_same_vocabulary_file
-from specllama.models.opening import check_opening
+from specllama.models.opening_checks import check_opening
 from specllama.warn import warn
 
 from .decoding import DecodingDraft, DecodingKind, freed_after_errors

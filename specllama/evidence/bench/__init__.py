@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+from .benchmark import Bench, run
 from .page import write_report
 from .plan import Mode, Plan
-from .result import BenchResult, Row, Run
-from .runner import Bench, run
+from .runs import BenchResult, Row, Run
 
 __all__ = ["Bench", "BenchResult", "Mode", "Plan", "Row", "Run", "run", "write_report"]

@@ -19,9 +19,9 @@ from specllama.backend.child import python_command
 from specllama.evidence.neighbours import Neighbours
 from specllama.prompts import Prompt
 
+from .benchmark import distinct
 from .gains import THEIRS, AgainstResult, Call, gains
 from .plan import Mode, Plan
-from .runner import distinct
 
 OnCall = Callable[[Call, int, int], None]
 """Is told each call, how many are done, and how many there will be."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from specllama.evidence.result import Result
+from specllama.evidence.data import Result
 from specllama.evidence.tables import machine_text, notes_text, table
 
-from .result import ALL
+from .runs import ALL
 from .summary import by_prompt, interval
 
 THEIRS = "llama_cpp"

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import specllama
-from specllama.evidence.result import total
+from specllama.evidence.data import total
 
-from .result import ALL, BenchResult
 from .rounds import Prediction
+from .runs import ALL, BenchResult
 
 if TYPE_CHECKING:
     from .pictures import Picture

@@ -11,8 +11,8 @@ from specllama.stats import Stats
 
 from . import plots
 from .plot_style import mode_styles, png, report_style
-from .result import ALL, BenchResult
 from .rounds import Prediction, num_rounds, seconds_by_part
+from .runs import ALL, BenchResult
 
 
 class Picture(NamedTuple):

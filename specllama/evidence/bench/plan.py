@@ -7,8 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from specllama.engine.options import NumDraftTokens, checked_num_draft_tokens, checked_seed
-from specllama.engine.rules import VERIFY
+from specllama.engine import VERIFY, NumDraftTokens, checked_num_draft_tokens, checked_seed
 from specllama.evidence.plan import require_at_least
 from specllama.prompts import Prompt
 

@@ -21,8 +21,8 @@ from .plot_style import (
     new_figure,
     text,
 )
-from .result import ALL, Row
 from .rounds import PARTS, num_rounds, seconds_by_part, tokens_per_round
+from .runs import ALL, Row
 
 Styles = Mapping[str, ModeStyle]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specllama.evidence.answer import first_difference
 
-from .result import Run
+from .runs import Run
 
 if TYPE_CHECKING:
     from specllama.evidence.answer import Answer

@@ -11,7 +11,7 @@ from typing import Any
 
 from specllama.evidence.tables import curves_table, machine_text, notes_text, table
 
-from .result import BenchResult, Row
+from .runs import BenchResult, Row
 
 _EXPLANATION = (
     "speedup: tokens per second over those of plain decoding on the same prompt, its own processing left out; the mean "

@@ -6,10 +6,10 @@ import dataclasses
 import statistics
 
 from specllama.cost_curve import CostCurve
-from specllama.evidence.result import total
+from specllama.evidence.data import total
 from specllama.stats import Stats
 
-from .result import BenchResult, Run
+from .runs import BenchResult, Run
 
 PARTS = ("draft", "verify", "sample", "rollback", "other")
 """What a round spends its time on; "other" is Python, stop strings and whoever reads the stream."""

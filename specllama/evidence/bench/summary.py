@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from specllama.evidence.result import total
+from specllama.evidence.data import total
 from specllama.stats import ratio
 
-from .result import ALL, Row, Run
+from .runs import ALL, Row, Run
 
 _RESAMPLES = 5000
 _SEED = 0  # the same runs give the same interval

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from .evaluation import Evaluation
+from .grades import Accuracy, Comparison, EvalResult, Grade, GradedAnswer, Record, compare_accuracy
 from .human_eval import humaneval
 from .multiplication import multiply
-from .result import Accuracy, Comparison, EvalResult, Grade, GradedAnswer, Record, compare_accuracy
-from .runner import Evaluation
 from .sandbox import Limits
 
 __all__ = [

@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .result import EvalResult, Grade
-from .runner import Evaluation, Grader, OnRecord
+from .evaluation import Evaluation, Grader, OnRecord
+from .grades import EvalResult, Grade
 from .sandbox import Limits, require_sandbox, run_tests
 
 if TYPE_CHECKING:

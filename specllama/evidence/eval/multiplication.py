@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from specllama.prompts import Prompt
 
-from .result import EvalResult, Grade
-from .runner import Evaluation, OnRecord
+from .evaluation import Evaluation, OnRecord
+from .grades import EvalResult, Grade
 
 if TYPE_CHECKING:
     from specllama import Llama

@@ -6,7 +6,7 @@ from specllama.evidence.compare import WAYS
 from specllama.evidence.tables import models_text, notes_text, table
 
 from . import human_eval
-from .result import Accuracy, EvalResult
+from .grades import Accuracy, EvalResult
 
 _EXPLANATION = (
     "t/s: generated tokens per second, prompts left out; `specllama bench` measures speed better, on longer "

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from .result import Choice, Plan, TuneResult
-from .runner import run
+from .choices import Choice, Plan, TuneResult
+from .tuning import run
 
 __all__ = ["Choice", "Plan", "TuneResult", "run"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from specllama.evidence.tables import curves_table, machine_text, notes_text, table
 
-from .result import Choice, Plan, TuneResult
+from .choices import Choice, Plan, TuneResult
 
 _EXPLANATION = (
     "The fastest fixed number of drafted tokens, and its predicted speedup over plain decoding, if a drafted token is\n"

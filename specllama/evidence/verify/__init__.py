@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from .result import Difference, SamplingTest, TextComparison, TokenTest, VerifyResult
-from .runner import Verification, run
+from .verdicts import Difference, SamplingTest, TextComparison, TokenTest, VerifyResult
+from .verification import Verification, run
 
 __all__ = [
     "Difference",

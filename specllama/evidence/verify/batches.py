@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specllama.evidence.scorer import Row, Scorer, scorer_of
+from specllama.engine import Direct, Row
 
-from .result import BatchTest
+from .verdicts import BatchTest
 
 if TYPE_CHECKING:
-    from specllama.llama import Llama
+    from specllama import Llama
 
 NUM_ROWS = 16
 """Tokens whose logits are compared: alone, in pairs, and so on, up to all of them in one batch."""
@@ -36,11 +36,11 @@ def compare_batches(llm: Llama, tokens: Sequence[int], length: int, advance: Cal
     """
     needed = length + NUM_ROWS
     text = (list(tokens) * (needed // len(tokens) + 1))[:needed]
-    with scorer_of(llm) as scorer:
+    with llm.engine.direct() as direct:
         alone: list[Row] = []
         differing = []
         for size in range(1, min(NUM_ROWS, llm.n_batch) + 1):
-            rows = _rows(scorer, text[:length], text[length:], size)
+            rows = _rows(direct, text[:length], text[length:], size)
             alone = alone or rows
             if not all(np.array_equal(one, other) for one, other in zip(alone, rows, strict=True)):
                 differing.append(size)
@@ -48,7 +48,7 @@ def compare_batches(llm: Llama, tokens: Sequence[int], length: int, advance: Cal
     return BatchTest(length, NUM_ROWS, tuple(differing))
 
 
-def _rows(scorer: Scorer, before: Sequence[int], tokens: Sequence[int], size: int) -> list[Row]:
-    scorer.prefill(before)
+def _rows(direct: Direct, before: Sequence[int], tokens: Sequence[int], size: int) -> list[Row]:
+    direct.prefill(before)
     batches = (tokens[first : first + size] for first in range(0, len(tokens), size))
-    return [row.copy() for batch in batches for row in scorer.decode(batch)]
+    return [row.copy() for batch in batches for row in direct.decode(batch)]

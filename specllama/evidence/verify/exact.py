@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from specllama import _core
-from specllama.evidence.scorer import Probabilities, Row, Scorer, probabilities
+from specllama.engine import Direct, Request, Row
+from specllama.evidence.statistics import Floats
 
 Pair = tuple[int, int]
 """Two tokens, one after the other."""
@@ -20,13 +20,13 @@ _MOST_SUSPECTS = 16  # pairs that are looked at again: a loop that is badly brok
 
 @dataclasses.dataclass(frozen=True)
 class ExactPairs:
-    """Probabilities of pairs (t1, t2) behind a context."""
+    """Floats of pairs (t1, t2) behind a context."""
 
-    first: Probabilities
+    first: Floats
     """p(t1)."""
-    first_plain: Probabilities
+    first_plain: Floats
     """The same by plain decoding, in a batch of one token."""
-    second: dict[int, Probabilities]
+    second: dict[int, Floats]
     """p(t2 | t1) for every t1 that is expected often enough to count what comes behind it."""
 
     @property
@@ -48,21 +48,19 @@ class PairScorer:
     t1 was drafted and accepted. Kernels for other batch sizes round otherwise, and a row does not see those behind it.
     """
 
-    def __init__(
-        self, scorer: Scorer, tokens: Sequence[int], params: _core.SamplerParams, num_draft_tokens: int
-    ) -> None:
-        self._scorer = scorer
+    def __init__(self, direct: Direct, tokens: Sequence[int], request: Request, num_draft_tokens: int) -> None:
+        self._direct = direct
         self._tokens = list(tokens)
-        self._params = params
+        self._request = request
         self._gamma = num_draft_tokens
 
     def exact(self, num_samples: int) -> ExactPairs:
         """The probabilities that so many samples can be compared with."""
-        self._scorer.prefill(self._tokens[:-1])
-        plain = probabilities(self._scorer.decode(self._tokens[-1:])[0], self._params)
-        first = probabilities(self._rows(self._tokens[-1])[0], self._params)
+        self._direct.prefill(self._tokens[:-1])
+        plain = self._request.probabilities(self._direct.decode(self._tokens[-1:])[0])
+        first = self._request.probabilities(self._rows(self._tokens[-1])[0])
         likely = np.flatnonzero(first * num_samples >= LEAST_EXPECTED)
-        second = {int(t1): probabilities(self._rows(int(t1))[1], self._params, [int(t1)]) for t1 in likely}
+        second = {int(t1): self._request.probabilities(self._rows(int(t1))[1], [int(t1)]) for t1 in likely}
         return ExactPairs(first, plain, second)
 
     def num_impossible(self, exact: ExactPairs, pairs: Iterable[Pair]) -> int:
@@ -80,15 +78,15 @@ class PairScorer:
 
     def _rows(self, t1: int) -> list[Row]:
         """Logits of a round's batch: behind the context, and behind t1."""
-        self._scorer.prefill(self._tokens[:-1])
-        return self._scorer.decode([self._tokens[-1], *[t1] * self._gamma])
+        self._direct.prefill(self._tokens[:-1])
+        return self._direct.decode([self._tokens[-1], *[t1] * self._gamma])
 
     def _possible(self, t1: int, t2: int) -> bool:
         """Whether t2 can come behind t1 in plain decoding, or in the second round of two."""
         self._rows(t1)
-        self._scorer.prefill(self._tokens)
-        second_round = self._scorer.decode([t1] * (self._gamma + 1))[0]
-        self._scorer.prefill(self._tokens[:-1])
-        self._scorer.decode(self._tokens[-1:])
-        plain = self._scorer.decode([t1])[0]
-        return any(probabilities(row, self._params, [t1])[t2] > 0 for row in (second_round, plain))
+        self._direct.prefill(self._tokens)
+        second_round = self._direct.decode([t1] * (self._gamma + 1))[0]
+        self._direct.prefill(self._tokens[:-1])
+        self._direct.decode(self._tokens[-1:])
+        plain = self._direct.decode([t1])[0]
+        return any(self._request.probabilities(row, [t1])[t2] > 0 for row in (second_round, plain))

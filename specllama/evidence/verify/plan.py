@@ -6,19 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from specllama.drop_in.arguments import SAMPLING
-from specllama.drop_in.mirostat import fallback_reason
-from specllama.engine.options import NumDraftTokens, checked_seed
-from specllama.engine.rules import RULES
+from specllama.engine import RULES, NumDraftTokens, checked_seed
 from specllama.evidence.plan import checked_gamma, require_at_least
 
 from .loop import Loop
 
 if TYPE_CHECKING:
-    from specllama.llama import Llama
+    from specllama import Llama
 
 _USUAL_GAMMA = 4
-_OPTIONS = {"logit_bias", *SAMPLING}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +47,8 @@ class Plan:
             TypeError: an option that is none of the sampler chain's.
         """
         plan = cls(checked_gamma(llm, num_draft_tokens), tuple(seeds), rules=tuple(rules), **known)
-        if not llm.engine.own.claim(llm.engine.draft) and llm.engine.draft is not None:
-            raise ValueError(f"there is nothing to verify: {llm.engine.draft.unusable}, so all text is decoded plainly")
+        if llm.engine.why_plain is not None:
+            raise ValueError(f"there is nothing to verify: {llm.engine.why_plain}, so all text is decoded plainly")
         if plan.gamma >= llm.n_batch:
             raise ValueError(
                 f"a round of num_draft_tokens={plan.gamma} and one more does not fit n_batch={llm.n_batch}: "
@@ -60,8 +56,8 @@ class Plan:
             )
         require_at_least(2, max_tokens=plan.max_tokens)
         require_at_least(1, samples=plan.samples, num_contexts=plan.num_contexts)
-        plan._require_seeds_and_rules()
-        plan._require_sampling(llm)
+        _require_seeds_and_rules(plan.seeds, plan.rules)
+        _require_sampling(llm, plan.sampling, plan.gamma)
         return plan
 
     @property
@@ -69,22 +65,28 @@ class Plan:
         """For the samples, whose every round is to draft, and for the batches with which probabilities are computed."""
         return _USUAL_GAMMA if self.num_draft_tokens == "auto" else self.num_draft_tokens
 
-    def _require_seeds_and_rules(self) -> None:
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds={list(self.seeds)}: give at least one, each of them once")
-        for seed in self.seeds:
-            if checked_seed(seed) is None:
-                raise ValueError(f"seed={seed} means a random one: give another, so that both texts share it")
-        if not self.rules or not set(self.rules) <= RULES.keys():
-            raise ValueError(f"rules={list(self.rules)}: give some of {', '.join(RULES)}")
 
-    def _require_sampling(self, llm: Llama) -> None:
-        for name in self.sampling.keys() - _OPTIONS:
-            raise TypeError(f"{name}={self.sampling[name]!r} is no option of the sampler chain")
-        request = Loop(llm, self.sampling, self.gamma).request([0], "block", 0)
-        if self.sampling.get("mirostat_mode"):
-            raise ValueError(f"there is nothing to verify: {fallback_reason()}, so such text is decoded plainly")
-        if request.sampling["temperature"] == 0:
-            raise ValueError(
-                "temperature=0 leaves nothing to sample: give one above 0 (greedy texts are among those compared)"
-            )
+def _require_seeds_and_rules(seeds: Sequence[int], rules: Sequence[str]) -> None:
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds={list(seeds)}: give at least one, each of them once")
+    for seed in seeds:
+        if checked_seed(seed) is None:
+            raise ValueError(f"seed={seed} means a random one: give another, so that both texts share it")
+    if not rules or not set(rules) <= RULES.keys():
+        raise ValueError(f"rules={list(rules)}: give some of {', '.join(RULES)}")
+
+
+def _require_sampling(llm: Llama, sampling: dict[str, Any], gamma: int) -> None:
+    if sampling.get("mirostat_mode"):
+        raise ValueError(
+            "there is nothing to verify: mirostat is applied by llama.cpp's sampler, so such text is decoded plainly"
+        )
+    of_chain = llm.engine.request([0]).chain.keys() - {"penalty_last_n"}  # which is not a call's, but the Llama's
+    for name in sampling.keys() - {"logit_bias", *of_chain}:
+        raise TypeError(f"{name}={sampling[name]!r} is no option of the sampler chain")
+    loop = Loop(llm, sampling, gamma)
+    loop.sampler.sampler()  # refuses what is no number
+    if loop.chain["temperature"] == 0:
+        raise ValueError(
+            "temperature=0 leaves nothing to sample: give one above 0 (greedy texts are among those compared)"
+        )

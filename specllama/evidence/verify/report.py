@@ -9,8 +9,8 @@ from specllama.stats import Stats
 
 from .batches import NUM_ROWS
 from .loop import PENALTIES
-from .result import Difference, SamplingTest, TextComparison, VerifyResult
 from .rounding import SAFETY
+from .verdicts import Difference, SamplingTest, TextComparison, VerifyResult
 
 _NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, **PENALTIES}
 

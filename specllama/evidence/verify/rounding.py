@@ -8,9 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specllama import _core
-from specllama.engine.request import Request
-from specllama.evidence.scorer import Row, Scorer
+from specllama.engine import Direct, Request, Row
 
 SAFETY = 2.0
 """A gap of up to this many times the measured rounding is a near-tie. Batches in other steps than the measure's changed
@@ -41,9 +39,7 @@ class Position:
         biased = dict(self.request.logit_bias)
         for token, value in (bias or {}).items():
             biased[token] = biased.get(token, 0.0) + value
-        params = dataclasses.replace(self.request, logit_bias=biased).sampler()
-        distribution = _core.distribution(row, params, self.generated)
-        return _core.gumbel_argmax(distribution, self.request.seed & (2**64 - 1), len(self.history))
+        return dataclasses.replace(self.request, logit_bias=biased).coupled_choice(row, self.generated)
 
     def gap(self, row: Row, token: int) -> float | None:
         """How far `token` is from being chosen: 0.0 if it is.
@@ -69,7 +65,7 @@ class Position:
         return high
 
 
-def rows_by_shape(scorer: Scorer, position: Position, num_draft_tokens: int) -> list[Row]:
+def rows_by_shape(direct: Direct, position: Position, num_draft_tokens: int) -> list[Row]:
     """The logits at a position, computed in the ways in which batches of different sizes compute them.
 
     First as plain decoding does, token by token behind the prompt. Then as the loop does, in batches of gamma + 1, with
@@ -80,18 +76,18 @@ def rows_by_shape(scorer: Scorer, position: Position, num_draft_tokens: int) -> 
     def last_row(size: int, index: int) -> Row:
         """Decode in batches of `size` where it is no prompt, with the last token as number `index` of its batch."""
         start = num_prefilled - (num_prefilled + index + 1 - len(history)) % size
-        scorer.prefill(history[: max(0, start)])
+        direct.prefill(history[: max(0, start)])
         for first in range(start, len(history), size):
             batch = history[max(0, first) : first + size]
             # The last one is filled up with anything: a row does not see what comes behind it in its batch.
-            rows = scorer.decode([*batch, *batch[-1:] * (first + size - len(history))])
+            rows = direct.decode([*batch, *batch[-1:] * (first + size - len(history))])
         return rows[len(batch) - 1]
 
     size = num_draft_tokens + 1
-    scorer.clear()
+    direct.clear()
     plain, as_first, as_last = last_row(1, 0), last_row(size, 0), last_row(size, size - 1)
-    scorer.clear()
-    return [plain, as_first, as_last, scorer.decode_last(history)]
+    direct.clear()
+    return [plain, as_first, as_last, direct.decode_last(history)]
 
 
 def rounding(rows: Sequence[Row], candidates: Sequence[int]) -> float:

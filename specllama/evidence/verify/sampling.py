@@ -6,17 +6,19 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specllama.drop_in.chats import RenderedPrompt
-from specllama.evidence.result import total
-from specllama.evidence.scorer import Probabilities, probabilities, scorer_of
+from specllama.evidence.data import total
 from specllama.evidence.statistics import Counts, Floats, goodness_of_fit
 
 from .exact import LEAST_EXPECTED, ExactPairs, Pair, PairScorer
 from .loop import Loop
-from .result import SamplingTest
+from .verdicts import SamplingTest
+
+if TYPE_CHECKING:
+    from specllama.prompts import RenderedPrompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,17 +46,17 @@ def most_open_context(
     An answer often begins with tokens that are all but certain, and where the target is certain a loop can hardly
     go wrong. The choice looks at the target alone, never at samples, so that it favours no outcome of the test.
     """
-    with scorer_of(loop.llm) as scorer:
-        scorer.prefill(prompt.tokens[:-1])
-        rows = scorer.decode([prompt.tokens[-1], *text[: loop.llm.n_batch - 1]])
-    spreads = [_spread(probabilities(row, loop.params), num_samples) for row in rows]
+    with loop.llm.engine.direct() as direct:
+        direct.prefill(prompt.tokens[:-1])
+        rows = direct.decode([prompt.tokens[-1], *text[: loop.llm.n_batch - 1]])
+    spreads = [_spread(loop.sampler.probabilities(row), num_samples) for row in rows]
     # The last token may have ended the text: what comes behind it is no place to look at.
     pairs = [one + other for one, other in itertools.pairwise(spreads[:-1])] or [spreads[0]]
     best = int(np.argmax(pairs))
     return Context(prompt_id, list(prompt.tokens), list(text[:best]), pairs[best])
 
 
-def _spread(probs: Probabilities, num_samples: int) -> float:
+def _spread(probs: Floats, num_samples: int) -> float:
     countable = probs[probs >= LEAST_EXPECTED / num_samples]
     masses = np.append(countable, 1.0 - countable.sum())
     masses = masses[masses > 0]
@@ -63,8 +65,8 @@ def _spread(probs: Probabilities, num_samples: int) -> float:
 
 def exact_pairs(loop: Loop, context: Context, num_samples: int) -> ExactPairs:
     """What so many pairs behind a context should be."""
-    with scorer_of(loop.llm) as scorer:
-        return PairScorer(scorer, context.tokens, loop.params, loop.gamma).exact(num_samples)
+    with loop.llm.engine.direct() as direct:
+        return PairScorer(direct, context.tokens, loop.sampler, loop.gamma).exact(num_samples)
 
 
 def check_pairs(
@@ -94,8 +96,8 @@ def check_pairs(
         pairs.append((first, second))
         runs.append(stats)
         advance()
-    with scorer_of(loop.llm) as scorer:
-        pair_scorer = PairScorer(scorer, context.tokens, loop.params, loop.gamma)
+    with loop.llm.engine.direct() as direct:
+        pair_scorer = PairScorer(direct, context.tokens, loop.sampler, loop.gamma)
         num_impossible = pair_scorer.num_impossible(exact, pairs)
     probs, counts = in_cells(exact.first, exact.second, pairs)
     fit = goodness_of_fit(counts, probs, level)

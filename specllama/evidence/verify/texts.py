@@ -6,18 +6,17 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specllama.drop_in.chats import RenderedPrompt
 from specllama.evidence.answer import Answer, answer, first_difference
-from specllama.evidence.result import total
-from specllama.evidence.scorer import scorer_of
+from specllama.evidence.data import total
 
 from .loop import Loop
-from .result import Difference, TextComparison
 from .rounding import SAFETY, Position, rounding, rows_by_shape
+from .verdicts import Difference, TextComparison
 
 if TYPE_CHECKING:
-    from specllama.engine.options import NumDraftTokens
-    from specllama.llama import Llama
+    from specllama import Llama
+    from specllama.engine import NumDraftTokens
+    from specllama.prompts import RenderedPrompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +84,8 @@ def _difference(mode: Mode, prompt: RenderedPrompt, plain: list[int], index: int
     if token is not None and other is not None:
         request = mode.loop.request(prompt.tokens, mode.rule, mode.seed)
         position = Position(request, plain[:index])
-        with scorer_of(llm) as scorer:
-            rows = rows_by_shape(scorer, position, gamma)
+        with llm.engine.direct() as direct:
+            rows = rows_by_shape(direct, position, gamma)
         plain_gap, drafted_gap = (position.gap(rows[0], candidate) for candidate in (token, other))
         change = rounding(rows, [token, other])
     return Difference(

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import llama_cpp
 import numpy as np
 
-from specllama.evidence.result import total
-from specllama.evidence.scorer import Probabilities, Row, Scorer, probabilities, scorer_of
-from specllama.evidence.statistics import goodness_of_fit
+from specllama.engine import Direct, Row
+from specllama.evidence.data import total
+from specllama.evidence.statistics import Floats, goodness_of_fit
 
 from .loop import Loop
-from .result import TokenTest
+from .verdicts import TokenTest
 
 if TYPE_CHECKING:
-    from specllama.drop_in.chats import RenderedPrompt
+    from specllama.prompts import RenderedPrompt
 
 _NUM_CELLS = 10
 
@@ -56,8 +55,8 @@ def check_tokens(
         text, stats = loop.take(prompt.tokens, rule, seed, max_tokens)
         runs.append(stats)
         text = _up_to_its_end(loop, text)
-        with scorer_of(loop.llm) as scorer:
-            for token, p in zip(text, _distributions(loop, scorer, prompt.tokens, text), strict=True):
+        with loop.llm.engine.direct() as direct:
+            for token, p in zip(text, _distributions(loop, direct, prompt.tokens, text), strict=True):
                 num_impossible += int(p[token] == 0)
                 places.append(float(p[:token].sum() + uniform.random() * p[token]))
         advance()
@@ -77,21 +76,20 @@ def check_tokens(
 
 def _up_to_its_end(loop: Loop, text: list[int]) -> list[int]:
     """What comes behind the token that ends a text is of no interest to anybody."""
-    vocabulary = loop.llm._model.vocab
-    ends = [i for i, token in enumerate(text) if llama_cpp.llama_vocab_is_eog(vocabulary, token)]
+    ends = [i for i, token in enumerate(text) if loop.llm.engine.model.ends_text(token)]
     return text[: ends[0] + 1] if ends else text
 
 
-def _distributions(loop: Loop, scorer: Scorer, prompt: Sequence[int], text: Sequence[int]) -> list[Probabilities]:
+def _distributions(loop: Loop, direct: Direct, prompt: Sequence[int], text: Sequence[int]) -> list[Floats]:
     """What each token should have been drawn from, computed in batches of the loop's size."""
-    scorer.prefill(prompt[:-1])
+    direct.prefill(prompt[:-1])
     fed = [prompt[-1], *text[:-1]]
     rows: list[Row] = []
     for start in range(0, len(fed), loop.gamma + 1):
-        rows += scorer.decode(fed[start : start + loop.gamma + 1])
-    found = [probabilities(row, loop.params, text[:i]) for i, row in enumerate(rows)]
+        rows += direct.decode(fed[start : start + loop.gamma + 1])
+    found = [loop.sampler.probabilities(row, text[:i]) for i, row in enumerate(rows)]
     for i, token in enumerate(text):
         if found[i][token] == 0:
             # Rounding can take a token over a top-k, top-p or min-p cut: other batches are tried first.
-            found[i] = probabilities(scorer.decode_last([*prompt, *text[:i]]), loop.params, text[:i])
+            found[i] = loop.sampler.probabilities(direct.decode_last([*prompt, *text[:i]]), text[:i])
     return found

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specllama.evidence.compare import WAYS
-from specllama.evidence.result import Data, Result, total
+from specllama.evidence.data import Data, Result, total
 from specllama.evidence.statistics import LEVEL, detectable_difference, interval, mcnemar, paired_interval
 from specllama.prompts import Prompt
 from specllama.stats import Stats

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from specllama.drop_in.chats import RenderedPrompt
-from specllama.engine.rules import DEPENDENT_ON_DRAFT
+from specllama.engine import DEPENDENT_ON_DRAFT
 from specllama.evidence.machine import describe_machine
 from specllama.evidence.plan import require_at_least, that_fit
 from specllama.prompts import Prompt, as_prompts, builtin_prompts, limited
@@ -18,15 +17,16 @@ from specllama.prompts import Prompt, as_prompts, builtin_prompts, limited
 from .batches import NUM_ROWS, compare_batches, lengths_for
 from .loop import Loop
 from .plan import Plan
-from .result import BatchTest, SamplingTest, TextComparison, TokenTest, VerifyResult
 from .sampling import Context, check_pairs, exact_pairs, most_open_context
 from .texts import compare, modes
 from .tokens import check_tokens
+from .verdicts import BatchTest, SamplingTest, TextComparison, TokenTest, VerifyResult
 
 if TYPE_CHECKING:
-    from specllama.engine.options import NumDraftTokens
+    from specllama import Llama
+    from specllama.engine import NumDraftTokens
     from specllama.evidence.plan import Question
-    from specllama.llama import Llama
+    from specllama.prompts import RenderedPrompt
 
 OnProgress = Callable[[str, int, int], None]
 """Called with what is being done, and how much of the whole is done: (step, done, total)."""

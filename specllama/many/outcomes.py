@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from specllama.drop_in.view import EngineLlama
+from specllama.drop_in.watch import Watch
 from specllama.engine.forks import raise_forked
 from specllama.engine.listener import Stopped
+from specllama.engine.slot import Slot
 from specllama.stats import Stats
-
-from .view import EngineLlama, calling
-from .watch import Watch
 
 _CLOSING = 0.1  # seconds between two looks at whether it was closed
 _PATIENCE = 0.7  # seconds that Ctrl-C waits for the threads, which end as soon as they can
@@ -25,11 +25,11 @@ class Job(NamedTuple):
     """How a text of many is generated, and where.
 
     Attributes:
-        run: generates it by the Llama that it is given, which knows where.
+        run: generates it, at a slot. The watch hears of it.
         is_alone: only the Llama's own context can.
     """
 
-    run: Callable[[Any], dict[str, Any]]
+    run: Callable[[Slot, Watch], dict[str, Any]]
     is_alone: bool = False
 
 
@@ -157,7 +157,7 @@ class Outcomes(Iterator[Outcome]):
             texts = self._llama.engine.texts
             taken = texts.beside(watch.heed) if job.is_alone else texts.taken(self._count, watch.heed)
             with taken as slot:
-                response = job.run(calling(self._llama, slot=slot, watch=watch))
+                response = job.run(slot, watch)
                 return Outcome(number, response, None, watch.stats())
         except Stopped:
             raise

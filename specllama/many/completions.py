@@ -10,14 +10,16 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sized
 from typing import Any, cast
 
 from specllama.backend.streams import has_stderr, is_terminal
+from specllama.drop_in.images import decodes_by_itself
+from specllama.drop_in.seeds import seed_for_completion
+from specllama.drop_in.view import EngineLlama, call_on
+from specllama.drop_in.watch import Watch
 from specllama.engine.engine import Engine
+from specllama.engine.slot import Slot
 from specllama.engine.texts import checked_max_parallel
 
-from .images import decodes_by_itself
 from .outcomes import Job, Outcome, Outcomes, arguments_of, takes_the_model_alone
 from .progress import progress_bar
-from .seeds import seed_for_completion
-from .view import EngineLlama
 
 
 class ParallelCompletions:
@@ -51,7 +53,7 @@ class ParallelCompletions:
         Raises:
             TypeError, ValueError: ``max_parallel`` is none. What is wrong with a prompt is in its outcome.
             MemoryError: there is no room for so many texts.
-            BusyError: others are under way at fewer places. ClosedError: see there.
+            BusyError: others are under way at fewer slots. ClosedError: see there.
         """
         return self._many("create_completion", "prompt", prompts, max_parallel, stream, progress, kwargs)
 
@@ -122,14 +124,17 @@ class ParallelCompletions:
                 del arguments["seed"]
         except (TypeError, ValueError) as error:
             return _failing(error)
-        return Job(
-            lambda at_slot: cast("dict[str, Any]", getattr(at_slot, method)(**arguments)),
-            takes_the_model_alone(arguments) or decodes_by_itself(llama, arguments.get("messages")),
-        )
+
+        def generate(slot: Slot, watch: Watch) -> dict[str, Any]:
+            return cast("dict[str, Any]", asked(**arguments, call=call_on(llama, slot=slot, watch=watch)))
+
+        asked = getattr(llama, method)
+        is_alone = takes_the_model_alone(arguments) or decodes_by_itself(llama, arguments.get("messages"))
+        return Job(generate, is_alone)
 
 
 def _failing(error: Exception) -> Job:
-    def fail(_: object) -> dict[str, Any]:
+    def fail(*_: object) -> dict[str, Any]:
         raise error
 
     return Job(fail)

@@ -6,18 +6,17 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specllama.engine.options import NumDraftTokens, checked_verify
+from specllama.engine import NumDraftTokens, checked_verify
 from specllama.evidence.answer import answer
 from specllama.evidence.compare import WAYS
 from specllama.evidence.machine import describe_machine
 from specllama.evidence.plan import checked_gamma, require_at_least, that_fit
 
-from .result import EvalResult, Grade, GradedAnswer, Record
+from .grades import EvalResult, Grade, GradedAnswer, Record
 
 if TYPE_CHECKING:
     from specllama import Llama
-    from specllama.drop_in.chats import RenderedPrompt
-    from specllama.prompts import Prompt
+    from specllama.prompts import Prompt, RenderedPrompt
 
 Grader = Callable[["Prompt", str], Grade]
 """Of a question and the text of an answer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 
-from specllama.evidence.result import Data, Result
+from specllama.evidence.data import Data, Result
 from specllama.stats import Stats
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from specllama.engine.rules import is_independent_of_draft
+from specllama.engine import is_independent_of_draft
 from specllama.evidence.answer import Answer, answer
 from specllama.evidence.machine import describe_machine
 from specllama.evidence.neighbours import Neighbours
@@ -15,14 +15,13 @@ from specllama.prompts import Prompt, as_prompts
 
 from . import remarks
 from .plan import Mode, Plan
-from .result import ALL, BenchResult, Run
+from .runs import ALL, BenchResult, Run
 from .summary import summarise
 
 if TYPE_CHECKING:
-    from specllama import Llama
+    from specllama import Llama, Stats
     from specllama.cost_curve import CostCurve
-    from specllama.drop_in.chats import RenderedPrompt
-    from specllama.stats import Stats
+    from specllama.prompts import RenderedPrompt
 
 OnRun = Callable[[Run, int, int], None]
 """Is told each run, how many are done, and how many there will be. A run's `speedup` is None if plain's comes later."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from specllama.cost_curve import CostCurve, measure_cost_curve
-from specllama.drop_in.base_class import BaseLlama
-from specllama.drop_in.lending import lent
-from specllama.engine import costs
+from specllama.cost_curve import CostCurve, kept_sizes, measure_cost_curve
 from specllama.evidence.machine import describe_machine, without_home
 
-from .result import Plan, TuneResult
+from .choices import Plan, TuneResult
 
 if TYPE_CHECKING:
-    from specllama.llama import Llama
+    from specllama import Llama
 
 OnProgress = Callable[[str, int, int], None]
 """Called with what is measured, and how much of it is done: (step, done, total)."""
@@ -46,14 +43,11 @@ def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgr
     """
     curves: dict[str, CostCurve] = {}
     notes: list[str | None] = []
-    with llm.engine.own.exclusive():
+    with llm.engine.direct():  # nobody else generates meanwhile
         for role, model in llm.models.items():
-            curves[role] = _measured(
-                model, role, llm.engine.account.options.max_draft_tokens + 1, repeats, n_past, on_progress
-            )
-            notes += [on_noise(curves[role]), _keep(model, undisturbed(curves[role]))]
+            curves[role] = _measured(model, role, llm.max_draft_tokens + 1, repeats, n_past, on_progress)
+            notes += [on_noise(curves[role]), _keep(llm, undisturbed(curves[role]))]
         llm.reset()
-        llm.engine.own.restore_costs()
     return TuneResult(
         curves=curves,
         plans=_plans(curves),
@@ -79,9 +73,7 @@ def on_noise(curve: CostCurve) -> str | None:
     )
 
 
-def _measured(
-    model: BaseLlama, role: str, most: int, repeats: int, n_past: int, on_progress: OnProgress | None
-) -> CostCurve:
+def _measured(model: Any, role: str, most: int, repeats: int, n_past: int, on_progress: OnProgress | None) -> CostCurve:
     def measure(what: str, sizes: Iterable[int], repeats: int) -> CostCurve:
         step = f"{what} of the {role}"
         listener = None if on_progress is None else lambda done, total: on_progress(step, done, total)
@@ -89,7 +81,7 @@ def _measured(
 
     # A draft decodes long batches of prompts only.
     most = min(most, model.n_batch, max(_SMALL, model.n_ctx() - n_past) if role == "target" else _SMALL)
-    sizes = list(costs.thinned(dict.fromkeys(range(1, most + 1), 1.0)))  # what is kept
+    sizes = kept_sizes(most)
     curve = measure("batches", [n for n in sizes if n <= _SMALL], repeats)
     if large := [n for n in sizes if n > _SMALL]:
         more = measure("larger batches", large, min(repeats, _LARGE_REPEATS))
@@ -100,10 +92,10 @@ def _measured(
     return CostCurve(role, n_past, {**curve.samples, **measure("prompt chunks", chunks, _CHUNK_REPEATS).samples})
 
 
-def _keep(model: BaseLlama, curve: CostCurve) -> str | None:
+def _keep(llm: Llama, curve: CostCurve) -> str | None:
     """Write a curve; what to say if that fails."""
     try:
-        costs.write(costs.cost_key(lent(model), curve.name), {n: curve.seconds(n) for n in curve.sizes})
+        llm.engine.keep_costs(curve.name, {n: curve.seconds(n) for n in curve.sizes})
     except (OSError, RuntimeError) as error:
         return without_home(f"the costs of the {curve.name} cannot be kept: {error}")
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from specllama.evidence.result import Data, Result
+from specllama.evidence.data import Data, Result
 
 if TYPE_CHECKING:
     from specllama.cost_curve import CostCurve

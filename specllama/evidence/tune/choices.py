@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from specllama.cost_curve import CostCurve
 from specllama.evidence.bench.rounds import round_cost
-from specllama.evidence.result import Data, Result
+from specllama.evidence.data import Data, Result
 
 ACCEPTANCE_RATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _PRECISION = 1e-4  # of the break-even rate

@@ -1,0 +1,171 @@
+"""Answers of chats: thoughts and calls of tools are taken out of the text, where the chat template teaches their form.
+
+Which tokens are generated does not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+from specllama.engine.model import Model
+
+from .base_class import BaseLlama
+from .forced_calls import ForcedCalls, special_token, tools_of
+from .formats.format import Format
+from .formats.kinds import read_answer, taught_by
+from .formats.reading import Delta, Reader, Reading
+from .formats.thinking import is_open
+from .lending import lent
+from .messages import template_of
+
+_LAST = 8  # tokens of a prompt, among which is what begins a thought
+
+
+class ChatAnswer:
+    """How the answer of one chat is read.
+
+    Args:
+        llama: who answers.
+        chat: the arguments of ``create_chat_completion``.
+        forced: the calls that it must be; None: it may be anything.
+        parallel: whether there may be more than one call.
+
+    Attributes:
+        shown: special tokens that stand in the text: it is read by them.
+    """
+
+    def __init__(
+        self, llama: BaseLlama, chat: Mapping[str, Any], forced: ForcedCalls | None, *, parallel: bool = True
+    ) -> None:
+        form, self._thoughts = taught_by(template_of(llama))
+        self._tools = tools_of(chat) if chat.get("tool_choice") != "none" else {}
+        self._form = form if form is not None and (self._tools or form.thoughts) else None
+        if forced is not None:
+            self._form, self._thoughts = forced.form, forced.thoughts
+        self._forced = forced
+        self._parallel = parallel
+        self._is_free = True
+        self._is_thinking = False
+        self.shown = special_tokens(lent(llama), self._form, self._thoughts)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether there is anything in it to look for."""
+        return self._form is not None or self._thoughts is not None
+
+    def begins_behind(self, model: Model, prompt: Sequence[int], grammar: Any) -> Any:
+        """Looks at what the answer goes on with.
+
+        Args:
+            model: whose tokens these are.
+            prompt: its tokens; numbers below 0 are none.
+            grammar: what the answer must be, or None.
+
+        Returns:
+            The grammar behind this prompt.
+        """
+        end = b"".join(model.piece(token, special=True) for token in prompt[-_LAST:] if token >= 0)
+        self._is_thinking = self._thoughts is not None and is_open(end.decode("utf-8", "replace"), self._thoughts)
+        if self._forced is not None and grammar is self._forced.grammar:
+            return self._forced.behind_thought if self._is_thinking else grammar
+        self._is_free = grammar is None
+        return grammar
+
+    def read(self, answer: Any) -> Any:
+        """The response of a chat handler, or its chunks, with what was found in the text in its own place."""
+        if not self.is_read:
+            return answer
+        return self._chunks(answer) if isinstance(answer, Iterator) else self._response(answer)
+
+    def _reader(self) -> Reader:
+        reading = Reading(self._tools, parallel=self._parallel, has_calls=self._form is not None)
+        parsing = read_answer(reading, self._form, self._thoughts, is_thinking=self._is_thinking, is_free=self._is_free)
+        return Reader(reading, parsing)
+
+    def _response(self, response: Any) -> Any:
+        choices = []
+        for choice in response["choices"]:
+            message = choice["message"]
+            if isinstance(message.get("content"), str) and not message.get("tool_calls"):
+                reader = self._reader()
+                found = _joined(reader.feed(message["content"]), reader.end())
+                calls = [
+                    {name: value for name, value in call.items() if name != "index"}
+                    for call in found.pop("tool_calls", ())
+                ]
+                content = found.get("content") or (None if calls else "")
+                message = {**message, **found, "content": content, **({"tool_calls": calls} if calls else {})}
+                choice = {**choice, "message": message, "finish_reason": _reason(choice, bool(calls))}
+            choices.append(choice)
+        return {**response, "choices": choices}
+
+    def _chunks(self, chunks: Iterator[Any]) -> Generator[Any, None, None]:
+        reader, has_calls, held = self._reader(), False, None
+        try:
+            for chunk in chunks:
+                choice = chunk["choices"][0]
+                delta = choice["delta"]
+                is_last = choice["finish_reason"] is not None
+                if not is_last and not isinstance(delta.get("content"), str):
+                    yield chunk
+                    continue
+                found = reader.feed(delta.get("content") or "")
+                found = _joined(found, reader.end()) if is_last else found
+                has_calls = has_calls or "tool_calls" in found
+                held = _with_logprobs_of(held, choice["logprobs"])
+                if is_last:
+                    if found:
+                        yield _chunk(chunk, found, held, None)
+                        held = None
+                    yield _chunk(chunk, {}, held, _reason(choice, has_calls))
+                elif found:
+                    yield _chunk(chunk, found, held, None)
+                    held = None
+        finally:
+            close = getattr(chunks, "close", None)
+            if close is not None:
+                close()
+
+
+def special_tokens(model: Model, form: Format | None, thoughts: Any) -> frozenset[int]:
+    """Those that are marks of a form of calls, or of thoughts."""
+    marks = [] if form is None else [*form.openings, *form.marks]
+    marks += [piece for pieces in thoughts or () for piece in pieces]
+    found = (special_token(model, mark) for mark in marks)
+    return frozenset(token for token in found if token is not None)
+
+
+def _reason(choice: Any, has_calls: bool) -> Any:
+    reason = choice["finish_reason"]
+    return "tool_calls" if has_calls and reason == "stop" else reason
+
+
+def _joined(first: Delta, last: Delta) -> Delta:
+    """Two deltas as one."""
+    joined = {**first}
+    for name in ("reasoning_content", "content"):
+        if name in last:
+            joined[name] = first.get(name, "") + last[name]
+    if "tool_calls" in last:
+        calls = [*first.get("tool_calls", ())]
+        for call in last["tool_calls"]:
+            if calls and "id" not in call:
+                function = calls[-1]["function"]
+                function["arguments"] += call["function"]["arguments"]
+            else:
+                calls.append(call)
+        joined["tool_calls"] = calls
+    return joined
+
+
+def _with_logprobs_of(held: Any, new: Any) -> Any:
+    """Log-probabilities of tokens whose text was held back, and of those behind them."""
+    if held is None or new is None:
+        return held or new
+    return {**new, "content": [*held["content"], *new["content"]]}
+
+
+def _chunk(chunk: Any, delta: Delta, logprobs: Any, reason: Any) -> Any:
+    choice = {**chunk["choices"][0], "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+    return {**chunk, "choices": [choice]}

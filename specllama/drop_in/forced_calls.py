@@ -1,0 +1,115 @@
+"""Tools that must be called: what the answer is then, in the form that the model was trained to write."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from specllama.engine.model import Model
+from specllama.grammars.schema import NotEnforcedError, SchemaGrammar, matched_schema
+
+from .base_class import BaseLlama
+from .chat_arguments import is_name
+from .formats.forced import forced_calls
+from .formats.format import Format, Pieces
+from .formats.kinds import taught_by
+from .formats.llama3 import BARE, BARE_WRITTEN
+from .lending import lent
+from .messages import hands_on_everything, has_own_handler, template_of
+
+_WITHOUT_PARAMETERS = ({"type": "object"}, {"type": "object", "properties": {}})
+_NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}  # of tools without parameters
+_ANY_OBJECT = {"type": "object"}  # for a schema that cannot be enforced, of which the user was told
+
+
+@dataclasses.dataclass(frozen=True)
+class ForcedCalls:
+    """Calls that an answer must be.
+
+    Attributes:
+        form: how they are written.
+        thoughts: the marks of a thought that may stand before them.
+        grammar: of the answer.
+        behind_thought: of an answer whose thought the prompt has begun.
+    """
+
+    form: Format
+    thoughts: tuple[Pieces, Pieces] | None
+    grammar: SchemaGrammar
+    behind_thought: SchemaGrammar
+
+
+def with_forced_calls(
+    llama: BaseLlama, chat: dict[str, Any], *, parallel: bool
+) -> tuple[dict[str, Any], ForcedCalls | None]:
+    """The arguments of a chat, in which a grammar says what tool must be called, if one must.
+
+    Args:
+        llama: who answers.
+        chat: the arguments, checked.
+        parallel: whether there may be more than one call.
+
+    Returns:
+        The arguments, and the calls. These are None where llama_cpp's chat handler makes a grammar of its own: of the
+        arguments alone, for a model whose chat template teaches no form of calls.
+
+    Raises:
+        ValueError: one of several tools must be called, and the chat handler does not take a grammar.
+    """
+    choice, tools = chat.get("tool_choice"), tools_of(chat)
+    if choice != "required" and not isinstance(choice, Mapping):
+        return chat, None
+    named = choice["function"]["name"] if isinstance(choice, Mapping) else None
+    only = named or (next(iter(tools)) if len(tools) == 1 else None)
+    takes_grammar = hands_on_everything(llama) and not has_own_handler(llama)
+    form, thoughts = taught_by(template_of(llama))
+    how = None if form is None else form.written
+    if not takes_grammar or form is None or how is None:
+        if only is not None:
+            return {**chat, "tool_choice": {"type": "function", "function": {"name": only}}}, None
+        if not takes_grammar:
+            raise ValueError(
+                'tool_choice="required" with several tools needs a chat handler that takes a grammar, which the one of '
+                f"{llama.model_path} does not: name the tool that is to be called"
+            )
+        form, how, thoughts = BARE, BARE_WRITTEN, None
+    schemas = {name: _schema(tools[name]) for name in ([named] if named else tools)}
+    written = functools.partial(
+        forced_calls,
+        how,
+        schemas,
+        functools.partial(special_token, lent(llama)),
+        several=parallel and named is None,
+        thoughts=thoughts,
+    )
+    free, behind = (SchemaGrammar(text, text) for text in (written(), written(is_thinking=True)))
+    return {**chat, "tool_choice": "required", "grammar": free}, ForcedCalls(form, thoughts, free, behind)
+
+
+def tools_of(chat: Mapping[str, Any]) -> dict[str, Any]:
+    """The schemas of the parameters of the tools, by their names."""
+    functions = [tool.get("function") for tool in chat.get("tools") or () if isinstance(tool, Mapping)]
+    named = [function for function in functions if isinstance(function, Mapping)]
+    return {each["name"]: each.get("parameters") for each in named if is_name(each.get("name"))}
+
+
+def special_token(model: Model, text: str) -> int | None:
+    """The token that a text is, if it is a special one, which shows nothing in a text."""
+    tokens = model.tokenizer.tokens(text.encode(), False, True)
+    if len(tokens) != 1 or model.piece(tokens[0]) or model.piece(tokens[0], special=True) != text.encode():
+        return None
+    return int(tokens[0])
+
+
+def _schema(parameters: Any) -> Any:
+    """As llguidance follows it."""
+    if not parameters or parameters in _WITHOUT_PARAMETERS:
+        parameters = _NOTHING
+    try:
+        found = matched_schema(json.dumps(parameters))
+    except NotEnforcedError:
+        found = matched_schema(json.dumps(_ANY_OBJECT))
+    return json.loads(found)["grammars"][0]["json_schema"]

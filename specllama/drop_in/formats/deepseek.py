@@ -1,0 +1,69 @@
+"""``<｜tool▁calls▁begin｜>`` and what is within: DeepSeek V3, R1 and V3.1."""
+
+from __future__ import annotations
+
+from .format import Format, Written
+from .json_calls import json_value
+from .reading import Parsing, Reading, closing, spaces, text_until
+
+_CALLS, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_CALL, _SEPARATOR, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+_KIND = "function"
+_FENCE, _FENCE_END = "```json", "```"
+
+
+def _called(reading: Reading, mark: str) -> Parsing[None]:
+    at = reading.at
+    while (yield from closing(reading, _CALL)):
+        if not (yield from _one(reading)):
+            reading.content(mark + reading.since(at))
+            return
+        mark, at = "", reading.at
+    if mark:
+        reading.content(mark)
+    yield from closing(reading, _CALLS_END)
+
+
+def _one(reading: Reading) -> Parsing[bool]:
+    """Reads a call; False if it is none."""
+    before: list[str] = []
+    if not (yield from text_until(reading, before.append, (_SEPARATOR,))):
+        return False
+    name = "".join(before).strip()
+    is_fenced = name == _KIND
+    if is_fenced:  # before V3.1
+        before.clear()
+        if not (yield from text_until(reading, before.append, (_FENCE,))):
+            return False
+        name = "".join(before).strip()
+    if not name:
+        return False
+    reading.call(name)
+    yield from spaces(reading)
+    yield from json_value(reading, reading.arguments)
+    if is_fenced:
+        yield from closing(reading, _FENCE_END)
+    yield from closing(reading, _CALL_END)
+    return True
+
+
+DEEPSEEK = Format(
+    "deepseek",
+    lambda template: _CALLS in template and _FENCE not in template,
+    {_CALLS: _called},
+    marks=(_CALLS_END, _CALL, _SEPARATOR, _CALL_END),
+    written=Written(lambda name: (_CALL, name, _SEPARATOR), (_CALL_END,), (_CALLS,), (_CALLS_END,)),
+)
+DEEPSEEK_FENCED = Format(
+    "deepseek-fenced",
+    lambda template: _CALLS in template,
+    {_CALLS: _called},
+    marks=(_CALLS_END, _CALL, _SEPARATOR, _CALL_END),
+    written=Written(
+        lambda name: (_CALL, _KIND, _SEPARATOR, f"{name}\n{_FENCE}\n"),
+        (f"\n{_FENCE_END}", _CALL_END),
+        begin=(_CALLS,),
+        end=(_CALLS_END,),
+        between=("\n",),
+    ),
+)

@@ -1,0 +1,53 @@
+"""What a form of calls is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from .reading import Parsing, Reading
+
+Pieces = tuple[str, ...]
+"""A text in pieces. One of them that is a token of its own in the model's vocabulary is written as that."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """How calls are written, for a grammar.
+
+    Attributes:
+        before: what stands before the arguments of a call of that name.
+        after: what stands behind them.
+        begin: what stands before the first call.
+        end: what stands behind the last one.
+        between: what stands between two calls; None: there is only one.
+    """
+
+    before: Callable[[str], Pieces]
+    after: Pieces = ()
+    begin: Pieces = ()
+    end: Pieces = ()
+    between: Pieces | None = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A form in which models write calls.
+
+    Attributes:
+        name: what it is called.
+        is_in: whether a chat template teaches it.
+        openings: what reads on behind each text that begins a call, and is given it.
+        marks: other texts that may be tokens of their own, which are read and not shown.
+        at_start: what reads an answer that begins without any of these.
+        written: how calls are written; None: their arguments are no JSON, or they must not be forced.
+        thoughts: pieces around a thought, if they are none of `thinking.THOUGHTS`.
+    """
+
+    name: str
+    is_in: Callable[[str], bool]
+    openings: Mapping[str, Callable[[Reading, str], Parsing[None]]]
+    marks: Pieces = ()
+    at_start: Callable[[Reading], Parsing[None]] | None = None
+    written: Written | None = None
+    thoughts: tuple[Pieces, Pieces] | None = None

@@ -1,0 +1,63 @@
+"""``<|channel|>NAME<|message|>...<|end|>``: gpt-oss, of which every answer is such messages."""
+
+from __future__ import annotations
+
+import re
+
+from .format import Format, Written
+from .reading import Parsing, Reading, literally, text_until
+
+_START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+_ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_TO = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
+_THOUGHTS = re.compile(r"<\|channel\|>\s*analysis")
+
+
+def _message(reading: Reading, mark: str) -> Parsing[None]:
+    """Reads a message, of which the beginning has been read."""
+    at = reading.at
+    header: list[str] = []
+    if not (yield from text_until(reading, header.append, (_MESSAGE,))):
+        reading.content(mark + reading.since(at))
+        return
+    head = mark + "".join(header)
+    to = _TO.search(head)
+    is_thought = to is None and _THOUGHTS.search(head) is not None
+    write = reading.content
+    if to is not None:
+        reading.call(to[1])
+        write = reading.arguments
+    elif is_thought:
+        reading.begin_thought()
+        write = reading.thought
+    at = reading.at
+    found = yield from text_until(reading, write, (_START, _CHANNEL, *_ENDS))
+    if is_thought:
+        reading.end_thought()
+    if found in (_START, _CHANNEL):  # of the next one
+        reading.back_to(reading.at - len(found))
+
+
+def _nothing(reading: Reading, mark: str) -> Parsing[None]:
+    yield from ()
+
+
+def _at_start(reading: Reading) -> Parsing[None]:
+    at = reading.at
+    is_call = yield from literally(reading, " to=")
+    reading.back_to(at)
+    if is_call:
+        yield from _message(reading, "")
+
+
+HARMONY = Format(
+    "harmony",
+    lambda template: _CHANNEL in template and _MESSAGE in template,
+    {_CHANNEL: _message, _START: _message, **dict.fromkeys(_ENDS, _nothing)},
+    marks=(_CONSTRAIN, _MESSAGE),
+    at_start=_at_start,
+    written=Written(
+        lambda name: (_CHANNEL, f"commentary to=functions.{name} ", _CONSTRAIN, "json", _MESSAGE), between=None
+    ),
+    thoughts=((_CHANNEL, "analysis", _MESSAGE), (_ENDS[0], _START, "assistant")),
+)

@@ -1,0 +1,115 @@
+"""Calls as JSON objects, with a name and arguments, which are handed on while they are written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+
+from .reading import Parsing, Reading, literally, spaces
+
+_NAMES = ("name",)
+_ARGUMENTS = ("arguments", "parameters")
+_KEYS = (*_NAMES, *_ARGUMENTS, "id", "type")
+
+
+def json_value(reading: Reading, write: Callable[[str], None]) -> Parsing[None]:
+    """Reads a value as far as it is one, and writes it as it is."""
+    depth, in_string, is_escaped = 0, False, False
+    at = reading.at
+    while character := (yield from reading.next()):
+        if in_string:
+            in_string = is_escaped or character != '"'
+            is_escaped = character == "\\" and not is_escaped
+        elif character == '"':
+            in_string = True
+        elif character in "{[":
+            depth += 1
+        elif character in "}]" and depth:
+            depth -= 1
+        elif character == "<" or not (depth or character.isalnum() or character in "+-."):
+            reading.back_to(at)  # no JSON has it here: it is what closes the call, say
+            return
+        write(character)
+        at = reading.at
+        if not depth and not in_string and character in '"}]':
+            return
+
+
+def captured(reading: Reading) -> Parsing[str]:
+    """The text of a value."""
+    parts: list[str] = []
+    yield from json_value(reading, parts.append)
+    return "".join(parts)
+
+
+def call_object(reading: Reading, *, known_only: bool = False) -> Parsing[str | None]:
+    """Reads ``{"name": ..., "arguments": {...}}``.
+
+    Args:
+        reading: where it may be next.
+        known_only: any other object may be as well: it is a call if it has arguments and the name of a tool.
+
+    Returns:
+        None if it was a call; else what was read of it.
+    """
+    start = reading.at
+    name, early, is_called = "", "", False
+    yield from spaces(reading)
+    if not (yield from literally(reading, "{")):
+        return reading.since(start)
+    while True:
+        yield from spaces(reading)
+        at = reading.at
+        character = yield from reading.next()
+        if character == ",":
+            continue
+        if character != '"':
+            break
+        reading.back_to(at)
+        key = _text_of((yield from captured(reading)))
+        yield from spaces(reading)
+        is_pair = yield from literally(reading, ":")
+        if not is_pair or (known_only and key not in _KEYS):
+            return None if is_called else reading.since(start)
+        yield from spaces(reading)
+        if key in _NAMES and not name:
+            name = _text_of((yield from captured(reading)))
+            if not name or (known_only and name not in reading.tools):
+                return reading.since(start)
+        elif key in _ARGUMENTS and name and not is_called and (yield from _begins_object(reading)):
+            reading.call(name)
+            is_called = True
+            yield from json_value(reading, reading.arguments)
+        else:
+            value = yield from captured(reading)
+            early = _as_arguments(value) if key in _ARGUMENTS else early
+    if character != "}":
+        reading.back_to(at)
+    if is_called:
+        return None
+    if not name or not character or (known_only and not (early and character == "}")):
+        return reading.since(start)
+    reading.call(name)
+    reading.arguments(early or "{}")
+    return None
+
+
+def _begins_object(reading: Reading) -> Parsing[bool]:
+    at = reading.at
+    found = yield from literally(reading, "{")
+    reading.back_to(at)
+    return found
+
+
+def _text_of(value: str) -> str:
+    """That of a string; empty for anything else."""
+    with contextlib.suppress(ValueError):
+        found = json.loads(value, strict=False)
+        return found if isinstance(found, str) else ""
+    return ""
+
+
+def _as_arguments(value: str) -> str:
+    """Arguments that are no object: some models write them as a string, as OpenAI's API does."""
+    return "{}" if value == "null" else _text_of(value) or value

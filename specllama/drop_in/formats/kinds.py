@@ -1,0 +1,63 @@
+"""All forms of calls, and which of them a chat template teaches."""
+
+from __future__ import annotations
+
+import functools
+
+from .deepseek import DEEPSEEK, DEEPSEEK_FENCED
+from .format import Format, Pieces
+from .gemma import FUNCTION_GEMMA, GEMMA4
+from .harmony import HARMONY
+from .hermes import HERMES
+from .llama3 import LLAMA3
+from .mistral import MISTRAL, MISTRAL_LIST
+from .qwen_xml import QWEN_XML
+from .reading import Parsing, Reading, text_until
+from .thinking import read_thought, thoughts_in
+
+FORMATS = (
+    HARMONY,
+    DEEPSEEK,
+    DEEPSEEK_FENCED,
+    MISTRAL,
+    MISTRAL_LIST,
+    GEMMA4,
+    FUNCTION_GEMMA,
+    QWEN_XML,
+    HERMES,
+    LLAMA3,
+)
+"""The first one that a template teaches counts."""
+
+
+@functools.lru_cache(maxsize=32)
+def taught_by(template: str) -> tuple[Format | None, tuple[Pieces, Pieces] | None]:
+    """The form of calls and the marks of thoughts that a chat template has; None for what it has not."""
+    found = next((form for form in FORMATS if form.is_in(template)), None)
+    return found, found.thoughts if found is not None and found.thoughts else thoughts_in(template)
+
+
+def read_answer(
+    reading: Reading,
+    form: Format | None,
+    thoughts: tuple[Pieces, Pieces] | None = None,
+    *,
+    is_thinking: bool = False,
+    is_free: bool = True,
+) -> Parsing[None]:
+    """Reads a whole answer.
+
+    Args:
+        reading: what it is read into.
+        form: of its calls; None: there are none.
+        thoughts: the marks of a thought before the answer; None: there is none.
+        is_thinking: the prompt has begun it.
+        is_free: nothing prescribes what the answer is. Else an answer in JSON is no call.
+    """
+    if thoughts is not None and is_free:
+        yield from read_thought(reading, thoughts, is_thinking)
+    if form is not None and form.at_start is not None and is_free:
+        yield from form.at_start(reading)
+    openings = form.openings if form is not None else {}
+    while mark := (yield from text_until(reading, reading.content, openings)):
+        yield from openings[mark](reading, mark)

@@ -1,0 +1,51 @@
+"""``{"name": ..., "parameters": {...}}`` as the whole answer, or behind ``<|python_tag|>``: Llama 3.1 to 3.3.
+
+``BARE`` is the same without that tag: what is asked of models whose chat template teaches no form.
+"""
+
+from __future__ import annotations
+
+import json
+
+from .format import Format, Written
+from .json_calls import call_object
+from .reading import Parsing, Reading, closing
+
+_TAG = "<|python_tag|>"
+
+
+def _objects(reading: Reading, *, known_only: bool) -> Parsing[str | None]:
+    """Calls with semicolons between them. Gives what was read instead of the first."""
+    at = reading.at
+    text = yield from call_object(reading, known_only=known_only)
+    while text is None:
+        at = reading.at
+        if not (yield from closing(reading, ";")):
+            return None
+        if (yield from call_object(reading, known_only=known_only)) is not None:
+            reading.content(reading.since(at))
+            return None
+    return text
+
+
+def _tagged(reading: Reading, mark: str) -> Parsing[None]:
+    text = yield from _objects(reading, known_only=False)
+    if text is not None:
+        reading.content(mark + text)
+
+
+def _at_start(reading: Reading) -> Parsing[None]:
+    text = yield from _objects(reading, known_only=True)
+    if text is not None:
+        reading.content(text)
+
+
+LLAMA3 = Format(
+    "llama3",
+    lambda template: '"parameters": dictionary of argument name' in template,
+    {_TAG: _tagged},
+    at_start=_at_start,
+    written=Written(lambda name: (f'{{"name": {json.dumps(name)}, "parameters": ',), ("}",), between=None),
+)
+BARE_WRITTEN = Written(lambda name: (f'{{"name": {json.dumps(name)}, "arguments": ',), ("}",), between=None)
+BARE = Format("bare", lambda template: False, {}, at_start=_at_start, written=BARE_WRITTEN)

@@ -1,0 +1,65 @@
+"""``[TOOL_CALLS]``: of Mistral. Before a list of objects, or since 2025 before each name, with its arguments behind."""
+
+from __future__ import annotations
+
+import json
+
+from .format import Format, Pieces, Written
+from .json_calls import call_object, json_value
+from .reading import Parsing, Reading, closing, spaces, text_until
+
+_CALLS, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+
+
+def _called(reading: Reading, mark: str) -> Parsing[None]:
+    at = reading.at
+    if (yield from closing(reading, "[")):
+        text = yield from call_object(reading)
+        if text is not None:
+            reading.content(mark + reading.since(at))
+            return
+        while (yield from closing(reading, ",")):
+            at = reading.at
+            if (yield from call_object(reading)) is not None:
+                reading.content(reading.since(at))
+                return
+        yield from closing(reading, "]")
+        return
+    yield from _named(reading, mark)
+
+
+def _named(reading: Reading, mark: str) -> Parsing[None]:
+    at = reading.at
+    name: list[str] = []
+    number: list[str] = []
+    found = yield from text_until(reading, name.append, (_ARGUMENTS, _ID, "{"))
+    if found == _ID:
+        found = yield from text_until(reading, number.append, (_ARGUMENTS, "{"))
+    called = "".join(name).strip()
+    if not found or not called:
+        reading.content(mark + reading.since(at))
+        return
+    if found == "{":
+        reading.back_to(reading.at - 1)
+    reading.call(called, "".join(number).strip() or None)
+    yield from spaces(reading)
+    yield from json_value(reading, reading.arguments)
+
+
+def _before_list(name: str) -> Pieces:
+    return (f'{{"name": {json.dumps(name)}, "arguments": ',)
+
+
+MISTRAL = Format(
+    "mistral",
+    lambda template: _CALLS in template and _ARGUMENTS in template,
+    {_CALLS: _called},
+    marks=(_ID, _ARGUMENTS),
+    written=Written(lambda name: (_CALLS, name, _ARGUMENTS)),
+)
+MISTRAL_LIST = Format(
+    "mistral-list",
+    lambda template: _CALLS in template,
+    {_CALLS: _called},
+    written=Written(_before_list, ("}",), begin=(_CALLS, "["), end=("]",), between=(", ",)),
+)

@@ -1,0 +1,69 @@
+"""Thoughts: what stands between two marks at the beginning of an answer."""
+
+from __future__ import annotations
+
+from .format import Pieces
+from .reading import Parsing, Reading, literally, spaces, text_until
+
+THOUGHTS: tuple[tuple[str, str], ...] = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|channel>thought", "<channel|>"),  # Gemma 4
+    ("<seed:think>", "</seed:think>"),
+)
+
+
+def thoughts_in(template: str) -> tuple[Pieces, Pieces] | None:
+    """The marks of thoughts that a chat template knows."""
+    for begin, end in THOUGHTS:
+        if end in template and (begin in template or begin.removesuffix("thought") in template):
+            return (begin,), (end,)
+    return None
+
+
+def is_open(prompt: str, thoughts: tuple[Pieces, Pieces]) -> bool:
+    """Whether the end of a prompt begins a thought."""
+    return prompt.rstrip().endswith("".join(thoughts[0]))
+
+
+class Thinking:
+    """Whether a text that grows is in a thought.
+
+    Args:
+        template: the chat template, which says how thoughts are marked.
+        prompt: what the text goes on with.
+    """
+
+    def __init__(self, template: str, prompt: str) -> None:
+        thoughts = thoughts_in(template)
+        self._marks = None if thoughts is None else (thoughts[0][0], thoughts[1][0])
+        self._text = ""
+        if thoughts is not None and is_open(prompt, thoughts):
+            self._text = thoughts[0][0]
+
+    def add(self, piece: str) -> bool:
+        """Append a piece. Whether it belongs to a thought, or to the marks around it."""
+        if self._marks is None:
+            return False
+        begin, end = self._marks
+        before = self._text
+        self._text = (before + piece).lstrip()
+        if end in before or not self._text:
+            return False
+        is_thought = self._text.startswith(begin) or begin.startswith(self._text)
+        if not is_thought:
+            self._marks = None
+        return is_thought
+
+
+def read_thought(reading: Reading, thoughts: tuple[Pieces, Pieces], is_begun: bool) -> Parsing[None]:
+    """Reads a thought, if the answer begins with one."""
+    at = reading.at
+    yield from spaces(reading)
+    found = yield from literally(reading, "".join(thoughts[0]))  # a model may repeat what the prompt begins with
+    if not found and not is_begun:
+        reading.back_to(at)
+        return
+    reading.begin_thought()
+    yield from text_until(reading, reading.thought, ("".join(thoughts[1]),))
+    reading.end_thought()

@@ -1,0 +1,59 @@
+"""What a chat template is given beside the messages: ``enable_thinking``, ``reasoning_effort``, ..."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from specllama.warn import warn
+
+from .base_class import BaseLlama
+from .messages import handler_for, names_read
+
+_EFFORT = "reasoning_effort"
+_OURS = {
+    *("messages", "tools", "tool_choice", "functions", "function_call", "add_generation_prompt"),
+    *("bos_token", "eos_token", "raise_exception", "strftime_now"),
+}
+
+
+def given_fields(chat_template_kwargs: Any, reasoning_effort: Any) -> dict[str, Any]:
+    """What is to be given, from the arguments of a chat.
+
+    Raises:
+        TypeError: one of another type.
+        ValueError: what every template gets from elsewhere.
+    """
+    fields = {} if chat_template_kwargs is None else chat_template_kwargs
+    if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
+        raise TypeError(
+            f"chat_template_kwargs={chat_template_kwargs!r:.100} must be a dict of what the chat template reads, such "
+            "as {'enable_thinking': False}"
+        )
+    for name in fields.keys() & _OURS:
+        raise ValueError(f"chat_template_kwargs has {name!r}, which the chat template has from the chat: leave it out")
+    if reasoning_effort is None:
+        return dict(fields)
+    if not isinstance(reasoning_effort, str):
+        raise TypeError(f"reasoning_effort={reasoning_effort!r:.100} must be a text, such as 'low', or None")
+    return {_EFFORT: reasoning_effort, **fields}
+
+
+def unread_fields(llama: BaseLlama, fields: Mapping[str, Any]) -> list[str]:
+    """Those that the chat template of a Llama does not read."""
+    read = names_read(llama) if fields else frozenset()
+    return sorted(fields.keys() - read)
+
+
+def warn_of_fields(llama: BaseLlama, fields: Mapping[str, Any]) -> None:
+    """Warn of what has no effect."""
+    for name in unread_fields(llama, fields):
+        warn(f"{name} has no effect: the chat template of {llama.model_path} does not read it; leave it out")
+
+
+def handler_giving(llama: BaseLlama, fields: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """The chat handler of a Llama, which gives its template what that reads of these; None: as it is."""
+    unread = unread_fields(llama, fields)
+    read = {name: value for name, value in fields.items() if name not in unread}
+    return functools.partial(handler_for(llama), **read) if read else None

@@ -1,0 +1,168 @@
+"""What the memory held of earlier texts: copied as another text takes it over, put back for who goes on with one.
+
+Else a second conversation has all of the first one's prompt decoded again. One conversation alone has nothing copied.
+To copy a token takes microseconds, to decode it a millisecond or more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any, NamedTuple
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from specllama.models.loading import quiet
+
+from .model import SEQUENCE, Model
+from .options import checked_index
+
+Tokens = npt.NDArray[np.int32]
+
+_LEAST_GAIN = 16  # tokens: fewer are decoded in one batch, nearly as fast
+_MIB = 1 << 20
+
+
+def checked_cache_ram(value: Any) -> int:
+    """How many MiB the copies of earlier texts may have; -1: no limit.
+
+    Raises:
+        TypeError: no int.
+        ValueError: below -1.
+    """
+    number = checked_index("cache_ram", value, "an int: MiB for earlier texts; 0 keeps none, -1 has no limit")
+    if number < -1:
+        raise ValueError(f"cache_ram={number} is below -1: give MiB for earlier texts; 0 keeps none, -1 has no limit")
+    return number
+
+
+class _Copy(NamedTuple):
+    """What one context held."""
+
+    tokens: Tokens
+    state: npt.NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, model: Model, tokens: Tokens) -> _Copy | None:
+        """None: llama.cpp gives no copy, or there is no memory for one."""
+        try:
+            state = np.empty(_size(model), dtype=np.uint8)
+        except MemoryError:
+            return None
+        with quiet():
+            written = llama_cpp.llama_state_seq_get_data(_context(model), _bytes(state), len(state), SEQUENCE)
+        return cls(tokens.copy(), state[:written]) if 0 < written <= len(state) else None
+
+    def put_back(self, model: Model) -> None:
+        """Have the context hold it, or nothing, if llama.cpp does not take it."""
+        model.sequence.assume(self.tokens[:0])  # also if this is interrupted
+        with quiet():
+            read = llama_cpp.llama_state_seq_set_data(_context(model), _bytes(self.state), len(self.state), SEQUENCE)
+        if read:
+            model.sequence.assume(self.tokens)
+
+
+class _Kept(NamedTuple):
+    """A text, in the target's context and in that of its draft, where there is one."""
+
+    target: _Copy
+    draft: _Copy | None
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(copy.tokens.nbytes + copy.state.nbytes for copy in self if copy is not None)
+
+
+class KeptTexts:
+    """The last texts, in memory of a bounded size. The one that was not gone on with for longest makes room.
+
+    Args:
+        cache_ram: how many MiB all copies together may have. 0 keeps none, -1 has no limit.
+
+    Attributes:
+        num_resumed: how often one was put back.
+    """
+
+    def __init__(self, cache_ram: int = 0) -> None:
+        self._most_bytes = sys.maxsize if cache_ram < 0 else cache_ram * _MIB
+        self._texts: tuple[_Kept, ...] = ()  # replaced as a whole: another thread may count
+        self.num_resumed = 0
+
+    @property
+    def num_texts(self) -> int:
+        """How many are kept."""
+        return len(self._texts)
+
+    @property
+    def num_bytes(self) -> int:
+        """How large the copies are."""
+        return sum(kept.num_bytes for kept in self._texts)
+
+    def clear(self) -> None:
+        """Keep nothing of what was."""
+        self._texts = ()
+
+    def exchange(self, target: Model, draft: Model | None, text: Tokens) -> None:
+        """Keep what the memory holds, if a text has no use for it. Put back what that can go on with.
+
+        Args:
+            target: the model whose context the text gets.
+            draft: the model that drafts in a context of its own; None if there is none.
+            text: the tokens that the target's memory is to hold next.
+        """
+        if not self._most_bytes:
+            return
+        held = target.sequence.tokens()
+        in_common = _num_common(held, text)
+        best = max(self._texts, key=lambda kept: _num_usable(target, kept.target.tokens, text), default=None)
+        if len(held) - in_common >= _LEAST_GAIN:
+            self._keep(target, draft, held)
+        if best is None or _num_usable(target, best.target.tokens, text) < in_common + _LEAST_GAIN:
+            return
+        others = tuple(kept for kept in self._texts if kept is not best)
+        goes_on = _num_common(best.target.tokens, text) == len(best.target.tokens)
+        self._texts = others if goes_on else (*others, best)  # another continuation may come
+        self.num_resumed += 1
+        if draft is not None and best.draft is not None:
+            best.draft.put_back(draft)
+        best.target.put_back(target)
+
+    def _keep(self, target: Model, draft: Model | None, held: Tokens) -> None:
+        size = _size(target) + (0 if draft is None else _size(draft))
+        if size > self._most_bytes:
+            return
+        # A text that this one goes on with is in it.
+        texts = [kept for kept in self._texts if _num_common(kept.target.tokens, held) < len(kept.target.tokens)]
+        while texts and sum(kept.num_bytes for kept in texts) + size > self._most_bytes:
+            del texts[0]
+        self._texts = tuple(texts)  # before there is one more: the copies have no more than that at any time
+        copy = _Copy.of(target, held)
+        if copy is not None:
+            of_draft = None if draft is None else _Copy.of(draft, draft.sequence.tokens())
+            self._texts = (*texts, _Kept(copy, of_draft))
+
+
+def _num_common(one: Tokens, other: Tokens) -> int:
+    most = min(len(one), len(other))
+    different = np.flatnonzero(one[:most] != other[:most])
+    return int(different[0]) if len(different) else most
+
+
+def _num_usable(target: Model, held: Tokens, text: Tokens) -> int:
+    """How many tokens need not be decoded. A recurrent memory, or a sliding window, cannot be cut: all or none."""
+    in_common = _num_common(held, text)
+    return in_common if target.is_shareable or in_common == len(held) else 0
+
+
+def _size(model: Model) -> int:
+    return int(llama_cpp.llama_state_seq_get_size(_context(model), SEQUENCE))
+
+
+def _context(model: Model) -> Any:
+    return model.context
+
+
+def _bytes(data: npt.NDArray[np.uint8]) -> Any:
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

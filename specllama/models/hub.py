@@ -1,0 +1,122 @@
+"""Any GGUF file of the hub, by the name that llama.cpp's ``-hf`` takes: ORG/NAME, ORG/NAME:TYPE or ORG/NAME:FILE.
+
+Files lie in the hub's own cache (``HF_HOME``), where every program that uses the hub's library finds them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(:(?P<wanted>[^:]+))?")
+_PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0")  # where the name says no type: llama.cpp's own, then what runs well here
+_PART = re.compile(r"-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$", re.IGNORECASE)
+_NO_MODEL = re.compile(r"(^|/)(mmproj|mtp-|eagle3-|dflash-|dspark-|imatrix)|mmproj|imatrix", re.IGNORECASE)
+"""What lies beside models: what reads images, heads, and what quantizers need."""
+_MOST_NAMED = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class HubName:
+    """A model of the hub.
+
+    Attributes:
+        repo: ORG/NAME.
+        wanted: a type, such as Q4_K_M, or a file; empty: the usual one.
+    """
+
+    repo: str
+    wanted: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> HubName | None:
+        """None: this is no such name. It may be a path."""
+        found = _NAME.fullmatch(text)
+        if found is None or found["repo"].lower().endswith(".gguf") or found["repo"].startswith("."):
+            return None
+        return cls(found["repo"], found["wanted"] or "")
+
+    def __str__(self) -> str:
+        """As the user writes it."""
+        return f"{self.repo}:{self.wanted}" if self.wanted else self.repo
+
+    def chosen(self, files: Sequence[str]) -> list[str]:
+        """Which of these files are meant: one, or all parts of one, in their order.
+
+        Raises:
+            ValueError: none of them, or several that this name does not tell apart.
+        """
+        models = sorted(file for file in files if file.lower().endswith(".gguf"))
+        first = {_PART.sub("", file): file for file in reversed(models)}  # of each model its first part
+        if self.wanted:
+            meant = [name for name, file in first.items() if self.wanted in (file, os.path.basename(file))]
+            meant = meant or [name for name in first if _has_type(name, self.wanted) and not _NO_MODEL.search(name)]
+        else:
+            whole = [name for name in first if not _NO_MODEL.search(name)]
+            by_type = ([name for name in whole if _has_type(name, file_type)] for file_type in _PREFERRED)
+            meant = whole if len(whole) == 1 else next(filter(None, by_type), [])
+        if len(meant) != 1:
+            self._raise_unclear(first, meant)
+        return [file for file in models if _PART.sub("", file) == meant[0]]
+
+    def _raise_unclear(self, first: Mapping[str, str], meant: list[str]) -> NoReturn:
+        if not first:
+            raise ValueError(
+                f"{self.repo} has no GGUF file: look for a repository of the same model whose name ends in -GGUF"
+            )
+        fit = "several fit" if meant else "none fits"
+        files = sorted(first[name] for name in meant or first if meant or not _NO_MODEL.search(name))
+        named = ", ".join((files or sorted(first.values()))[:_MOST_NAMED])
+        raise ValueError(f"{self} does not say which file: {fit}. Write {self.repo}: and one of {named}")
+
+
+def on_disk(name: HubName) -> Path | None:
+    """The file of a model, or its first part, where all of it is in the hub's cache; None if it is not."""
+    for folder in _snapshots(_cache() / f"models--{name.repo.replace('/', '--')}"):
+        files = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
+        try:
+            parts = name.chosen(files)
+        except ValueError:
+            continue
+        if len(parts) == _num_parts(parts[0]):
+            return folder / parts[0]
+    return None
+
+
+def all_on_disk() -> Iterator[tuple[str, Path, int]]:
+    """The models in the hub's cache: their names, their files or first parts, and how many bytes they have."""
+    for repository in sorted(_cache().glob("models--*--*")):
+        org, _, repo = repository.name.removeprefix("models--").partition("--")
+        seen = set()
+        for folder in _snapshots(repository):
+            files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.gguf"))}
+            for file, path in files.items():
+                parts = [other for other in files if _PART.sub("", other) == _PART.sub("", file)]
+                if file not in seen and parts[0] == file and len(parts) == _num_parts(file):
+                    seen.add(file)
+                    yield f"{org}/{repo}:{file}", path, sum(files[part].stat().st_size for part in parts)
+
+
+def _has_type(name: str, file_type: str) -> bool:
+    return re.search(rf"(^|[-._/]){re.escape(file_type)}(\.gguf|[-./]|$)", name, re.IGNORECASE) is not None
+
+
+def _num_parts(file: str) -> int:
+    found = _PART.search(file)
+    return 1 if found is None else int(found["count"])
+
+
+def _cache() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def _snapshots(repository: Path) -> list[Path]:
+    """The folders of a repository's versions, the newest first."""
+    folders = [folder for folder in repository.glob("snapshots/*") if folder.is_dir()]
+    return sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)

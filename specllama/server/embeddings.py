@@ -1,0 +1,133 @@
+"""/v1/embeddings: vectors of texts, by the Llama that answers or by a second one."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Callable, Generator
+from typing import Any, Literal
+
+import llama_cpp
+import numpy as np
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, ConfigDict, model_validator
+from starlette.responses import Response
+
+from specllama import Llama
+from specllama.drop_in.chat_arguments import require_known
+from specllama.drop_in.watch import Watch
+from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
+
+from .document import with_body
+from .errors import error_reply
+from .job import Item, Work
+from .log import note_job
+from .replies import JsonReply, stopped_when_client_leaves
+from .request_limits import Bodies
+from .requests import Prompt, with_nulls
+from .wire import without_nulls
+from .worker import Worker
+
+
+class EmbeddingRequest(BaseModel):
+    """The body of /v1/embeddings."""
+
+    input: Prompt
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    user: str | None = None
+
+    model_config = ConfigDict(json_schema_extra=with_nulls)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, body: Any) -> Any:
+        require_known("the request", body, set(cls.model_fields))
+        return without_nulls(body) if isinstance(body, dict) else body
+
+    @property
+    def inputs(self) -> list[str | list[int]]:
+        """The texts, or their tokens."""
+        one = isinstance(self.input, str) or (bool(self.input) and isinstance(self.input[0], int))
+        return [self.input] if one else [*self.input]  # type: ignore[list-item]
+
+    def require_room(self, llm: Llama) -> None:
+        """Refuse before it is tokenized what cannot be embedded.
+
+        Raises:
+            ValueError: a text that is too long, none at all, or another size than the model's.
+        """
+        if not self.inputs:
+            raise ValueError("input is empty: send a text, or a list of texts")
+        for given in self.inputs:
+            require_room(size_of(given) if isinstance(given, str) else BYTES_OF_TOKEN * len(given), llm.n_ctx())
+        if self.dimensions not in (None, llm.n_embd()):
+            raise ValueError(
+                f"dimensions={self.dimensions}: this model's vectors have {llm.n_embd()} numbers, and are not cut"
+            )
+
+
+def can_embed(llm: Llama) -> bool:
+    """Whether a Llama gives one vector for a text."""
+    pools = llama_cpp.llama_pooling_type(llm.ctx) > llama_cpp.LLAMA_POOLING_TYPE_NONE
+    return bool(llm.context_params.embeddings) and pools
+
+
+def add_embeddings(app: FastAPI, bodies: Bodies, name: str, embedder: Llama | None, worker: Worker) -> None:
+    """Add the path.
+
+    Args:
+        app: gets it.
+        bodies: reads the bodies.
+        name: what the model is called.
+        embedder: makes the vectors. None: none can be had.
+        worker: in whose line the requests wait.
+    """
+
+    @app.post("/embeddings", include_in_schema=False, response_model=None)
+    @app.post("/v1/embeddings", response_model=None, openapi_extra=with_body(EmbeddingRequest))
+    async def embeddings(request: Request) -> Response:
+        try:
+            body = await bodies.parsed(request, EmbeddingRequest)
+            if embedder is None:
+                raise ValueError("this server makes no embeddings: start it with --embedding-model FILE")
+            await bodies.run(body.require_room, embedder)
+            job = worker.start(_work(embedder, body, body.model or name))
+            note_job(request.scope, job)
+            async with stopped_when_client_leaves(request.receive, job):
+                return JsonReply(await anext(job))
+        except Exception as error:
+            return error_reply(error)
+
+
+def _work(llm: Llama, body: EmbeddingRequest, name: str) -> Work:
+    def work(watch: Watch) -> Generator[Item, None, None]:
+        with llm.engine.texts.beside(watch.heed):
+            vectors, num_tokens = llm.embed(body.inputs, normalize=True, truncate=False, return_count=True)
+        encode: Callable[[list[float]], Any] = _base64 if body.encoding_format == "base64" else list
+        data = [
+            {"object": "embedding", "index": index, "embedding": encode(vector)} for index, vector in enumerate(vectors)
+        ]
+        usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+        yield {"object": "list", "data": data, "model": name, "usage": usage}
+
+    return work
+
+
+def _base64(vector: list[float]) -> str:
+    """As OpenAI's clients ask for it by themselves: single precision, little-endian."""
+    return base64.b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode("ascii")
+
+
+def open_embedder(path: str, **options: Any) -> contextlib.closing[Llama]:
+    """A Llama that embeds, for the length of a block. A file that does not say how gets the mean over its tokens.
+
+    Raises:
+        ValueError: no loadable model.
+    """
+    llm = Llama(path, embedding=True, **options)
+    if can_embed(llm):
+        return contextlib.closing(llm)
+    llm.close()
+    return contextlib.closing(Llama(path, embedding=True, pooling_type=llama_cpp.LLAMA_POOLING_TYPE_MEAN, **options))

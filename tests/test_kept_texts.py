@@ -1,0 +1,155 @@
+"""Earlier texts are put back into the KV cache for who goes on with them: nothing is decoded twice, no text changes."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import pytest
+from exact import EXACT_CACHE
+
+import specllama
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama, TinyFiles
+
+TALKS = ["the cat sat on the dog and in of a it is " * 3, "a fox is in of it and on the " * 4, "dog dog cat " * 12]
+NEW = [5, 7, 9]
+TURN: dict[str, Any] = {"max_tokens": 8, "temperature": 0.9}
+KINDS = {
+    "plain": ("target", None),
+    "model": ("target", "good"),
+    "another model": ("target", "bad"),
+    "lookup": ("target", "lookup"),
+    "head": ("deep", "deep_head"),
+    "mtp": ("mtp", "mtp"),
+    "sliding": ("sliding", "sliding_draft"),
+    "recurrent": ("recurrent", "recurrent_good"),
+    "hybrid": ("hybrid", "hybrid_good"),
+}
+
+
+def opened(make_llama: MakeLlama, files: TinyFiles, kind: str, **settings: Any) -> specllama.Llama:
+    target, draft = KINDS[kind]
+    given = {"lookup": "lookup", "mtp": "mtp", None: None}.get(draft, getattr(files, str(draft), None))
+    return make_llama(getattr(files, target), given, n_ctx=512, num_draft_tokens=4, **settings, **EXACT_CACHE)
+
+
+def conversations(llm: specllama.Llama, num_turns: int = 4) -> tuple[list[list[int]], list[int]]:
+    """Several by turns. Gives what was said, and of each turn how many tokens were read that had been read before."""
+    tokens = [llm.tokenize(talk.encode()) for talk in TALKS]
+    said, read_again = [], []
+    for turn, number in itertools.product(range(num_turns), range(len(TALKS))):
+        talk = tokens[number]
+        answer = list(llm.engine.generate(talk, seed=turn, **TURN))
+        stats = llm.stats
+        if turn > 0:
+            read_again.append(stats.num_prompt_tokens - stats.num_prompt_tokens_reused - len(NEW))
+        said.append(answer)
+        tokens[number] = [*talk, *answer, *NEW]
+    return said, read_again
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_conversations_by_turns(make_llama: MakeLlama, tiny_files: TinyFiles, kind: str) -> None:
+    said, read_again = conversations(opened(make_llama, tiny_files, kind, verify="coupled", cache_ram=64))
+    without, all_again = conversations(opened(make_llama, tiny_files, kind, verify="coupled"))
+    assert said == without
+    assert max(read_again) <= 1, read_again
+    assert min(all_again) > 20
+
+
+def test_a_text_that_others_share_the_beginning_of(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    """It stays, since one of them may go on with all of it."""
+    llm = opened(make_llama, tiny_files, "model", cache_ram=64)
+    system, *users = ([number] * 40 for number in (10, 11, 12, 13))
+    for user in users:
+        list(llm.engine.generate([*system, *user], max_tokens=1))
+    assert llm.stats.num_prompt_tokens_reused == 40
+    kept = llm.engine.own.kept
+    assert (kept.num_texts, kept.num_resumed) == (2, 0)
+    list(llm.engine.generate([50] * 40, max_tokens=1))
+    list(llm.engine.generate([*system, 9, 9], max_tokens=1))
+    list(llm.engine.generate([*system, *users[0], 9], max_tokens=1))
+    assert llm.stats.num_prompt_tokens_reused == 80
+    assert kept.num_resumed == 2
+
+
+def test_there_is_a_limit(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = opened(make_llama, tiny_files, "plain", cache_ram=1)
+    kept = llm.engine.own.kept
+    texts = [[3 + number] * 400 for number in range(60)]
+    most = 0
+    for text in texts:
+        list(llm.engine.generate(text, max_tokens=1))
+        most = max(most, kept.num_bytes)
+    assert 0 < kept.num_texts < len(texts) - 1
+    assert (1 << 20) * 0.8 < most <= 1 << 20
+    list(llm.engine.generate([*texts[0], 9], max_tokens=1))
+    assert llm.stats.num_prompt_tokens_reused == 0
+    list(llm.engine.generate([*texts[-3], 9], max_tokens=1))
+    assert llm.stats.num_prompt_tokens_reused == len(texts[-3])
+    llm.reset()
+    assert (kept.num_texts, kept.num_bytes) == (0, 0)
+
+
+def test_none_are_kept_unless_asked_for(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    llm = opened(make_llama, tiny_files, "plain")
+    conversations(llm, 2)
+    assert llm.engine.own.kept.num_texts == 0
+    with specllama.Engine.open(tiny_files.target, n_ctx=512, n_threads=1, cache_ram=-1) as engine:
+        for token in (5, 6):
+            list(engine.generate([token] * 50, max_tokens=1))
+        assert engine.own.kept.num_texts == 1
+
+
+@pytest.mark.parametrize("fault", ["llama_state_seq_get_data", "llama_state_seq_set_data"])
+@pytest.mark.parametrize("kind", ["model", "recurrent"])
+def test_what_llama_cpp_does_not_do(
+    make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, fault: str, kind: str
+) -> None:
+    """It changes no text: what is not there is read again."""
+    expected, _ = conversations(opened(make_llama, tiny_files, kind, verify="coupled"), 3)
+    llm = opened(make_llama, tiny_files, kind, verify="coupled", cache_ram=64)
+    monkeypatch.setattr(llama_cpp, fault, lambda *_: 0)
+    said, read_again = conversations(llm, 3)
+    assert said == expected
+    assert min(read_again) > 20
+
+
+@pytest.mark.parametrize("kind", ["model", "recurrent"])
+def test_an_interruption_while_one_is_put_back(
+    make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    llm = opened(make_llama, tiny_files, kind, verify="coupled", cache_ram=64)
+    one, other = [5] * 50, [6] * 50
+    for text in (one, other):
+        list(llm.engine.generate(text, max_tokens=1))
+    put_back = llama_cpp.llama_state_seq_set_data
+
+    def interrupted(*state: Any) -> int:
+        put_back(*state)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(llama_cpp, "llama_state_seq_set_data", interrupted)
+        list(llm.engine.generate([*one, 9], max_tokens=1))
+    asked: dict[str, Any] = {"max_tokens": 20, "seed": 4, "temperature": 0.9}
+    fresh = opened(make_llama, tiny_files, kind, verify="coupled")
+    for text in ([*one, 9], [*other, 9], [*one, 9, 9]):
+        assert list(llm.engine.generate(text, **asked)) == list(fresh.engine.generate(text, **asked))
+
+
+@pytest.mark.parametrize(("value", "error"), [(-2, ValueError), (1.5, TypeError), (True, TypeError), (None, TypeError)])
+def test_bad_sizes(tiny_files: TinyFiles, value: Any, error: type[Exception]) -> None:
+    for door in (specllama.Llama, specllama.Engine.open):
+        with pytest.raises(error, match=f"cache_ram={value} .*MiB"):
+            door(str(tiny_files.target), cache_ram=value)
+
+
+def test_a_copy_of_a_llama_keeps_as_many(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    copy = pickle.loads(pickle.dumps(opened(make_llama, tiny_files, "plain", cache_ram=3)))
+    assert copy.cache_ram == 3
+    copy.close()

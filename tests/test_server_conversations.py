@@ -1,0 +1,49 @@
+"""Conversations over the server: what was said before is in memory, whoever asks in between."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from needed import imported
+
+imported("fastapi")
+
+from exact import EXACT_CACHE
+from served import serving  # needs the extra
+
+from specllama.cli import build_parser
+from specllama.commands.arguments import load_llama
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama, TinyFiles
+
+
+@pytest.mark.parametrize("kind", ["target", "recurrent"])
+def test_a_chat_beside_a_second_client(make_llama: MakeLlama, tiny_files: TinyFiles, kind: str) -> None:
+    """No turn reads what an earlier one has read, and the metrics say why."""
+    draft = tiny_files.good if kind == "target" else tiny_files.recurrent_good
+    llm = make_llama(getattr(tiny_files, kind), draft, n_ctx=1024, cache_ram=64, **EXACT_CACHE)
+    asked: dict[str, Any] = {"max_tokens": 8, "temperature": 0.0, "logit_bias": {"300": 100}}  # so that it is known
+    with serving(llm) as served:
+        texts = ["the cat sat on the dog and in of a it is " * 3, "a fox is in of it and on the " * 4]
+        tokens = [llm.tokenize(text.encode()) for text in texts]
+        for turn in range(10):
+            for number, prompt in enumerate(tokens):
+                usage = served.complete(prompt, **asked, seed=turn)["usage"]
+                read = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+                assert read <= 3 or turn == 0, (turn, number, usage)
+                assert usage["completion_tokens"] == 8
+                tokens[number] = [*prompt, *[300] * 8, 301, 302]
+        metrics = served.metrics()
+    assert metrics["specllama_conversations_resumed_total"] == 2 * 9
+    assert metrics["specllama_conversations_kept"] >= 1
+    assert 0 < metrics["specllama_conversations_kept_bytes"] <= 64 << 20
+
+
+def test_the_option_of_the_server(tiny_files: TinyFiles) -> None:
+    files = ["-m", str(tiny_files.target), "-c", "256"]
+    for options, expected in (([], 1024), (["--cache-ram", "7"], 7), (["-cram", "-1"], -1)):
+        llm = load_llama(build_parser().parse_args(["serve", *files, *options]))
+        assert llm.cache_ram == expected
+        llm.close()

@@ -1,0 +1,388 @@
+"""Calls of tools and thoughts, the whole way, of models that say what they were made to say."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+import tiny_models as tiny
+from served import serving
+
+import specllama
+from specllama.drop_in.chats import chat_call
+
+openai = pytest.importorskip("openai")
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama
+
+pytestmark = pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
+
+ROUNDS = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}{{ '\n' }}{% endfor %}"
+)
+END = "{% if add_generation_prompt %}assistant:{% endif %}"
+HERMES = (
+    "{% if tools %}{{ tools | tojson }} name and arguments within <tool_call></tool_call>{% endif %}" + ROUNDS + END
+)
+THINKS = HERMES + "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+BEGINS = HERMES + "<think>\n{# up to </think> #}"
+LLAMA = (
+    '{# Respond in the format {"name": function name, "parameters": dictionary of argument name and its value}. #}'
+    + ROUNDS
+    + END
+)
+MISTRAL = "{# [TOOL_CALLS]name[ARGS]{} #}" + ROUNDS + END
+DEEPSEEK = "{# <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>name<｜tool▁sep｜>{} #}" + ROUNDS + END
+HARMONY = "{# <|channel|> <|message|> #}{% if reasoning_effort %}{{ reasoning_effort }}{% endif %}" + ROUNDS + END
+
+LOOK_AT = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+TOOLS = [
+    {"type": "function", "function": {"name": "look", "parameters": LOOK_AT}},
+    {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}},
+]
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+GREEDY: dict[str, Any] = {"messages": HI, "temperature": 0.0, "max_tokens": 200}
+LOOK, ADD = '<tool_call>\n{"name": "look", "arguments": ', '<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>'
+CALLS = ["Well", ", ", "let me.\n", LOOK, "{", '"n": ', "1", "}", "}\n</tool_call>", " \n", ADD]
+MARKS = (
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
+)
+OPENS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>")
+
+Saying = Callable[..., specllama.Llama]
+
+
+@pytest.fixture
+def saying(make_llama: MakeLlama, tmp_path: Path) -> Saying:
+    """Opens a model that says some pieces, with itself as the draft."""
+    names = itertools.count()
+
+    def make(pieces: Sequence[str], template: str, special: Sequence[str] = (), **options: Any) -> specllama.Llama:
+        path = tiny.write_saying(tmp_path / f"{next(names)}.gguf", pieces, template, special)
+        return make_llama(path, path, **{"n_ctx": 1024, **options})
+
+    return make
+
+
+def joined(chunks: Iterator[Any]) -> dict[str, Any]:
+    """What openai's package makes of a stream, in the form of a response's message, with the reason."""
+    from openai.lib.streaming.chat._completions import ChatCompletionStreamState
+    from openai.types.chat import ChatCompletionChunk
+
+    state = ChatCompletionStreamState()
+    reasoning = ""
+    for chunk in chunks:
+        state.handle_chunk(ChatCompletionChunk.model_validate(chunk))
+        for choice in chunk["choices"]:
+            reasoning += choice["delta"].get("reasoning_content", "")
+    [choice] = state.current_completion_snapshot.choices
+    calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or ()]
+    return {
+        "content": choice.message.content or "",
+        "reasoning": reasoning,
+        "calls": calls,
+        "why": choice.finish_reason,
+    }
+
+
+def said(response: Any) -> dict[str, Any]:
+    from openai.types.chat import ChatCompletion
+
+    ChatCompletion.model_validate(response)
+    [choice] = response["choices"]
+    message = choice["message"]
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+    assert len({call["id"] for call in message.get("tool_calls", ())}) == len(calls)
+    return {
+        "content": message["content"] or "",
+        "reasoning": message.get("reasoning_content", ""),
+        "calls": calls,
+        "why": choice["finish_reason"],
+    }
+
+
+def everywhere(llm: specllama.Llama, **chat: Any) -> dict[str, Any]:
+    """What is said in Python and over the server, streamed and not: all the same."""
+    chat = {**GREEDY, **chat}
+    found = [said(llm.create_chat_completion(**chat)), joined(llm.create_chat_completion(**chat, stream=True))]
+    with serving(llm) as served:
+        response = served.post("/v1/chat/completions", **chat)
+        assert response.status_code == 200, response.text
+        found.append(said(response.json()))
+        found.append(joined(iter(served.events("/v1/chat/completions", **chat))))
+    assert found[1:] == found[:1] * 3
+    return found[0]
+
+
+def test_a_models_own_calls(saying: Saying) -> None:
+    llm = saying(CALLS, HERMES)
+    calls = [("look", '{"n": 1}'), ("add", "{}")]
+    assert everywhere(llm, tools=TOOLS) == {
+        "content": "Well, let me.",
+        "reasoning": "",
+        "calls": calls,
+        "why": "tool_calls",
+    }
+    assert everywhere(llm, tools=TOOLS, parallel_tool_calls=False)["calls"] == calls[:1]
+    assert llm.stats.num_accepted_tokens > 0
+    for chat in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+        assert everywhere(llm, **chat) == {"content": "".join(CALLS), "reasoning": "", "calls": [], "why": "stop"}
+
+
+def test_reading_changes_no_token(saying: Saying) -> None:
+    llm = saying(CALLS, HERMES)
+    prompt = chat_call(llm, HI, tools=TOOLS).tokens
+    plain = llm.create_completion(prompt, temperature=0.0, max_tokens=200)
+    read = llm.create_chat_completion(**GREEDY, tools=TOOLS)
+    assert plain["usage"] == read["usage"] and plain["choices"][0]["text"] == "".join(CALLS)
+
+
+def test_arguments_come_in_pieces(saying: Saying) -> None:
+    chunks = list(saying(CALLS, HERMES).create_chat_completion(**GREEDY, tools=TOOLS, stream=True))
+    parts = [part for chunk in chunks for part in chunk["choices"][0]["delta"].get("tool_calls", ())]
+    assert [part["function"]["arguments"] for part in parts if part["index"] == 0] == ["", "{", '"n": ', "1", "}"][1:]
+    assert [part["function"].get("name") for part in parts if "id" in part] == ["look", "add"]
+    assert chunks[-1]["choices"][0] | {"logprobs": None} == {
+        "index": 0,
+        "delta": {},
+        "logprobs": None,
+        "finish_reason": "tool_calls",
+    }
+
+
+def test_log_probabilities_are_those_of_all_tokens(saying: Saying) -> None:
+    llm = saying(CALLS, HERMES)
+    chat = {**GREEDY, "tools": TOOLS, "logprobs": True}
+    whole = llm.create_chat_completion(**chat)["choices"][0]["logprobs"]["content"]
+    chunks = [chunk["choices"][0]["logprobs"] for chunk in llm.create_chat_completion(**chat, stream=True)]
+    assert [entry for each in chunks if each for entry in each["content"]] == whole
+    assert "".join(entry["token"] for entry in whole) == "".join(CALLS)
+
+
+def test_origins_are_those_of_all_tokens(saying: Saying) -> None:
+    llm = saying(CALLS, HERMES)
+    with serving(llm) as served:
+        chat = {**GREEDY, "tools": TOOLS, "return_origins": True}
+        events = served.events("/v1/chat/completions", **chat, stream_options={"include_usage": True})
+        tokens = [token["id"] for event in events for token in event.get("tokens", ())]
+        assert tokens == [token["id"] for token in served.post("/v1/chat/completions", **chat).json()["tokens"]]
+        assert len(tokens) == len(CALLS) == events[-1]["usage"]["completion_tokens"]
+
+
+def test_a_call_that_is_cut_off(saying: Saying) -> None:
+    llm = saying(CALLS, HERMES)
+    for count in range(1, len(CALLS)):
+        found = everywhere(llm, tools=TOOLS, max_tokens=count) if count in (4, 6) else None
+        found = found or said(llm.create_chat_completion(**{**GREEDY, "tools": TOOLS, "max_tokens": count}))
+        assert found["why"] == "length"
+        if count <= 4:
+            assert found["content"] == "".join(CALLS[:count]) and not found["calls"]
+        else:
+            assert found["calls"] == [("look", "".join(CALLS[4 : min(count, 8)]))]
+
+
+FORMS: dict[str, tuple[str, list[str], Sequence[str], str]] = {
+    "llama": (LLAMA, ['{"name": "look", "parameters": ', '{"n": 1}', "}"], (), ""),
+    "mistral": (MISTRAL, ["Hm.", "[TOOL_CALLS]", "look", "[ARGS]", '{"n": 1}'], ("[TOOL_CALLS]", "[ARGS]"), "Hm."),
+    "deepseek": (DEEPSEEK, [*MARKS[:2], "look", MARKS[2], '{"n": 1}', *MARKS[3:]], MARKS, ""),
+    "gpt-oss": (
+        HARMONY,
+        ["<|channel|>", "commentary to=functions.look ", "<|constrain|>", "json", "<|message|>", '{"n": 1}'],
+        OPENS,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_calls_with_special_tokens(saying: Saying, name: str) -> None:
+    template, pieces, special, content = FORMS[name]
+    llm = saying(pieces, template, special)
+    expected = {"content": content, "reasoning": "", "calls": [("look", '{"n": 1}')], "why": "tool_calls"}
+    assert everywhere(llm, tools=TOOLS) == expected
+
+
+BEGINNINGS = {
+    "hermes": '<tool_call>\n{"name": ',
+    "llama": '{"name": ',
+    "mistral": "[TOOL_CALLS]",
+    "deepseek": MARKS[0] + MARKS[1],
+    "gpt-oss": "<|channel|>commentary to=functions.",
+}
+
+
+@pytest.mark.parametrize("name", ["hermes", *FORMS])
+def test_a_call_is_written_as_the_template_teaches_it(saying: Saying, name: str) -> None:
+    """A model that would say something else: the grammar has it use the form, and special tokens where those are."""
+    template, pieces, special, _ = FORMS.get(name, (HERMES, [LOOK], (), ""))
+    others = pieces if name == "gpt-oss" else ["So", " it", " is", *special]
+    llm = saying(others, template, special)
+    one = {"type": "function", "function": {"name": "look"}}
+    for choice, most in ((one, 1), ("required", 4)):
+        found = everywhere(llm, tools=TOOLS, tool_choice=choice, max_tokens=120, parallel_tool_calls=False)
+        assert found["content"] == "" and len(found["calls"]) == 1 <= most and found["why"] == "tool_calls"
+        for called, arguments in found["calls"]:
+            schema = {each["function"]["name"]: each["function"]["parameters"] for each in TOOLS}[called]
+            jsonschema.validate(json.loads(arguments), schema)
+            assert called == "look" or choice == "required"
+    answer = llm.detokenize(llm.input_ids[: llm.n_tokens].tolist(), special=True).decode().rpartition("assistant:")[2]
+    assert answer.startswith(BEGINNINGS[name])
+    for mark in special[:1]:
+        assert llm.tokenize(mark.encode(), add_bos=False, special=True)[-1] in llm.input_ids[: llm.n_tokens]
+
+
+def test_one_of_several_tools_where_the_template_teaches_none(saying: Saying) -> None:
+    found = everywhere(saying(["So"], tiny.CHAT_TEMPLATE), tools=TOOLS, tool_choice="required")
+    assert len(found["calls"]) == 1 and found["calls"][0][0] in ("look", "add") and found["why"] == "tool_calls"
+
+
+@pytest.mark.parametrize("template", [HERMES, tiny.CHAT_TEMPLATE])
+def test_odd_tools_can_be_called(saying: Saying, template: str) -> None:
+    """Names that have to be quoted, parameters that are none, and a schema of which one part cannot be enforced."""
+    llm = saying(["So"], template)
+    for name, parameters in (
+        ('é"x\\\n<[5]>', {"type": "object"}),
+        ("a", [1]),
+        ("b", {"type": "object", "format": "?"}),
+    ):
+        tools = [{"type": "function", "function": {"name": name, "parameters": parameters}}] * 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            answer = llm.create_chat_completion(**GREEDY, tools=tools, tool_choice="required")
+        assert [name for name, _ in said(answer)["calls"]][:1] == [name]
+
+
+def test_a_handler_that_takes_no_grammar_says_so(make_llama: MakeLlama) -> None:
+    llm = make_llama(chat_format="chatml-function-calling")
+    with pytest.raises(ValueError, match="needs a chat handler that takes a grammar"):
+        llm.create_chat_completion(**GREEDY, tools=TOOLS, tool_choice="required")
+    found = said(llm.create_chat_completion(**GREEDY, tools=TOOLS[:1], tool_choice="required"))
+    assert [name for name, _ in found["calls"]] == ["look"]
+
+
+def test_handlers_of_llama_cpp_stay_as_they_are(saying: Saying) -> None:
+    """Whoever names a chat format, or gives a handler, gets what that makes of the text."""
+    for options in (
+        {"chat_format": "chatml"},
+        {"chat_handler": lambda *, llama, **_: llama.create_completion("hi", max_tokens=200, temperature=0.0)},
+    ):
+        answer = saying(CALLS, HERMES, **options).create_chat_completion(**GREEDY, tools=TOOLS)
+        choice = answer["choices"][0]
+        assert (choice["message"]["content"] if "message" in choice else choice["text"]) == "".join(CALLS)
+
+
+THOUGHT = ["<think>", "\n ", "Hm", "..", "\n</think>", "\n\n", "Hi", " there."]
+
+
+def test_thoughts(saying: Saying) -> None:
+    llm = saying(THOUGHT, THINKS)
+    expected = {"content": "Hi there.", "reasoning": "Hm..", "calls": [], "why": "stop"}
+    assert everywhere(llm) == everywhere(llm, tools=TOOLS) == expected
+    assert llm.create_chat_completion(**GREEDY)["usage"]["completion_tokens"] == len(THOUGHT)
+    cut = everywhere(llm, max_tokens=4)
+    assert cut == {"content": "", "reasoning": "Hm..", "calls": [], "why": "length"}
+
+
+def test_thoughts_that_the_prompt_begins(saying: Saying) -> None:
+    expected = {"content": "Hi there.", "reasoning": "Hm..", "calls": [], "why": "stop"}
+    assert everywhere(saying(THOUGHT[2:], BEGINS)) == expected
+    calls = everywhere(saying([*THOUGHT[2:5], " \n", LOOK, '{"n": 1}', "}\n</tool_call>"], BEGINS), tools=TOOLS)
+    assert calls == {"content": "", "reasoning": "Hm..", "calls": [("look", '{"n": 1}')], "why": "tool_calls"}
+
+
+def test_a_conversation_knows_when_the_model_thinks(saying: Saying) -> None:
+    for pieces, template in ((THOUGHT, THINKS), (THOUGHT[2:], BEGINS), (["Hi", " <think>", "</think>"], THINKS)):
+        chat = specllama.Conversation(saying(pieces, template), temperature=0.0)
+        thought = [token.text for token in chat.say("hi") if chat.is_thinking]
+        assert thought == (pieces[: pieces.index("\n</think>") + 1] if "\n</think>" in pieces else [])
+        assert chat.messages[-1]["content"] == "".join(pieces)
+
+
+def test_a_schema_is_no_thought(saying: Saying) -> None:
+    """Behind a prompt that begins a thought the grammar has the answer at once."""
+    llm = saying(THOUGHT[2:], BEGINS)
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": LOOK_AT}}
+    found = everywhere(llm, response_format=wanted)
+    assert json.loads(found["content"]) in ({"n": 1}, {"n": 2}) and not found["reasoning"]
+
+
+@pytest.mark.parametrize("template", [THINKS, BEGINS])
+def test_a_model_thinks_before_a_call_that_it_must_make(saying: Saying, template: str) -> None:
+    pieces = THOUGHT[2 if template is BEGINS else 0 : 5]
+    found = everywhere(saying(pieces, template), tools=TOOLS[:1], tool_choice="required")
+    assert found["reasoning"] == "Hm.." and found["content"] == ""
+    assert [name for name, _ in found["calls"]] == ["look"]
+
+
+def test_thoughts_of_gpt_oss(saying: Saying) -> None:
+    pieces = ["<|channel|>", "analysis", "<|message|>", "Hm..", "<|end|>"]
+    llm = saying(pieces, HARMONY, OPENS)
+    assert everywhere(llm) == {"content": "", "reasoning": "Hm..", "calls": [], "why": "stop"}
+
+
+def test_what_the_template_reads(saying: Saying) -> None:
+    llm = saying(THOUGHT, THINKS)
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    assert chat_call(llm, HI, **off).text.endswith("<think>\n\n</think>\n\n")
+    with serving(llm) as served:
+        sizes = [
+            served.post("/v1/chat/completions", **GREEDY, **fields).json()["usage"]["prompt_tokens"]
+            for fields in ({}, off, {"chat_template_kwargs": {"enable_thinking": True}})
+        ]
+        answer = served.post(
+            "/v1/chat/completions", **GREEDY, reasoning_effort="low", chat_template_kwargs={"zeal": 1}
+        ).json()
+        bad = served.post("/v1/chat/completions", **GREEDY, chat_template_kwargs={"tools": []})
+    assert sizes[0] == sizes[2] < sizes[1] == llm.create_chat_completion(**GREEDY, **off)["usage"]["prompt_tokens"]
+    assert answer["warnings"] == ["reasoning_effort has no effect here", "zeal has no effect here"]
+    assert bad.status_code == 400 and "chat_template_kwargs has 'tools'" in bad.text
+    with pytest.warns(UserWarning, match="reasoning_effort has no effect: the chat template of .* does not read it"):
+        llm.create_chat_completion(**GREEDY, reasoning_effort="low")
+    assert "low" in chat_call(saying(["So"], HARMONY), HI, reasoning_effort="low").text
+
+
+def test_a_loop_of_two_tools(saying: Saying) -> None:
+    """The answers go back as they came, over the server, and the template has their arguments once encoded."""
+    llm = saying(CALLS, HERMES)
+    with serving(llm) as served:
+        client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none")
+        messages = list(HI)
+        for _ in range(2):
+            answer = client.chat.completions.create(
+                model="tiny", messages=messages, tools=TOOLS, temperature=0.0, max_tokens=200
+            )
+            message = answer.choices[0].message
+            messages.append(message)
+            messages += [{"role": "tool", "tool_call_id": call.id, "content": "done"} for call in message.tool_calls]
+        text = chat_call(llm, messages, tools=TOOLS).text
+        assert text.count('assistant: Well, let me.{"n": 1}{}\n') == 2 and text.count("tool: done\n") == 4
+        client.close()
+
+
+def test_several_answers_with_calls(saying: Saying) -> None:
+    with serving(saying(CALLS, HERMES), max_parallel=2) as served:
+        answer = served.post("/v1/chat/completions", **GREEDY, tools=TOOLS, n=2).json()
+        parts = served.events("/v1/chat/completions", **GREEDY, tools=TOOLS, n=2)
+    calls = [[call["function"]["name"] for call in choice["message"]["tool_calls"]] for choice in answer["choices"]]
+    assert calls == [["look", "add"]] * 2
+    reasons = [choice["finish_reason"] for part in parts for choice in part["choices"] if choice["finish_reason"]]
+    assert reasons == ["tool_calls"] * 2
+
+
+def test_many_chats_with_calls(saying: Saying) -> None:
+    llm = saying(CALLS, HERMES)
+    outcomes = llm.create_chat_completions([HI] * 3, tools=TOOLS, temperature=0.0, max_tokens=200)
+    assert [said(outcome.response)["calls"] for outcome in outcomes] == [[("look", '{"n": 1}'), ("add", "{}")]] * 3
+    assert [outcome.text for outcome in outcomes] == ["Well, let me."] * 3
