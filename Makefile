@@ -110,8 +110,11 @@ $(VENV)/.test: $(VENV)/.installed | complete
 	$(PIP) install "specllama[test]"
 	@touch $@
 
+# PyTorch's CPU build has 190 MB, PyPI's for Linux several GB: that one is taken only where pip finds no other.
 $(VENV)/.test-all: $(VENV)/.test
 	$(PIP) install "specllama[plugins-test]"
+	$(PIP) install "torch==2.13.0+cpu" || $(PIP) install torch
+	$(PIP) install "specllama[train]"
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed

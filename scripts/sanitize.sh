@@ -87,7 +87,7 @@ PYTHON
 sanitized python "$probe.py" "$overlay" $marks
 echo "sanitize: what was planted was found; $overlay is instrumented"
 
-# Left out are tests that look at no native code of ours (pages, downloads, reports, what servers refuse, which schemas are
+# Left out are tests that look at no native code of ours (PyTorch, pages, downloads, reports, what servers refuse, which schemas are
 # supported), and those that run it by way of other processes (commands, trials in a child, signals, damaged files): the
 # tests that stay run the same code here, and a process takes seconds to start. Those that are marked long are left out,
 # too: they run the same code with other numbers. With an empty cache the tests of real models skip themselves: they say
@@ -97,7 +97,7 @@ left_out=(abi_headers assertions bench_output bench_summary catalog cmake_args c
     troubleshooting amx batch_continues batch_files bench_against bench_command chat_command cli cli_models cli_usage demo eval_command
     eval_comparison eval_humaneval eval_multiply eval_sandbox faults_cache faults_models faults_signals gbnf_in_time opening quantize
     schema_suite serve_command server_fuzz server_openai trial tune verify_command chat_messages chat_templates default_threads defaults
-    direct_calls embedding_contexts every_path helper_processes interpreter_end process_streams server_wire)
+    direct_calls embedding_contexts every_path helper_processes interpreter_end process_streams server_wire training train_draft)
 ignored=()
 for name in "${left_out[@]}"; do
     [ -f "tests/test_$name.py" ] || { echo "sanitize: there is no tests/test_$name.py to leave out" >&2; exit 1; }

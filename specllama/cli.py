@@ -16,7 +16,20 @@ from types import FrameType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from specllama import __version__
-from specllama.commands import batch, bench, chat, compare, demo, generate, pull, quantize, serve, tune, verify
+from specllama.commands import (
+    batch,
+    bench,
+    chat,
+    compare,
+    demo,
+    generate,
+    pull,
+    quantize,
+    serve,
+    train_draft,
+    tune,
+    verify,
+)
 from specllama.commands import eval as evaluate
 from specllama.commands.arguments import UsageError
 
@@ -44,7 +57,7 @@ class Command(Protocol):
 
 # In the order of the help.
 COMMANDS: tuple[Command, ...] = (
-    *(pull, quantize, generate, batch, chat, serve),
+    *(pull, quantize, train_draft, generate, batch, chat, serve),
     *(demo, compare, tune, bench, evaluate, verify),
 )
 

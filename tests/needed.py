@@ -28,7 +28,8 @@ def imported(name: str) -> Any:
     __tracebackhide__ = True
     package = name.partition(".")[0]
     if importlib.util.find_spec(package) is None:
-        missing(f'{package} is not installed: it comes with `pip install "specllama[test,plugins-test]"`', PACKAGES)
+        extras = "specllama[test,plugins-test,train]"
+        missing(f'{package} is not installed: it comes with `pip install "{extras}"`', PACKAGES)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(name)

@@ -186,7 +186,7 @@ def test_scoring_that_fails_leaves_nothing_to_reuse(engine: Engine, monkeypatch:
         def __getattr__(self, name: str) -> Any:
             return getattr(engine.model.sequence, name)
 
-        def decode(self, *_: object) -> None:
+        def decode(self, *_: object, **__: object) -> None:
             raise specllama.DecodeError("as it happens")
 
     with monkeypatch.context() as patch:

@@ -124,9 +124,21 @@ PYTHON_ROOMS = {
     "drop_in": ["backend", "models", "grammars", "engine"],
     "evidence": ["backend", "engine", "prompts"],
     "many": ["backend", "engine", "drop_in"],
+    "training": ["backend", "models", "engine", "drop_in", "many", "prompts"],
     "server": ["backend", "models", "grammars", "engine", "drop_in", "many"],
     "batch": ["engine", "drop_in", "many", "server", "prompts"],
-    "commands": ["backend", "models", "engine", "drop_in", "many", "evidence", "server", "batch", "prompts"],
+    "commands": [
+        "backend",
+        "models",
+        "engine",
+        "drop_in",
+        "many",
+        "evidence",
+        "server",
+        "batch",
+        "prompts",
+        "training",
+    ],
 }
 """The folders of specllama/, and what each may import of others. Modules at the top are for all."""
 

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,12 +47,25 @@ TokenList make_list(std::size_t n_vocab, const Tokens & tokens) {
 }
 
 // listed: None for all. It stays as it is meanwhile.
-void decode(Sequence & self, const Tokens & tokens, std::size_t first_output, const TokenList * listed) {
+void decode(Sequence & self, const Tokens & tokens, std::size_t first_output, const TokenList * listed,
+            bool keeps_states) {
+    if (keeps_states && self.decoder().state_size() == 0) {
+        throw std::invalid_argument("this context was not made to show hidden states");
+    }
     const std::vector<int32_t> added = to_vector(tokens);
     const GilReleased released;
     const Decoder::Use in_use(self.decoder());
-    const Sequence::Addition addition{&self, added.data(), added.size(), first_output, listed};
+    Sequence::Addition addition{&self, added.data(), added.size(), first_output, listed};
+    addition.keeps_states = keeps_states;
     Sequence::decode_together(&addition, 1);
+}
+
+// [count][state_size]: of the first tokens of the last batch, which kept them.
+py::array_t<float> states(const Sequence & self, std::size_t count) {
+    std::vector<float> found;
+    self.copy_states(0, count, found);
+    const auto rows = static_cast<py::ssize_t>(count), size = static_cast<py::ssize_t>(self.decoder().state_size());
+    return py::array_t<float>({rows, size}, found.data());
 }
 
 unsigned long interpreter_thread = 0;  // the one that ends the interpreter, and works until then
@@ -142,7 +156,9 @@ void bind_sequence_class(py::module_ & module) {
                  const Decoder::Use in_use(self.decoder());
                  self.save(1);
              })
-        .def("decode", &decode, py::arg("tokens"), py::arg("first_output"), py::arg("listed") = py::none())
+        .def("decode", &decode, py::arg("tokens"), py::arg("first_output"), py::arg("listed") = py::none(),
+             py::arg("keeps_states") = false)
+        .def("states", &states, py::arg("count"))
         .def("logits", &logits, py::arg("i"));
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from specllama import _core
 from specllama.models import catalog
 from specllama.stats import Stats
 
@@ -24,6 +25,7 @@ from .drafts.kinds import understood
 from .drafts.vocabulary import DraftVocabularySize
 from .generation import Generation
 from .going import ClosedWhenGone
+from .hidden import shown_layers as hidden_of
 from .kept_texts import KeptTexts, checked_cache_ram
 from .listener import SILENT, Listener
 from .model import Model, token_ids
@@ -33,6 +35,7 @@ from .position import Position
 from .request import Constraint, Request, checked_bias
 from .samplers import CHAIN, SAMPLERS
 from .slot import Slot
+from .states import States, forced, require_layers, require_shown, states_of
 from .texts import Texts, checked_cache_tokens
 from .tokens_of_text import tokens_of
 
@@ -99,6 +102,7 @@ class Engine(ClosedWhenGone):
         verify: str = "auto",
         cache_tokens: int | None = None,
         cache_ram: int = 0,
+        shown_layers: Sequence[int] = (),
     ) -> Engine:
         """Open a target, and what drafts for it.
 
@@ -106,8 +110,9 @@ class Engine(ClosedWhenGone):
             target: a GGUF file, or a name of the catalog.
             draft: what ``specllama.Llama`` takes as ``draft_model``: a GGUF file of a smaller model with the target's
                 vocabulary, or of an EAGLE-3 head for the target; ``"mtp"`` for the MTP layers in the target's file;
-                ``"lookup"``; ``"auto"`` for the former if there are any, else the latter; a list of a head and a
-                model; a function from token ids to those that may follow; a Llama; or None for plain decoding.
+                ``"lookup"``; ``"auto"`` for the head ``eagle3-NAME`` beside the target, else MTP layers, else lookup;
+                a list of a head and a model; a function from token ids to those that may follow; a Llama; or None for
+                plain decoding.
             n_ctx: tokens of one text.
             n_batch: the most that are decoded at once.
             n_threads: of both models; None: half of the cores that the process may use.
@@ -127,6 +132,7 @@ class Engine(ClosedWhenGone):
             verify: the acceptance rule.
             cache_tokens: see the class, as for what follows.
             cache_ram: MiB for earlier texts.
+            shown_layers: layers of the target, numbered from 0: what enters them, `states` gives. Heads read three.
 
         Raises:
             ModelNotFoundError, ValueError: no loadable model, another vocabulary, or an option out of range.
@@ -149,12 +155,15 @@ class Engine(ClosedWhenGone):
         path = catalog.resolve(os.fspath(target))
         kind = understood(of_draft, path)
         hidden = None if kind is None else kind.shown(path)
+        if shown_layers and hidden is None:
+            hidden = hidden_of(shown_layers)
         room = 0 if kind is None else options.most_draft_tokens
         model, close = open_model(path, opening, name="target", num_snapshots=room, hidden=hidden)
         engine = cls(model, options=options, cache_tokens=cache_tokens, cache_ram=cache_ram)
         engine._close_model = close
         try:
             model.sequence  # refuses a model that cannot generate  # noqa: B018
+            require_layers(model, shown_layers)
             if kind is not None:
                 engine.own.exchange_draft(kind.open(model, _Loader(engine, opening)))
         except BaseException:
@@ -240,29 +249,46 @@ class Engine(ClosedWhenGone):
             ValueError: something among them is no token.
         """
         _check_listener(listener)
-        own = self.own
-        most = min(_CHUNK, self.model.settings.n_batch, self.model.n_ctx)
         ids = token_ids(tokens, "what is scored", self.model.n_vocab)
-        for start in range(0, len(ids) - 1, most):
-            listener.heed()
-            part = ids[start : min(start + most, len(ids) - 1)]
-            with own.exclusive():
-                own.require_threads()
-                own.require_at_rest()
-                sequence, position = own.sequence, own.position
-                if start > 0 and not np.array_equal(position.tokens(), ids[:start]):
-                    raise RuntimeError(
-                        "this Llama was used for something else while tokens were scored: score them to the end first, "
-                        "or create one Llama for each"
-                    )
-                position.change(start)  # first: what follows may fail, or be interrupted
-                sequence.assume(ids[:start])
-                sequence.keep(start)
-                sequence.decode(part, 0)
-                position.ids[start : start + len(part)] = part
-                position.change(sequence.num_tokens)
-                rows = [sequence.logits(i) for i in range(len(part))]
-            yield from enumerate(rows, start)
+
+        def read(sequence: _core.Sequence, start: int, count: int) -> list[tuple[int, npt.NDArray[np.single]]]:
+            return [(start + i, sequence.logits(i)) for i in range(count)]
+
+        for rows in forced(self.own, ids[:-1], listener, read, most=_CHUNK):
+            yield from rows
+
+    def states(
+        self,
+        tokens: Sequence[int] | npt.NDArray[np.integer],
+        *,
+        rows: Sequence[int] | npt.NDArray[np.integer] = (),
+        first_logits: int = 0,
+        listener: Listener = SILENT,
+    ) -> Iterator[States]:
+        """What the target computes for a text that is there already, decoded from its beginning: for trainers of heads.
+
+        The target must show its states: open it with ``shown_layers``, or with a head.
+
+        Args:
+            tokens: the text [n].
+            rows: of these tokens the logits are wanted.
+            first_logits: logits are wanted behind the token of this place and those after it. Each costs a product
+                with the whole output matrix.
+            listener: who may end it.
+
+        Yields:
+            Parts of the text, one after the other.
+
+        Raises:
+            BusyError, ClosedError, DecodeError: see there.
+            RuntimeError: somebody else has used the model's own context since the last part.
+            TypeError, ValueError: see `token_ids`; or the target shows no states.
+        """
+        _check_listener(listener)
+        require_shown(self.model)
+        chosen = token_ids(rows, "rows", self.model.n_vocab)
+        ids = token_ids(tokens, "tokens", self.model.n_vocab)
+        yield from states_of(self.own, ids, listener, chosen, first_logits)
 
     def forget(self) -> None:
         """Empty the model's own context: the next text is decoded from its beginning, by the draft too.

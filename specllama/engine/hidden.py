@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from specllama import _core
@@ -88,7 +89,12 @@ def shown_to(head: HeadFile | MtpFile) -> Hidden:
     """What a target must show for a head: what enters a layer is what leaves the one before."""
     if isinstance(head, MtpFile):
         return Hidden(_NEXTN, nextn=True)
-    return Hidden(tuple(f"l_out-{layer - 1}" for layer in head.layers))
+    return shown_layers(head.layers)
+
+
+def shown_layers(layers: Sequence[int]) -> Hidden:
+    """What enters these layers, numbered from 0."""
+    return Hidden(tuple(f"l_out-{layer - 1}" for layer in layers))
 
 
 def of_head(head: HeadFile | MtpFile, target: int) -> Hidden:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ _WITH_MTP = _WITH_SEVERAL | {
     *("nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next"),
 }
 _OF_MTP = ".nextn.eh_proj.weight"
+_PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")  # of a model in several files
 _F32, _I64 = 0, 27  # of ggml_type
 _NEVER_WEIGHTS = range(24, 29)  # I8 to I64, and F64
 
@@ -143,6 +145,12 @@ def require_mtp(path: str) -> None:
             f"{path} has {count} MTP layers of the architecture {architecture}, which llama.cpp cannot run: give a "
             "draft model's path, or draft_model='lookup'"
         )
+
+
+def head_beside(target: str) -> str:
+    """Where the head of a model is looked for: beside its file, by the name that llama.cpp looks for, too."""
+    folder, name = os.path.split(target)
+    return os.path.join(folder, f"eagle3-{_PART.sub('', name)}")
 
 
 def is_head(values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bool:

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from specllama.models import catalog
-from specllama.models.head_file import require_mtp
+from specllama.models.head_file import head_beside, require_mtp
 from specllama.models.loading import require_gguf
 
 from .draft import LOOKUP, DraftKind, raise_no_draft
@@ -19,7 +19,7 @@ from .several import HeadAndModel
 from .text import TEXT_DRAFTERS, NamedTextDrafter
 
 AUTO = "auto"
-"""The MTP layer, where the target's file has one, else lookup."""
+"""The head beside the target's file, else the MTP layer in it, where there is one, else lookup."""
 KINDS: tuple[type[DraftKind], ...] = (NamedTextDrafter, OwnMtp, HeadInFile, FileModel, LentModel, DraftingFunction)
 """The first one that is meant is taken."""
 
@@ -77,6 +77,8 @@ def _is_auto(given: Any) -> bool:
 
 
 def _meaning_of_auto(target: str) -> str:
+    if os.path.isfile(head := head_beside(target)):
+        return head
     try:
         require_mtp(target)
     except ValueError:

@@ -1,0 +1,145 @@
+"""`specllama train-draft`: a draft for a model that has none."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specllama.commands.arguments import UsageError, add_threads, whole
+
+if TYPE_CHECKING:
+    from specllama.commands import Subparsers
+    from specllama.commands.steps import Steps
+
+_HOURS, _MOST_HOURS = 8.0, 10_000
+_MOST_ANSWER = 448
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "train-draft",
+        help="train a draft for a model that has none, and print its path",
+        description="Train an EAGLE-3 head for a model on this machine, from its GGUF alone: the model writes text, "
+        "its states are read, the head is trained, written beside the model as eagle3-NAME.gguf, and compared with "
+        "plain decoding. The text that the model writes with it stays the same; it comes faster if the head is often "
+        "right. "
+        'It needs PyTorch: pip install "specllama[train]". Ended in whatever way, the same command goes on where it '
+        "was. Progress goes to stderr.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file, or a name of the catalog")
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument("--hours", type=_positive, metavar="H", help="what all may take together, default 8")
+    budget.add_argument("--tokens", type=whole(1), metavar="N", help="instead: tokens of text to learn from")
+    parser.add_argument(
+        "--text",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="yours, to learn from besides; may be repeated: prompts (.jsonl, .json; as bench reads them), which the "
+        "model answers, or any other text, which is learned as it is",
+    )
+    parser.add_argument("--output", "-o", type=Path, metavar="FILE", help="default: eagle3-NAME.gguf beside the model")
+    parser.add_argument("--force", "-f", action="store_true", help="replace a head that is there")
+    parser.add_argument(
+        "--max-tokens",
+        "-n",
+        type=whole(8, _MOST_ANSWER),
+        default=256,
+        metavar="N",
+        help="of an answer that is learned from, default 256",
+    )
+    parser.add_argument(
+        "--parallel", type=whole(1, 64), default=8, metavar="N", help="texts that are written at once, default 8"
+    )
+    add_threads(parser, "of everything, default: what suits this machine")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, and say whether it pays."""
+    import specllama
+    from specllama.backend.cpu import default_threads
+    from specllama.commands.steps import steps
+    from specllama.evidence.draft_pays import fastest_type, gain_of
+    from specllama.training.train import Budget, trained
+
+    for path in arguments.text:
+        if not path.is_file():
+            raise UsageError(f"--text {path}: there is no such file")
+    hours = _HOURS if arguments.hours is None and arguments.tokens is None else arguments.hours
+    budget = Budget(hours, arguments.tokens, arguments.max_tokens, arguments.parallel)
+    threads = arguments.threads or default_threads()
+    texts = [str(path) for path in arguments.text]
+    with contextlib.ExitStack() as stack:
+        shown = _Shown(stack.enter_context(steps()))
+        made = stack.enter_context(
+            trained(
+                arguments.model,
+                budget,
+                output=arguments.output,
+                text=texts,
+                threads=threads,
+                force=arguments.force,
+                progress=shown,
+            )
+        )
+        shown.note("which type of its weights is the fastest here, and is it faster than plain decoding?")
+        first, most = next(iter(made.heads.values())), max(16, arguments.max_tokens // 4)
+        llm = stack.enter_context(
+            contextlib.closing(
+                specllama.Llama(
+                    made.target,
+                    draft_model=str(first),
+                    n_ctx=made.n_ctx,
+                    n_threads=threads,
+                    n_threads_batch=threads,
+                    verbose=False,
+                )
+            )
+        )
+        best = fastest_type(llm, made.heads, most, shown.answered)
+        llm.draft_model = str(made.heads[best])
+        gain = gain_of(llm, most, shown.answered)
+        path = made.keep(best)
+    print(f"{gain}. It is used by draft_model={str(path)!r} (-md), and by auto", file=sys.stderr)
+    print(path)
+    return 0
+
+
+class _Shown:
+    """How far a training is, on stderr: every step on a terminal, and every tenth of each elsewhere."""
+
+    def __init__(self, bar: Steps) -> None:
+        self._bar = bar
+        self._step, self._tenths = "", 0
+
+    def note(self, text: str) -> None:
+        """See `training.progress.Progress`."""
+        self._bar.note(text)
+        self._step = ""
+
+    def done(self, step: str, done: int, total: int, name: str = "") -> None:
+        """The same."""
+        if step != self._step:
+            self._step, self._tenths = step, 0
+        before, self._tenths = self._tenths, done * 10 // max(1, total)
+        self._bar.done(name or step, max(1, done), max(1, total), (name or step) if self._tenths > before else None)
+
+    def answered(self, name: str, done: int, total: int) -> None:
+        """An answer of the comparison is there."""
+        self.done("answers", done, total, f"against {name}" if name.startswith("plain") else f"as {name}")
+
+
+def _positive(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of hours") from None
+    if not 0.0 < hours < _MOST_HOURS:
+        raise argparse.ArgumentTypeError(f"{text} must be more than 0, and less than {_MOST_HOURS}")
+    return hours

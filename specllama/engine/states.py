@@ -1,0 +1,147 @@
+"""Teacher forcing: a text that is there already goes through the target, and what it computes is read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from specllama import _core
+
+from .hidden import shown_layers
+from .listener import Listener
+from .model import Model
+from .slot import Slot
+
+Read = TypeVar("Read")
+_CHUNK = 128  # tokens whose states and logits are held at once, at most
+
+
+@dataclasses.dataclass(frozen=True)
+class States:
+    """What the target computed for some tokens of a text, one after the other.
+
+    Attributes:
+        start: the place of the first of them in the text.
+        hidden: what enters the layers that were asked for [tokens, layers, n_embd].
+        first_logits: the place of the first token behind which there are logits.
+        logits: of the tokens that were asked for [places, tokens], from `first_logits` on.
+        logsumexp: over the whole vocabulary [places]: ``exp(logits - logsumexp)`` are probabilities.
+        best: the likeliest token of the whole vocabulary [places].
+    """
+
+    start: int
+    hidden: npt.NDArray[np.float32]
+    first_logits: int
+    logits: npt.NDArray[np.float32]
+    logsumexp: npt.NDArray[np.float32]
+    best: npt.NDArray[np.int32]
+
+
+def forced(
+    own: Slot,
+    ids: npt.NDArray[np.int32],
+    listener: Listener,
+    read: Callable[[_core.Sequence, int, int], Read],
+    *,
+    most: int,
+    first_output: int = 0,
+    keeps_states: bool = False,
+) -> Iterator[Read]:
+    """Decode a text from its beginning, part by part.
+
+    Args:
+        own: the slot of the model's own context.
+        ids: the tokens of the text [n].
+        listener: who may end it.
+        read: called behind each part with the sequence, the place of the part's first token, and how many it has.
+        most: tokens of one part.
+        first_output: the place of the first token behind which logits are wanted.
+        keeps_states: whether the hidden states are to be read.
+
+    Yields:
+        What `read` returns.
+
+    Raises:
+        BusyError, ClosedError, DecodeError: see there.
+        RuntimeError: somebody else has used the model's own context since the last part.
+    """
+    most = min(most, own.model.settings.n_batch, own.model.n_ctx)
+    for start in range(0, len(ids), most):
+        listener.heed()
+        part = ids[start : start + most]
+        with own.exclusive():
+            own.require_threads()
+            own.require_at_rest()
+            sequence, position = own.sequence, own.position
+            if start > 0 and not np.array_equal(position.tokens(), ids[:start]):
+                raise RuntimeError(
+                    "this Llama was used for something else while tokens were scored: score them to the end first, or "
+                    "create one Llama for each"
+                )
+            position.change(start)  # first: what follows may fail, or be interrupted
+            sequence.assume(ids[:start])
+            sequence.keep(start)
+            sequence.decode(part, min(max(0, first_output - start), len(part)), keeps_states=keeps_states)
+            position.ids[start : start + len(part)] = part
+            position.change(sequence.num_tokens)
+            found = read(sequence, start, len(part))
+        yield found
+
+
+def states_of(
+    own: Slot,
+    ids: npt.NDArray[np.int32],
+    listener: Listener,
+    rows: npt.NDArray[np.int32],
+    first_logits: int,
+) -> Iterator[States]:
+    """See `Engine.states`."""
+    num_layers = len(own.model.settings.hidden.names)  # type: ignore[union-attr]  # `require_shown` has looked
+
+    def read(sequence: _core.Sequence, start: int, count: int) -> States:
+        first = min(max(0, first_logits - start), count)
+        logits = np.empty((count - first, len(rows)), np.float32)
+        logsumexp = np.empty(count - first, np.float32)
+        best = np.empty(count - first, np.int32)
+        for place in range(first, count):
+            row = sequence.logits(place)
+            logits[place - first] = row[rows]
+            best[place - first] = row.argmax()
+            most = row[best[place - first]]
+            logsumexp[place - first] = most + np.log(np.exp(row - most).sum(dtype=np.float64))
+        hidden = sequence.states(count).reshape(count, num_layers, -1)
+        return States(start, hidden, start + first, logits, logsumexp, best)
+
+    yield from forced(own, ids, listener, read, most=_CHUNK, first_output=first_logits, keeps_states=True)
+
+
+def require_shown(model: Model) -> None:
+    """Refuse a target that was not opened to show what enters its layers.
+
+    Raises:
+        ValueError: it shows nothing, or what it has no layers for.
+    """
+    hidden = model.settings.hidden
+    if hidden is None or hidden.nextn:
+        raise ValueError("the target shows no states: open the Engine with shown_layers, or with a head")
+
+
+def require_layers(model: Model, layers: Sequence[int]) -> None:
+    """Refuse layers that the target does not have.
+
+    Raises:
+        ValueError: there are none of such a number, or what enters them cannot be had.
+    """
+    count = int(llama_cpp.llama_model_n_layer(model.address))
+    if layers and model.settings.hidden != shown_layers(layers):
+        raise ValueError("shown_layers cannot be had beside a head: the target shows what that reads")
+    for layer in layers:
+        if not 0 < layer < count:
+            raise ValueError(
+                f"shown_layers: what enters layer {layer} cannot be had, but of the layers 1 to {count - 1}"
+            )

@@ -1,0 +1,83 @@
+"""Whether a draft makes its target faster: prompts that come with the package, plainly and with it, by turns."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specllama.prompts import builtin_prompts, limited
+
+from .answer import answer
+from .draft_types import OnAnswer, compare_types
+from .plan import that_fit
+
+if TYPE_CHECKING:
+    from specllama.llama import Llama
+
+_WARM_UP = 16  # tokens
+_FEW = 4  # prompts, to choose a type by
+
+
+@dataclasses.dataclass(frozen=True)
+class Gain:
+    """What a draft gives.
+
+    Attributes:
+        ratio: whole calls with it over plain decoding: the mean of each prompt's.
+        error: the standard error of that mean.
+        accepted: the share of drafted tokens that were accepted.
+        drafted: drafted tokens for each one of the text.
+    """
+
+    ratio: float
+    error: float
+    accepted: float
+    drafted: float
+
+    def __str__(self) -> str:
+        """In words."""
+        said = f"whole calls {self.ratio:.2f} times as fast as plain decoding (standard error {self.error:.2f})"
+        if self.ratio - self.error > 1.0:
+            return f"faster: {said}; {self.accepted:.0%} of its tokens were accepted"
+        if self.drafted < 0.2:
+            return f"not faster: {said}. Hardly anything was drafted: it is right too seldom to pay; train longer"
+        return (
+            f"not faster: {said}. {self.accepted:.0%} of its tokens were accepted, which does not pay for computing "
+            "and checking them here: train longer, or use it with a larger model"
+        )
+
+
+def fastest_type(llm: Llama, drafts: Mapping[str, Path], max_tokens: int, on_answer: OnAnswer) -> str:
+    """In which of its types a draft makes the target fastest here. See `compare_types`."""
+    prompts = limited(builtin_prompts(), 1)[:_FEW]
+    return compare_types(llm, drafts, prompts, max_tokens=max_tokens, on_answer=on_answer)[0].name
+
+
+def gain_of(llm: Llama, max_tokens: int, on_answer: OnAnswer) -> Gain:
+    """Answer with the Llama's draft and without, by turns. Greedy: both write the same.
+
+    Raises:
+        ValueError: no prompt fits.
+    """
+    questions, too_long = that_fit(llm, limited(builtin_prompts(), 1), max_tokens)
+    if not questions:
+        raise ValueError(f"there is no prompt to measure: {too_long}")
+    ratios, accepted, drafted, tokens = list[float](), 0, 0, 0
+    for gamma in ("auto", 0):
+        answer(llm, questions[0][1], temperature=0.0, max_tokens=_WARM_UP, num_draft_tokens=gamma)
+    for number, (_, rendered) in enumerate(questions):
+        seconds = {}
+        for gamma in ("auto", 0) if number % 2 else (0, "auto"):
+            llm.reset()  # each answer decodes its own prompt
+            stats = answer(llm, rendered, temperature=0.0, max_tokens=max_tokens, num_draft_tokens=gamma).stats
+            seconds[gamma] = stats.total_seconds / max(1, stats.num_tokens)
+            if gamma == "auto":
+                accepted, drafted = accepted + stats.num_accepted_tokens, drafted + stats.num_draft_tokens
+                tokens += stats.num_tokens
+        ratios.append(seconds[0] / seconds["auto"])
+        on_answer("plain decoding", number + 1, len(questions))
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+    return Gain(statistics.mean(ratios), error, accepted / max(1, drafted), drafted / max(1, tokens))

@@ -1,0 +1,171 @@
+"""What a head is shown at once: windows of texts, cut and padded to one length."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from .shards import Example, examples, shard_paths
+from .target import Target
+from .text import HELD_OUT
+
+_WINDOW = 256  # places at once
+_MEASURED = 30_000  # places, of those that are held out: their share is known to half a percent then
+_BEFORE = 64  # places before the first that is learned: what the head's attention sees
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Windows of some texts.
+
+    Place p has the token p + 1 and the target's state of p, and the head says the token p + 2.
+
+    Attributes:
+        embedded: of the tokens [batch, places, n_embd].
+        states: of the target [batch, places, 3 * n_embd].
+        likely: rows of the head's that are likely [batch, places, k].
+        shares: their probabilities in the target's distribution [batch, places, k].
+        best: the row of the target's likeliest token, -1 if there is none [batch, places].
+        follows: the row of the token that follows in the text, -1 where there is none [batch, places].
+        learned: the places that are learned [batch, places].
+    """
+
+    embedded: torch.Tensor
+    states: torch.Tensor
+    likely: torch.Tensor
+    shares: torch.Tensor
+    best: torch.Tensor
+    follows: torch.Tensor
+    learned: torch.Tensor
+
+
+class Batches:
+    """Makes batches of shards.
+
+    Args:
+        target: whose embeddings they need.
+        rows: the tokens that the head says, in ascending order.
+        folder: of the shards.
+        device: where the batches are to be.
+    """
+
+    def __init__(self, target: Target, rows: npt.NDArray[np.int64], folder: Path, device: str) -> None:
+        self._paths = shard_paths(folder)
+        self._device = device
+        self._rows = np.full(target.n_vocab, -1, np.int64)
+        self._rows[rows] = np.arange(len(rows))
+        used = np.zeros(target.n_vocab, bool)
+        for path in self._paths:
+            with np.load(path) as file:
+                used[file["tokens"]] = True
+        tokens = np.flatnonzero(used)
+        self._place = np.zeros(target.n_vocab, np.int64)
+        self._place[tokens] = np.arange(len(tokens))
+        self._embeddings = torch.from_numpy(target.embeddings(tokens).astype(np.float16))
+
+    def sizes(self) -> torch.Tensor:
+        """Root mean square of each number of the states in the first shard [3 * n_embd]."""
+        with np.load(self._paths[0]) as file:
+            states = file["states"]
+        some = states[:: max(1, len(states) // 4096)].astype(np.float32).reshape(-1, states.shape[1] * states.shape[2])
+        return torch.from_numpy(np.sqrt((some**2).mean(0)) + 1e-3)
+
+    def count(self, cells: int) -> int:
+        """How many batches of so many places one pass has."""
+        return sum(1 for _ in self._indexed(cells, 0))
+
+    def learned(self, cells: int, epoch: int) -> Iterator[Batch]:
+        """The batches of one pass, in an order of its own, which is always the same."""
+        rng = np.random.default_rng(epoch)
+        for number in rng.permutation(len(self._paths)):
+            windows = [w for i, e in examples(self._paths[number]) if i % HELD_OUT for w in _windows(e)]
+            order = np.random.default_rng((epoch, int(number))).permutation(len(windows))
+            for part in _groups([_size(windows[i]) for i in order], cells):
+                yield self.batch([windows[order[i]] for i in part])
+
+    def held_out(self, cells: int = 4096) -> Iterator[Batch]:
+        """What is never learned: as much of it as measuring needs."""
+        places = 0
+        for path in self._paths:
+            if places >= _MEASURED:
+                return
+            windows = [w for i, e in examples(path) if i % HELD_OUT == 0 for w in _windows(e)]
+            places += sum(map(_size, windows))
+            for part in _groups([_size(window) for window in windows], cells):
+                yield self.batch([windows[i] for i in part])
+
+    def batch(self, windows: Sequence[Example]) -> Batch:
+        """The windows side by side."""
+        places = max(map(_size, windows))
+        n_embd, k = windows[0].states.shape[1:][1], windows[0].likely.shape[1]
+        tokens = np.zeros((len(windows), places), np.int64)
+        states = np.zeros((len(windows), places, 3 * n_embd), np.float32)
+        likely = np.zeros((len(windows), places, k), np.int64)
+        shares = np.zeros((len(windows), places, k), np.float32)
+        best = np.full((len(windows), places), -1, np.int64)
+        follows = np.full((len(windows), places), -1, np.int64)
+        learned = np.zeros((len(windows), places), bool)
+        for i, window in enumerate(windows):
+            n = _size(window)
+            tokens[i, :n] = window.tokens[1:]
+            states[i, :n] = window.states[:-1].reshape(n, -1)
+            likely[i, :n], shares[i, :n], best[i, :n] = window.likely[1:], window.shares[1:], window.best[1:]
+            follows[i, : n - 1] = self._rows[window.tokens[2:]]
+            learned[i, max(0, window.start - 2) : n] = True
+        embedded = self._embeddings[torch.from_numpy(self._place[tokens])].float()
+        arrays = (states, likely, shares, best, follows, learned)
+        found = (embedded, *map(torch.from_numpy, arrays))
+        return Batch(*(tensor.to(self._device) for tensor in found))
+
+    def _indexed(self, cells: int, epoch: int) -> Iterator[list[int]]:
+        """The groups of one pass, from the sizes alone."""
+        rng = np.random.default_rng(epoch)
+        for number in rng.permutation(len(self._paths)):
+            with np.load(self._paths[number]) as file:
+                found = zip(file["indices"], file["starts"], file["sizes"], strict=True)
+                sizes = [s for i, a, n in found if int(i) % HELD_OUT for s in _cut_sizes(int(a), int(n))]
+            order = np.random.default_rng((epoch, int(number))).permutation(len(sizes))
+            yield from _groups([sizes[i] for i in order], cells)
+
+
+def _size(window: Example) -> int:
+    return len(window.tokens) - 1
+
+
+def _cuts(start: int, count: int) -> Iterable[tuple[int, int]]:
+    """Where the windows of a text begin and end."""
+    begin = max(0, start - 2 - _BEFORE)
+    return ((at, min(at + _WINDOW + 1, count)) for at in range(begin, count - 2, _WINDOW))
+
+
+def _cut_sizes(start: int, count: int) -> list[int]:
+    return [end - begin - 1 for begin, end in _cuts(start, count)]
+
+
+def _windows(example: Example) -> list[Example]:
+    return [
+        Example(
+            start=max(0, example.start - begin),
+            **{name: getattr(example, name)[begin:end] for name in ("tokens", "states", "likely", "shares", "best")},
+        )
+        for begin, end in _cuts(example.start, len(example.tokens))
+    ]
+
+
+def _groups(sizes: Sequence[int], cells: int) -> Iterator[list[int]]:
+    """Neighbours that have so many places together, padding included."""
+    group: list[int] = []
+    longest = 0
+    for index, size in enumerate(sizes):
+        longest = max(longest, size)
+        if group and longest * (len(group) + 1) > cells:
+            yield group
+            group, longest = [], size
+        group.append(index)
+    if group:
+        yield group

@@ -1,0 +1,126 @@
+"""Writes a head as a GGUF that specllama and llama.cpp open: of the architecture ``eagle3``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specllama.models.gguf_values import parts_of
+
+from .acceptance import Acceptance
+from .head import EPSILON, ROPE_BASE, Head
+from .target import Target
+from .torch_here import require_gguf_package
+from .work import replaced
+
+_ARCH = "eagle3"
+_N_CTX = 131_072  # it knows places only by how far they are apart
+_BLOCK = 32  # of a row, in the types that are written
+_NAMES = {
+    "q": "blk.0.attn_q",
+    "k": "blk.0.attn_k",
+    "v": "blk.0.attn_v",
+    "o": "blk.0.attn_output",
+    "gate": "blk.0.ffn_gate",
+    "up": "blk.0.ffn_up",
+    "down": "blk.0.ffn_down",
+    "of_token.weight": "blk.0.attn_norm",
+    "of_state.weight": "blk.0.attn_norm_2",
+    "of_ffn.weight": "blk.0.ffn_norm",
+    "of_output.weight": "output_norm",
+}
+
+
+def tensors_of(head: Head) -> dict[str, npt.NDArray[np.float32]]:
+    """The weights by their names in the file. What the states are divided by is in ``fc`` there."""
+    named = {name: weight.detach().float().cpu() for name, weight in head.named_parameters()}
+    found = {f"{there}.weight": named[here].numpy() for here, there in _NAMES.items()}
+    found["fc.weight"] = (named["fc"] / head.sizes.float().cpu()).numpy()
+    found["output.weight"] = head.output.float().cpu().numpy()
+    return found
+
+
+def write_head(
+    path: Path,
+    target: Target,
+    head: Head,
+    rows: npt.NDArray[np.int64],
+    file_type: str,
+    *,
+    acceptance: Acceptance,
+    num_tokens: int,
+) -> Path:
+    """Write a head. It gets its name when it is whole.
+
+    Args:
+        path: the file.
+        target: the head's.
+        head: its weights.
+        rows: the tokens that it says.
+        file_type: ``"F32"``, ``"Q8_0"`` or ``"Q4_0"``, of matrices whose rows have whole blocks.
+        acceptance: what was measured.
+        num_tokens: of the text that it has learned from.
+
+    Raises:
+        OSError: the disk is full, or cannot be written.
+    """
+    from specllama import __version__
+
+    gguf = require_gguf_package()
+    kind, temporary, shape = gguf.GGMLQuantizationType[file_type], replaced(path), head.shape
+    writer = gguf.GGUFWriter(temporary, _ARCH)
+    try:
+        writer.add_name(path.stem)
+        writer.add_author(f"specllama {__version__} train-draft")
+        writer.add_description(f"EAGLE-3 head for {os.path.basename(target.path)}: a draft, and no model by itself")
+        writer.add_file_type(gguf.LlamaFileType["ALL_F32" if file_type == "F32" else f"MOSTLY_{file_type}"])
+        for name, number in (
+            *(("context_length", _N_CTX), ("embedding_length", shape.n_embd), ("block_count", 1)),
+            *(("feed_forward_length", shape.n_ff), ("attention.head_count", shape.n_head)),
+            *(("attention.head_count_kv", shape.n_head_kv), ("attention.key_length", shape.head_size)),
+            *(("attention.value_length", shape.head_size), ("rope.dimension_count", shape.head_size)),
+            *(("vocab_size", target.n_vocab), ("target_hidden_size", target.n_embd)),
+        ):
+            writer.add_uint32(f"{_ARCH}.{name}", number)
+        writer.add_float32(f"{_ARCH}.attention.layer_norm_rms_epsilon", EPSILON)
+        writer.add_float32(f"{_ARCH}.rope.freq_base", ROPE_BASE)
+        writer.add_array(f"{_ARCH}.target_layers", list(target.layers))
+        for name, said in (
+            *(("target.architecture", target.architecture), ("target.file", os.path.basename(target.path))),
+            *(("target.vocabulary", target.vocabulary), ("target.weights", target.weights)),
+        ):
+            writer.add_string(f"specllama.{name}", said)
+        writer.add_uint32("specllama.target.block_count", target.n_layer)
+        writer.add_uint64("specllama.trained_tokens", num_tokens)
+        writer.add_array("specllama.acceptance.greedy", [float(one) for one in acceptance.greedy])
+        writer.add_array("specllama.acceptance.sampled", [float(one) for one in acceptance.sampled])
+        _copy_tokenizer(writer, target.path, gguf)
+        if len(rows) < target.n_vocab:
+            writer.add_tensor("d2t", rows.astype(np.int64))
+        for name, tensor in tensors_of(head).items():
+            is_whole = tensor.ndim == 2 and tensor.shape[1] % _BLOCK == 0
+            if is_whole and file_type != "F32":
+                writer.add_tensor(name, gguf.quants.quantize(tensor, kind), raw_dtype=kind)
+            else:
+                writer.add_tensor(name, np.ascontiguousarray(tensor))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _copy_tokenizer(writer: Any, target: str, gguf: Any) -> None:
+    """All that the target's file says of its vocabulary, but for its chats."""
+    for name, field in gguf.GGUFReader(parts_of(target)[0]).fields.items():
+        if name.startswith("tokenizer.") and not name.startswith("tokenizer.chat_template"):
+            writer.add_key_value(
+                name, field.contents(), field.types[0], field.types[1] if len(field.types) > 1 else None
+            )

@@ -1,0 +1,56 @@
+"""Muon for matrices, AdamW for vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+_STEPS = 5
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum whose update is made orthogonal: all directions of a matrix learn alike.
+
+    Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon), with the scale that is given there: a learning rate
+    then means the same for small and for large matrices.
+
+    Args:
+        matrices: what is trained.
+        lr: the learning rate.
+        momentum: of its gradients.
+        weight_decay: of the weights, in learning rates.
+    """
+
+    def __init__(
+        self, matrices: Iterable[torch.Tensor], lr: float = 0.02, momentum: float = 0.95, weight_decay: float = 0.01
+    ) -> None:
+        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """One step."""
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                state = self.state[weight]
+                average = state.setdefault("momentum", torch.zeros_like(weight))
+                average.lerp_(weight.grad, 1 - group["momentum"])
+                update = _orthogonal(weight.grad.lerp(average, group["momentum"]))  # Nesterov's
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                weight.add_(update, alpha=-group["lr"] * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5)
+
+
+def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:
+    """Nearly the orthogonal matrix next to it, by five steps of Newton and Schulz."""
+    a, b, c = _NEWTON_SCHULZ
+    x = matrix / (matrix.norm() + 1e-7)
+    is_tall = x.shape[0] > x.shape[1]
+    x = x.T if is_tall else x
+    for _ in range(_STEPS):
+        square = x @ x.T
+        x = a * x + (b * square + c * square @ square) @ x
+    return x.T if is_tall else x

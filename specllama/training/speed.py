@@ -1,0 +1,65 @@
+"""How fast this machine reads states and trains."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .batches import Batches
+from .fit import Fit, new_head
+from .shards import write_shards
+from .target import Target
+from .text import Text
+
+if TYPE_CHECKING:
+    from specllama.engine.engine import Engine
+
+_CELLS = (256, 2048)
+_LEAST_SHARE = 0.3  # of a large batch's time that is the places'
+
+
+def speed_of_training(
+    engine: Engine, target: Target, texts: Sequence[Text], rows: npt.NDArray[np.int64], device: str, seconds: float
+) -> tuple[float, float, float]:
+    """How fast it is, tried on some texts.
+
+    Returns:
+        Tokens a second whose states are computed, and that are learned in large batches, and the seconds that a batch
+        takes besides.
+    """
+    with tempfile.TemporaryDirectory(prefix="specllama-speed-") as folder:
+        begun, read = time.monotonic(), 0
+
+        def note(size: int, _: int) -> None:
+            nonlocal read
+            read = size
+
+        def enough(size: int) -> bool:
+            return size > 0 and time.monotonic() - begun > seconds
+
+        write_shards(engine, texts, rows, Path(folder), enough, note)
+        of_states = read / (time.monotonic() - begun)
+        batches = Batches(target, rows, Path(folder), device)
+        run = Fit(new_head(target, rows, batches, device), device)
+        (few, of_few), (many, of_many) = (_timed(run, batches, cells) for cells in _CELLS)
+        each = (of_many - of_few) / max(1, many - few)
+        each = max(each, _LEAST_SHARE * of_many / many)  # others may have used the machine meanwhile
+        return of_states, 1.0 / each, max(0.0, of_few - few * each)
+
+
+def _timed(run: Fit, batches: Batches, cells: int) -> tuple[int, float]:
+    """The places of a batch, and the seconds that it takes: the better of two."""
+    batch = next(itertools.chain(batches.learned(cells, 0), batches.held_out(cells)))
+    seconds = []
+    for _ in range(2):
+        begun = time.monotonic()
+        run.step(batch, 0.5)
+        seconds.append(time.monotonic() - begun)
+    return max(1, int(batch.learned.sum())), min(seconds)

@@ -1,0 +1,362 @@
+"""Text, states, training, and the files: all steps of ``specllama train-draft`` but for the last, which compares."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specllama.backend.cpu import default_threads
+from specllama.models import catalog
+from specllama.models.head_file import head_beside
+
+from .progress import SILENT, Progress
+from .target import Target, read_target
+from .text import Text, Writer, read_texts
+from .torch_here import device_of_training, require_gguf_package, require_torch
+from .work import Work, replaced
+
+if TYPE_CHECKING:
+    from specllama.llama import Llama
+
+_N_CTX, _LONGEST_PROMPT = 1024, 2048
+_TRIED = 4096  # tokens, and
+_MEASURED = 60.0  # seconds of writing, at most, before the forecast
+_LATE = 1.3  # of a step's seconds, after which it ends whatever is missing
+_TYPES = ("Q8_0", "Q4_0")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """What a training made.
+
+    Attributes:
+        target: the path of the target.
+        weights: a short name for its weights.
+        n_ctx: tokens of its context that comparing takes.
+        heads: the head in several types of weights, by their names. They are gone when the training is over.
+        output: where the head is to be.
+        greedy: how often it was right on text that it has not seen, see `Acceptance`.
+        sampled: the same at temperature 1.
+        num_tokens: of the text that it has learned from.
+    """
+
+    target: str
+    weights: str
+    n_ctx: int
+    heads: Mapping[str, Path]
+    output: Path
+    greedy: tuple[float, ...]
+    sampled: tuple[float, ...]
+    num_tokens: int
+
+    def keep(self, kind: str) -> Path:
+        """Put the head of one type where it is to be.
+
+        Raises:
+            OSError: the disk is full, or cannot be written.
+        """
+        temporary = replaced(self.output)
+        try:
+            shutil.copyfile(self.heads[kind], temporary)
+            os.replace(temporary, self.output)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return self.output
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """What a training may take.
+
+    Attributes:
+        hours: all together; or
+        tokens: of text.
+        answer: tokens of one answer, at most.
+        parallel: texts that are written at once.
+    """
+
+    hours: float | None = None
+    tokens: int | None = None
+    answer: int = 256
+    parallel: int = 8
+
+    def __post_init__(self) -> None:
+        """Refuse what is none.
+
+        Raises:
+            ValueError: neither, both, or one that is not positive.
+        """
+        if (self.hours is None) == (self.tokens is None):
+            raise ValueError("give either hours or tokens (--hours, --tokens)")
+        for name in ("hours", "tokens", "answer", "parallel"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise ValueError(f"{name}={value} must be more than 0")
+
+
+@contextlib.contextmanager
+def trained(
+    model: str | os.PathLike[str],
+    budget: Budget,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    text: Sequence[str] = (),
+    threads: int | None = None,
+    force: bool = False,
+    progress: Progress = SILENT,
+) -> Iterator[Trained]:
+    """Make an EAGLE-3 head for a model. What an earlier call with the same arguments has done is not done again.
+
+    When the block ends without an error, the training is over, and what it has kept is removed.
+
+    Args:
+        model: a GGUF file, or a name of the catalog.
+        budget: what it may take.
+        output: the head; None: beside the model, as ``eagle3-NAME.gguf``.
+        text: files of the user's, see `Writer`.
+        threads: of everything; None: what suits this machine.
+        force: replace a head that is there.
+        progress: hears how far it is.
+
+    Yields:
+        The heads, of which one is to be kept.
+
+    Raises:
+        ImportError: PyTorch or gguf is not here.
+        ModelNotFoundError, ValueError: no model that a head can be trained for.
+        FileExistsError: there is a head already.
+        AlreadyTrainingError: somebody else trains a head for this model.
+        OSError: the disk is full, too small, or cannot be written.
+        MemoryError: there is too little.
+    """
+    require_torch(), require_gguf_package()
+    path = catalog.resolve(os.fspath(model))
+    target = read_target(path)
+    destination = Path(head_beside(path)) if output is None else Path(output)
+    asked = {"budget": dataclasses.asdict(budget), "text": [_named(name) for name in text], "model": target.weights}
+    work = Work(target.weights, {**asked, "output": str(destination.absolute())})
+    if destination.exists() and not force and not work.folder.exists():
+        raise FileExistsError(f"{destination} exists: name another file with --output, or replace it with --force")
+    if not os.access(destination.parent, os.W_OK):
+        raise OSError(f"the folder {destination.parent} cannot be written: name a file in another one with --output")
+    with work.alone():
+        training = _Training(target, budget, work, text, threads or default_threads(), progress)
+        yield training.run(destination)
+        work.remove()
+
+
+class _Training:
+    """One training, step by step."""
+
+    def __init__(
+        self, target: Target, budget: Budget, work: Work, text: Sequence[str], threads: int, progress: Progress
+    ) -> None:
+        self._target, self._budget, self._work, self._given = target, budget, work, text
+        self._threads, self._progress = threads, progress
+        self._device = device_of_training()
+        require_torch().set_num_threads(threads)
+
+    def run(self, destination: Path) -> Trained:
+        """All steps that are not done."""
+        plan = self._work.read("plan") or self._planned()
+        if self._work.read("written") is None:
+            self._write(plan)
+        rows = self._rows()
+        head = self._work.read("head")
+        if head is None:
+            if self._work.read("read") is None:
+                self._read(plan, rows)
+            head = self._fit(plan, rows)
+        heads = {kind: self._head_path(kind) for kind in _TYPES}
+        rates = {name: tuple(float(one) for one in head[name]) for name in ("greedy", "sampled")}
+        n_ctx = min(_LONGEST_PROMPT, self._target.n_ctx_train)
+        return Trained(
+            self._target.path,
+            self._target.weights,
+            n_ctx,
+            heads,
+            destination,
+            num_tokens=int(head["num_tokens"]),
+            **rates,
+        )
+
+    # Text
+
+    @contextlib.contextmanager
+    def _writer(self) -> Iterator[Writer]:
+        with contextlib.closing(self._llama()) as llm:
+            yield Writer(llm, self._work.texts, self._given, self._budget.answer)
+
+    def _llama(self) -> Llama:
+        import specllama
+
+        return specllama.Llama(
+            self._target.path,
+            n_ctx=min(_N_CTX, self._target.n_ctx_train),
+            n_threads=self._threads,
+            n_threads_batch=self._threads,
+            max_parallel=self._budget.parallel,
+            verbose=False,
+        )
+
+    def _write(self, plan: dict[str, Any]) -> None:
+        self._progress.note("the model writes what its draft will learn from")
+        begun, wanted = time.monotonic(), int(plan["num_tokens"])
+
+        def enough(size: int) -> bool:
+            late = time.monotonic() - begun > _LATE * plan["seconds"][0] + _MEASURED
+            return size >= wanted or (late and self._budget.hours is not None)
+
+        with self._writer() as writer:
+            writer.write(
+                enough, self._budget.parallel, lambda size, _: self._progress.done("text", min(size, wanted), wanted)
+            )
+        self._work.write("written", {})
+
+    def _rows(self) -> npt.NDArray[np.int64]:
+        """The tokens that the head says: those that the target writes most, and the first of the vocabulary."""
+        from .plan import num_rows
+
+        kept = self._work.folder / "rows.npy"
+        if kept.exists():
+            found: npt.NDArray[np.int64] = np.load(kept)
+            return found
+        rows = counted_rows(read_texts(self._work.texts), self._target.n_vocab, num_rows)
+        temporary = kept.with_name("rows.partial.npy")
+        np.save(temporary, rows)
+        os.replace(temporary, kept)
+        return rows
+
+    # States
+
+    def _read(self, plan: dict[str, Any], rows: npt.NDArray[np.int64]) -> None:
+        from .shards import write_shards
+
+        texts = read_texts(self._work.texts)
+        self._progress.note(f"the model reads {sum(len(text.tokens) for text in texts)} tokens, and shows its states")
+        begun = time.monotonic()
+
+        def enough(_: int) -> bool:
+            late = time.monotonic() - begun > _LATE * plan["seconds"][1] + _MEASURED
+            return late and self._budget.hours is not None
+
+        with self._engine() as engine:
+            write_shards(
+                engine,
+                texts,
+                rows,
+                self._work.states,
+                enough,
+                lambda _, done: self._progress.done("states", min(done, len(texts)), len(texts)),
+            )
+        self._work.write("read", {})
+
+    def _engine(self) -> Any:
+        from specllama.engine.engine import Engine
+
+        return Engine.open(
+            self._target.path,
+            n_ctx=min(_N_CTX, self._target.n_ctx_train),
+            n_threads=self._threads,
+            shown_layers=self._target.layers,
+        )
+
+    # The head
+
+    def _fit(self, plan: dict[str, Any], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
+        from .file import write_head
+        from .fit import fit
+
+        self._progress.note(f"training on {self._device}")
+        late = _LATE * plan["seconds"][2] + _MEASURED if self._budget.hours is not None else float("inf")
+        head, acceptance = fit(
+            self._work, self._target, rows, device=self._device, seconds=late, progress=self._progress
+        )
+        texts = read_texts(self._work.texts)
+        num_tokens = sum(text.size for text in texts if not text.is_held_out)
+        self._progress.note(f"right on text it has not seen, at steps 1, 2 and 3: {acceptance}")
+        for kind in _TYPES:
+            write_head(
+                self._head_path(kind), self._target, head, rows, kind, acceptance=acceptance, num_tokens=num_tokens
+            )
+        found = {**dataclasses.asdict(acceptance), "num_tokens": num_tokens}
+        self._work.write("head", found)
+        shutil.rmtree(self._work.states, ignore_errors=True)
+        return found
+
+    def _head_path(self, kind: str) -> Path:
+        return self._work.folder / f"head-{kind}.gguf"
+
+    # The plan
+
+    def _planned(self) -> dict[str, Any]:
+        """Measure for a minute or two, say what to expect, and refuse what cannot be."""
+        from .plan import plan_of, require_room
+
+        self._progress.note("measuring how fast the model writes, reads and learns here")
+        begun = time.monotonic()
+        rates = self._rates()
+        hours = self._budget.hours
+        left = None if hours is None else hours - (time.monotonic() - begun) / 3600.0
+        plan = plan_of(rates, hours=left, tokens=self._budget.tokens)
+        disk, memory = require_room(self._target, plan, rates.share, self._work.free())
+        write, read, fit = (seconds / 60 for seconds in plan.seconds)
+        self._progress.note(
+            f"{plan.num_tokens} tokens of text: about {write:.0f} min of writing ({rates.written:.0f} tokens/s), "
+            f"{read:.0f} of states ({rates.read:.0f}), {fit:.0f} of training; {plan.hours:.1f} h "
+            f"in all, {disk / 1e9:.1f} GB of disk and {memory / 1e9:.1f} GB of memory"
+        )
+        self._progress.note(
+            "what to expect: a head trained so on 211,000 tokens of a 1.5B was right at 52 % of the places, and fewer "
+            "tokens give less. Nothing else is known before the training; it says how right it is as it goes"
+        )
+        found = {"num_tokens": plan.num_tokens, "seconds": list(plan.seconds), "rates": dataclasses.asdict(rates)}
+        self._work.write("plan", found)
+        return found
+
+    def _rates(self) -> Any:
+        from .plan import Rates, num_rows
+        from .speed import speed_of_training
+
+        budget = (self._budget.hours or 1.0) * 3600.0
+        allowed = min(_MEASURED, budget / 30)
+        before = read_texts(self._work.texts)
+        wanted = min((self._budget.tokens or 1 << 60) // 4, _TRIED)
+        with self._writer() as writer:
+            begun, known = time.monotonic(), max(sum(text.size for text in before), writer.size_as_it_is)
+
+            def enough(size: int) -> bool:
+                return size > known and (size >= known + wanted or time.monotonic() - begun > allowed)
+
+            writer.write(enough, self._budget.parallel, lambda *_: None)
+        seconds = time.monotonic() - begun
+        texts = read_texts(self._work.texts)
+        written = sum(text.size for text in texts) - known
+        rows = counted_rows(texts, self._target.n_vocab, num_rows)
+        with self._engine() as engine:
+            read, learned, step = speed_of_training(engine, self._target, texts, rows, self._device, allowed)
+        share = sum(text.size for text in texts) / max(1, sum(len(text.tokens) for text in texts))
+        return Rates(max(written, 1) / max(seconds, 1e-6), read, learned, step, share)
+
+
+def counted_rows(texts: Sequence[Text], n_vocab: int, num_rows: Any) -> npt.NDArray[np.int64]:
+    """The tokens that a head says, in ascending order."""
+    counts = np.zeros(n_vocab, np.int64)
+    for text in texts:
+        np.add.at(counts, text.tokens[text.start :], 1)
+    count = num_rows(n_vocab, int(counts.sum()))
+    return np.sort(np.argsort(-counts, kind="stable")[:count])
+
+
+def _named(name: str) -> list[Any]:
+    """A file of the user's, as it is now."""
+    found = os.stat(name)
+    return [os.path.abspath(name), found.st_size, found.st_mtime_ns]

@@ -1,0 +1,94 @@
+"""The folder of a training: what is done is there, so that the same command goes on where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from specllama.backend.cache import cache_dir, read_json, write_json
+
+
+class AlreadyTrainingError(RuntimeError):
+    """Somebody else trains a draft for this model."""
+
+
+class Work:
+    """The folder of one training.
+
+    Args:
+        target: a short name for the target's weights.
+        asked: what was asked for. Another wish is another training.
+
+    Attributes:
+        folder: where everything is.
+        texts: what the target has written.
+        states: the folder of its states.
+        checkpoint: of the training.
+        best: the best weights so far.
+    """
+
+    def __init__(self, target: str, asked: Mapping[str, Any]) -> None:
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+        self.folder = cache_dir() / "training" / f"{target}-{digest}"
+        self.texts = self.folder / "texts.jsonl"
+        self.states = self.folder / "states"
+        self.checkpoint = self.folder / "checkpoint.pt"
+        self.best = self.folder / "best.pt"
+        self._lock = cache_dir() / "training" / f"{target}.lock"
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within the block nobody else trains for this target. A lock of a process that was killed is gone with it.
+
+        Raises:
+            AlreadyTrainingError: somebody does.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(self._lock)
+        try:
+            lock.acquire(blocking=False)
+        except filelock.Timeout:
+            raise AlreadyTrainingError(
+                f"a draft for this model is being trained already, by another process (lock {self._lock}): wait for it"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """What was written under a name; None if nothing whole is there."""
+        try:
+            found = read_json(self.folder / f"{name}.json")
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Keep it.
+
+        Raises:
+            OSError: the disk is full, or cannot be written.
+        """
+        write_json(self.folder / f"{name}.json", content)
+
+    def free(self) -> int:
+        """Bytes that the disk has room for."""
+        return shutil.disk_usage(self.folder).free
+
+    def remove(self) -> None:
+        """It is over, and the head is where it belongs."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def replaced(path: Path) -> Path:
+    """The name under which a file is written that is then to stand at another: see `os.replace`."""
+    return path.with_name(f".{path.name}.{os.getpid()}.partial")

@@ -1,0 +1,184 @@
+"""`specllama.training`: each step on a tiny model, and what the engine makes of the head."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import gguf
+import numpy as np
+import pytest
+import tiny_models as tiny
+from engine import Engine
+from needed import imported
+
+imported("torch")  # first: else what is missing is said by another import
+import torch
+from test_heads import LETTERS, VOCAB, Headed
+from training import Steps, drafted, steps
+from transcribed import Eagle, forward
+
+import specllama
+from specllama.models.head_file import HeadFile, head_beside, read_head
+from specllama.training.optimizer import Muon
+from specllama.training.target import read_target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import TinyFiles
+
+GAMMA = 3
+N_CTX: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "verbose": False}
+
+
+@pytest.fixture(scope="module")
+def letters() -> tiny.Weights:
+    return tiny.llama_weights(tiny.letter_vocabulary(VOCAB), 1, **LETTERS)
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_files: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> Steps:
+    """A head for the model of letters that says all but two of them."""
+    return steps(tiny_files.letters_deep, tmp_path_factory.mktemp("training"), 3000, lambda *_: VOCAB - 2)
+
+
+def test_it_is_right_more_often_than_before(trained: Steps) -> None:
+    assert trained.after.greedy[0] > trained.before.greedy[0] + 0.2
+    assert trained.after.sampled[0] > trained.before.sampled[0] + 0.1
+    assert trained.after.places > 100
+    assert 0.0 < trained.after.length < 3.0
+
+
+@pytest.mark.parametrize("first_alone", [False, True])
+def test_the_engine_drafts_what_the_trainer_computes(
+    tiny_files: TinyFiles, trained: Steps, letters: tiny.Weights, first_alone: bool
+) -> None:
+    """Of the file: tokens, states and places as in training, also in the steps with the head's own states."""
+
+    def draft(history: list[int], count: int) -> list[int]:
+        states = forward(letters, history[:-1])[1]
+        read = np.concatenate([states[layer] for layer in trained.target.layers], -1)
+        return drafted(trained.head, trained.rows, letters["token_embd.weight"], read, history, count)
+
+    engine, oracle = Headed(tiny_files.letters_deep, trained.path), Engine(tiny_files.letters_deep)
+    oracle.draft_by(draft)
+    found, expected = (loop.greedy_rounds(VOCAB, GAMMA, 4, first_alone=first_alone) for loop in (engine, oracle))
+    engine.close()
+    oracle.close()
+    assert found == expected
+    assert {accepted for accepted, _ in found} == {0, 1, 2, 3}
+
+
+def test_its_logits_are_those_of_the_paper(trained: Steps, letters: tiny.Weights) -> None:
+    """The module against a transcription in NumPy, which is llama.cpp's graph by another test."""
+    reader = gguf.GGUFReader(trained.path)
+    weights = {
+        tensor.name: np.array(tensor.data).reshape(tensor.shape[::-1])
+        for tensor in reader.tensors
+        if tensor.name != "d2t"
+    }
+    weights["token_embd.weight"] = letters["token_embd.weight"]
+    tokens = [1, *np.random.default_rng(5).integers(3, VOCAB, 40).tolist()]
+    states = forward(letters, tokens)[1]
+    eagle = Eagle(weights, trained.target.layers)
+    expected = eagle(tokens[1:], eagle.read(states)[:-1])[0]
+    read = np.concatenate([states[layer] for layer in trained.target.layers], -1)[:-1]
+    with torch.no_grad():
+        embedded = torch.from_numpy(letters["token_embd.weight"][tokens[1:]])[None]
+        found = trained.head.logits(
+            trained.head(embedded, trained.head.read(torch.from_numpy(read).float()[None]), 1)[0]
+        )
+    np.testing.assert_allclose(found[0].numpy(), expected, atol=2e-3)
+
+
+def test_what_it_says_was_counted(trained: Steps) -> None:
+    """The tokens that the target writes most, by the target's numbers."""
+    counts = np.bincount([token for text in trained.texts for token in text.tokens[text.start :]], minlength=VOCAB)
+    left_out = sorted({*range(VOCAB)} - {*trained.rows.tolist()})
+    assert counts[left_out].max() <= counts[trained.rows].min()
+    head = read_head(trained.path)
+    assert isinstance(head, HeadFile)
+    assert head.tensors["d2t"].shape == (VOCAB - 2,)
+    assert head.layers == trained.target.layers == (1, 2, 3)
+
+
+def test_the_file_says_for_whom_it_is(trained: Steps) -> None:
+    fields = gguf.GGUFReader(trained.path).fields
+    said = {name: field.contents() for name, field in fields.items() if name.startswith("specllama.")}
+    assert said["specllama.target.vocabulary"] == trained.target.vocabulary
+    assert said["specllama.target.weights"] == trained.target.weights
+    assert said["specllama.target.block_count"] == LETTERS["n_layer"]
+    assert said["specllama.acceptance.greedy"] == pytest.approx(trained.after.greedy)
+    assert "train-draft" in fields["general.author"].contents()
+
+
+def test_held_out_texts_are_greedy(tiny_files: TinyFiles, trained: Steps) -> None:
+    """And a text is what the target wrote, token by token."""
+    with specllama.Engine.open(tiny_files.letters_deep, n_ctx=512, n_threads=1) as engine:
+        held_out = [text for text in trained.texts if text.is_held_out]
+        for text in held_out[:3]:
+            expected = list(engine.generate(text.tokens[: text.start], max_tokens=text.size, temperature=0.0))
+            assert text.tokens[text.start :] == expected[: text.size]
+        assert held_out
+
+
+def test_auto_finds_it(tiny_files: TinyFiles, trained: Steps, tmp_path: Path) -> None:
+    target = tmp_path / "model.gguf"
+    target.write_bytes(tiny_files.letters_deep.read_bytes())
+    llm = specllama.Llama(str(target), draft_model="auto", **N_CTX)
+    assert llm.draft_model == "lookup"
+    llm.close()
+    head = tmp_path / "eagle3-model.gguf"
+    head.write_bytes(trained.path.read_bytes())
+    llm = specllama.Llama(str(target), draft_model="auto", **N_CTX)
+    assert llm.draft_model == str(head)
+    llm.create_completion([1, 3, 4], max_tokens=40, temperature=0.0, num_draft_tokens=2)
+    assert llm.stats.per_drafter["head"].num_accepted_tokens > 0
+    llm.close()
+
+
+def test_auto_refuses_a_head_for_another_model(tiny_files: TinyFiles, trained: Steps, tmp_path: Path) -> None:
+    target = tmp_path / "model.gguf"
+    target.write_bytes(tiny_files.deep.read_bytes())
+    (tmp_path / "eagle3-model.gguf").write_bytes(trained.path.read_bytes())
+    with pytest.raises(ValueError, match=r"the head eagle3-model\.gguf is for another target"):
+        specllama.Llama(str(target), draft_model="auto", **N_CTX)
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0"])
+def test_a_target_is_read_from_its_file(tmp_path: Path, kind: str) -> None:
+    """Embeddings and rows of the output matrix, in any type, and of a model in several files."""
+    vocabulary = tiny.word_vocabulary()
+    weights = tiny.llama_weights(vocabulary, 4, n_layer=8)
+    names = ("token_embd.weight", "output.weight")
+    whole = tiny.write_llama(
+        tmp_path / "model.gguf", vocabulary, weights, dict.fromkeys(names, gguf.GGMLQuantizationType[kind])
+    )
+    tokens = np.array([300, 5, 300, 0])
+    for path in (whole, tiny.split(whole, tmp_path)):
+        target = read_target(str(path))
+        found = (target.embeddings(tokens), target.output_rows(tokens))
+        for name, rows in zip(names, found, strict=True):
+            np.testing.assert_allclose(rows, weights[name][tokens], atol=0.05)
+        assert target.layers == (2, 4, 5)
+        assert (target.n_head, target.n_head_kv, target.head_size) == (4, 2, 8)
+        assert target.vocabulary == read_target(str(whole)).vocabulary
+
+
+def test_where_a_head_is_looked_for() -> None:
+    """By the name that llama.cpp looks for."""
+    assert head_beside(os.path.join("models", "one.gguf")) == os.path.join("models", "eagle3-one.gguf")
+    assert head_beside("one-00001-of-00003.gguf") == "eagle3-one.gguf"
+
+
+def test_muon_has_all_directions_learn_alike() -> None:
+    """One step moves a matrix by nearly an orthogonal one, whatever its gradient."""
+    rng = torch.Generator().manual_seed(1)
+    weight = torch.nn.Parameter(torch.zeros(24, 40))
+    scales = torch.logspace(0, -2, 24)
+    weight.grad = torch.linalg.qr(torch.randn(24, 24, generator=rng))[0] * scales @ torch.randn(24, 40, generator=rng)
+    Muon([weight], lr=0.1, weight_decay=0.0).step()
+    sizes = torch.linalg.svdvals(weight.detach() / 0.1)
+    assert 0.3 < sizes.min() <= sizes.max() < 1.3
+    assert float((weight.detach() * weight.grad).sum()) < 0
