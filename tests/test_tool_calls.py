@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import warnings
@@ -262,6 +263,15 @@ def test_odd_tools_can_be_called(saying: Saying, template: str) -> None:
             warnings.simplefilter("ignore")
             answer = llm.create_chat_completion(**GREEDY, tools=tools, tool_choice="required")
         assert [name for name, _ in said(answer)["calls"]][:1] == [name]
+
+
+def test_a_vocabulary_without_the_marks(make_llama: MakeLlama, tmp_path: Path) -> None:
+    """llama.cpp would end the process at letters that no token has."""
+    letters = dataclasses.replace(tiny.letter_vocabulary(), chat_template="{# [TOOL_CALLS] <think></think> #}<s>")
+    llm = make_llama(tiny.write_llama(tmp_path / "letters.gguf", letters, tiny.llama_weights(letters, seed=1)))
+    assert said(llm.create_chat_completion(**{**GREEDY, "tools": TOOLS, "max_tokens": 5}))["content"]
+    with pytest.raises(ValueError, match="cannot be followed any further"):
+        llm.create_chat_completion(**{**GREEDY, "tools": TOOLS, "max_tokens": 5}, tool_choice="required")
 
 
 def test_a_handler_that_takes_no_grammar_says_so(make_llama: MakeLlama) -> None:
