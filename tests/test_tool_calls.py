@@ -16,6 +16,7 @@ import tiny_models as tiny
 from served import serving
 
 import specllama
+from specllama import cli
 from specllama.drop_in.chats import chat_call
 
 openai = pytest.importorskip("openai")
@@ -318,6 +319,12 @@ def test_a_conversation_knows_when_the_model_thinks(saying: Saying) -> None:
         thought = [token.text for token in chat.say("hi") if chat.is_thinking]
         assert thought == (pieces[: pieces.index("\n</think>") + 1] if "\n</think>" in pieces else [])
         assert chat.messages[-1]["content"] == "".join(pieces)
+
+
+def test_generate_prints_thoughts_before_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tiny.write_saying(tmp_path / "model.gguf", THOUGHT, THINKS)
+    assert cli.main(["generate", "-m", str(path), "-t", "1", "-c", "256", "-n", "20", "-p", "hi", "--chat"]) == 0
+    assert capsys.readouterr().out.strip() == "Hm..\n\nHi there."
 
 
 def test_a_schema_is_no_thought(saying: Saying) -> None:
