@@ -125,6 +125,7 @@ PYTHON_ROOMS = {
     "evidence": ["backend", "engine", "prompts"],
     "training": ["backend", "models", "engine", "drop_in", "prompts"],
     "many": ["backend", "engine", "drop_in"],
+    "training": ["backend", "models", "engine", "drop_in", "many", "prompts"],
     "server": ["backend", "models", "grammars", "engine", "drop_in", "many"],
     "batch": ["engine", "drop_in", "many", "server", "prompts"],
     "commands": [

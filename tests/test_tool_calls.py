@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import warnings
@@ -15,6 +16,7 @@ import tiny_models as tiny
 from served import serving
 
 import specllama
+from specllama import cli
 from specllama.drop_in.chats import chat_call
 
 openai = pytest.importorskip("openai")
@@ -264,6 +266,15 @@ def test_odd_tools_can_be_called(saying: Saying, template: str) -> None:
         assert [name for name, _ in said(answer)["calls"]][:1] == [name]
 
 
+def test_a_vocabulary_without_the_marks(make_llama: MakeLlama, tmp_path: Path) -> None:
+    """llama.cpp would end the process at letters that no token has."""
+    letters = dataclasses.replace(tiny.letter_vocabulary(), chat_template="{# [TOOL_CALLS] <think></think> #}<s>")
+    llm = make_llama(tiny.write_llama(tmp_path / "letters.gguf", letters, tiny.llama_weights(letters, seed=1)))
+    assert said(llm.create_chat_completion(**{**GREEDY, "tools": TOOLS, "max_tokens": 5}))["content"]
+    with pytest.raises(ValueError, match="cannot be followed any further"):
+        llm.create_chat_completion(**{**GREEDY, "tools": TOOLS, "max_tokens": 5}, tool_choice="required")
+
+
 def test_a_handler_that_takes_no_grammar_says_so(make_llama: MakeLlama) -> None:
     llm = make_llama(chat_format="chatml-function-calling")
     with pytest.raises(ValueError, match="needs a chat handler that takes a grammar"):
@@ -308,6 +319,12 @@ def test_a_conversation_knows_when_the_model_thinks(saying: Saying) -> None:
         thought = [token.text for token in chat.say("hi") if chat.is_thinking]
         assert thought == (pieces[: pieces.index("\n</think>") + 1] if "\n</think>" in pieces else [])
         assert chat.messages[-1]["content"] == "".join(pieces)
+
+
+def test_generate_prints_thoughts_before_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tiny.write_saying(tmp_path / "model.gguf", THOUGHT, THINKS)
+    assert cli.main(["generate", "-m", str(path), "-t", "1", "-c", "256", "-n", "20", "-p", "hi", "--chat"]) == 0
+    assert capsys.readouterr().out.strip() == "Hm..\n\nHi there."
 
 
 def test_a_schema_is_no_thought(saying: Saying) -> None:

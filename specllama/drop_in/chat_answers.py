@@ -16,7 +16,6 @@ from .formats.format import Format
 from .formats.kinds import read_answer, taught_by
 from .formats.reading import Delta, Reader, Reading
 from .formats.thinking import is_open
-from .lending import lent
 from .messages import template_of
 
 _LAST = 8  # tokens of a prompt, among which is what begins a thought
@@ -47,7 +46,7 @@ class ChatAnswer:
         self._parallel = parallel
         self._is_free = True
         self._is_thinking = False
-        self.shown = special_tokens(lent(llama), self._form, self._thoughts)
+        self.shown = special_tokens(llama, self._form, self._thoughts)
 
     @property
     def is_read(self) -> bool:
@@ -128,11 +127,11 @@ class ChatAnswer:
                 close()
 
 
-def special_tokens(model: Model, form: Format | None, thoughts: Any) -> frozenset[int]:
+def special_tokens(llama: BaseLlama, form: Format | None, thoughts: Any) -> frozenset[int]:
     """Those that are marks of a form of calls, or of thoughts."""
     marks = [] if form is None else [*form.openings, *form.marks]
     marks += [piece for pieces in thoughts or () for piece in pieces]
-    found = (special_token(model, mark) for mark in marks)
+    found = (special_token(llama, mark) for mark in marks)
     return frozenset(token for token in found if token is not None)
 
 

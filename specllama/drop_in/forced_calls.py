@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from specllama.engine.model import Model
 from specllama.grammars.schema import NotEnforcedError, SchemaGrammar, matched_schema
 
 from .base_class import BaseLlama
@@ -19,6 +18,7 @@ from .formats.kinds import taught_by
 from .formats.llama3 import BARE, BARE_WRITTEN
 from .lending import lent
 from .messages import hands_on_everything, has_own_handler, template_of
+from .text import has_own_tokenizer
 
 _WITHOUT_PARAMETERS = ({"type": "object"}, {"type": "object", "properties": {}})
 _NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}  # of tools without parameters
@@ -81,7 +81,7 @@ def with_forced_calls(
         forced_calls,
         how,
         schemas,
-        functools.partial(special_token, lent(llama)),
+        functools.partial(special_token, llama),
         several=parallel and named is None,
         thoughts=thoughts,
     )
@@ -96,12 +96,18 @@ def tools_of(chat: Mapping[str, Any]) -> dict[str, Any]:
     return {each["name"]: each.get("parameters") for each in named if is_name(each.get("name"))}
 
 
-def special_token(model: Model, text: str) -> int | None:
+def special_token(llama: BaseLlama, text: str) -> int | None:
     """The token that a text is, if it is a special one, which shows nothing in a text."""
-    tokens = model.tokenizer.tokens(text.encode(), False, True)
-    if len(tokens) != 1 or model.piece(tokens[0]) or model.piece(tokens[0], special=True) != text.encode():
+    if not has_own_tokenizer(llama):
         return None
-    return int(tokens[0])
+    data, model = text.encode(), lent(llama)
+    try:
+        tokens = llama.tokenize(data, False, True)
+    except ValueError:  # the vocabulary has no tokens for it
+        return None
+    if len(tokens) != 1 or model.piece(tokens[0]) or model.piece(tokens[0], special=True) != data:
+        return None
+    return tokens[0]
 
 
 def _schema(parameters: Any) -> Any:

@@ -49,6 +49,8 @@ class SchemaVocabulary:
 
     @functools.cached_property
     def _puts_spaces(self) -> bool:
+        if not _EVERY_BYTE.issubset(self._pieces):  # its tokenizer is not asked, see `_tokenizer`
+            return False
         return b"".join(self._pieces[token] for token in self._own.tokens(b"{", False, False)) != b"{"
 
     @in_llguidance()
