@@ -123,7 +123,6 @@ PYTHON_ROOMS = {
     "engine": ["backend", "models", "grammars"],
     "drop_in": ["backend", "models", "grammars", "engine"],
     "evidence": ["backend", "engine", "prompts"],
-    "training": ["backend", "models", "engine", "drop_in", "prompts"],
     "many": ["backend", "engine", "drop_in"],
     "training": ["backend", "models", "engine", "drop_in", "many", "prompts"],
     "server": ["backend", "models", "grammars", "engine", "drop_in", "many"],
