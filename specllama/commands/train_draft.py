@@ -106,7 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
         llm.draft_model = str(made.heads[best])
         gain = gain_of(llm, most, shown.answered)
         path = made.keep(best)
-    print(f"{gain}. It is used by draft_model={str(path)!r} (-md), and by auto", file=sys.stderr)
+    by_auto = ", and by auto" if arguments.output is None else ""
+    print(f"{gain}. It is used by draft_model={str(path)!r} (-md){by_auto}", file=sys.stderr)
     print(path)
     return 0
 
