@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ from fake_hub import Hub
 
 import specllama
 from specllama.models.catalog import ModelNotFoundError, resolve
-from specllama.models.hub import HubName
+from specllama.models.hub import HubName, hub_cache
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -72,11 +74,8 @@ def test_a_name_that_is_not_clear(wanted: str, files: list[str], message: str) -
 
 
 @pytest.fixture
-def repository(hub: type[Hub], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Hub]:
-    """One with these files; its library looks up where its cache is when it is imported."""
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub" / "hub"))
+def repository(hub: type[Hub]) -> type[Hub]:
+    """One with these files."""
     hub.repositories[REPO] = {name: name.encode() * 100 for name in FILES}
     return hub
 
@@ -98,6 +97,28 @@ def test_a_model_gets_a_name(repository: type[Hub], tiny_files: TinyFiles) -> No
         assert llm.create_completion("the cat", max_tokens=3)["usage"]["completion_tokens"] == 3
     listed = faults.run("pull", "--list").stdout
     assert f"{REPO}:m-Q4_K_M.gguf" in listed
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"HF_HUB_CACHE": "~/a"},
+        {"HUGGINGFACE_HUB_CACHE": "$HOME/a"},
+        {"HF_HOME": "~/a"},
+        {"XDG_CACHE_HOME": "~/a"},
+        {},
+    ],
+)
+def test_where_the_cache_is(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where the hub's own library has it: it is asked in a process of its own."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    script = "from huggingface_hub.constants import HF_HUB_CACHE; print(HF_HUB_CACHE)"
+    theirs = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    assert str(hub_cache()) == theirs
 
 
 def test_all_parts_come(repository: type[Hub]) -> None:

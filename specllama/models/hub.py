@@ -76,7 +76,7 @@ class HubName:
 
 def on_disk(name: HubName) -> Path | None:
     """The file of a model, or its first part, where all of it is in the hub's cache; None if it is not."""
-    for folder in _snapshots(_cache() / f"models--{name.repo.replace('/', '--')}"):
+    for folder in _snapshots(hub_cache() / f"models--{name.repo.replace('/', '--')}"):
         files = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
         try:
             parts = name.chosen(files)
@@ -89,7 +89,7 @@ def on_disk(name: HubName) -> Path | None:
 
 def all_on_disk() -> Iterator[tuple[str, Path, int]]:
     """The models in the hub's cache: their names, their files or first parts, and how many bytes they have."""
-    for repository in sorted(_cache().glob("models--*--*")):
+    for repository in sorted(hub_cache().glob("models--*--*")):
         org, _, repo = repository.name.removeprefix("models--").partition("--")
         seen = set()
         for folder in _snapshots(repository):
@@ -110,10 +110,14 @@ def _num_parts(file: str) -> int:
     return 1 if found is None else int(found["count"])
 
 
-def _cache() -> Path:
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE)
+def hub_cache() -> Path:
+    """Where the hub's library has its cache. To import that library takes longer than to look."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if os.environ.get(name):
+            return Path(os.path.expandvars(os.environ[name])).expanduser()
+    user = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = os.environ.get("HF_HOME", os.path.join(user, "huggingface"))
+    return Path(os.path.expandvars(home)).expanduser() / "hub"
 
 
 def _snapshots(repository: Path) -> list[Path]:
