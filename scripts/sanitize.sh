@@ -97,7 +97,8 @@ left_out=(abi_headers assertions bench_output bench_summary catalog cmake_args c
     troubleshooting amx batch_continues batch_files bench_against bench_command chat_command cli cli_models cli_usage demo eval_command
     eval_comparison eval_humaneval eval_multiply eval_sandbox faults_cache faults_models faults_signals gbnf_in_time opening quantize
     schema_suite serve_command server_fuzz server_openai trial tune verify_command chat_messages chat_templates default_threads defaults
-    direct_calls embedding_contexts every_path helper_processes interpreter_end process_streams server_wire training train_draft)
+    direct_calls embedding_contexts every_path helper_processes interpreter_end process_streams server_wire training train_draft hub_names
+    server_log server_embeddings server_conversations tool_formats)
 ignored=()
 for name in "${left_out[@]}"; do
     [ -f "tests/test_$name.py" ] || { echo "sanitize: there is no tests/test_$name.py to leave out" >&2; exit 1; }
