@@ -78,6 +78,7 @@ def found(tiny_files: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> di
             **{"deadly": DEADLY, "options": options, "bodies": [SERVED] * 3},
         }
         environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
+        environment["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "60"  # 5 are too few on a busy machine
         line = [sys.executable, str(DRIVER), json.dumps(asked)]
         done = subprocess.run(
             line, capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment, cwd=folder
