@@ -68,7 +68,7 @@ def test_a_text_that_others_share_the_beginning_of(make_llama: MakeLlama, tiny_f
     for user in users:
         list(llm.engine.generate([*system, *user], max_tokens=1))
     assert llm.stats.num_prompt_tokens_reused == 40
-    kept = llm.engine.own.kept
+    kept = llm.engine.kept
     assert (kept.num_texts, kept.num_resumed) == (2, 0)
     list(llm.engine.generate([50] * 40, max_tokens=1))
     list(llm.engine.generate([*system, 9, 9], max_tokens=1))
@@ -79,7 +79,7 @@ def test_a_text_that_others_share_the_beginning_of(make_llama: MakeLlama, tiny_f
 
 def test_there_is_a_limit(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = opened(make_llama, tiny_files, "plain", cache_ram=1)
-    kept = llm.engine.own.kept
+    kept = llm.engine.kept
     texts = [[3 + number] * 400 for number in range(60)]
     most = 0
     for text in texts:
@@ -98,11 +98,11 @@ def test_there_is_a_limit(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
 def test_none_are_kept_unless_asked_for(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = opened(make_llama, tiny_files, "plain")
     conversations(llm, 2)
-    assert llm.engine.own.kept.num_texts == 0
+    assert llm.engine.kept.num_texts == 0
     with specllama.Engine.open(tiny_files.target, n_ctx=512, n_threads=1, cache_ram=-1) as engine:
         for token in (5, 6):
             list(engine.generate([token] * 50, max_tokens=1))
-        assert engine.own.kept.num_texts == 1
+        assert engine.kept.num_texts == 1
 
 
 @pytest.mark.parametrize("fault", ["llama_state_seq_get_data", "llama_state_seq_set_data"])

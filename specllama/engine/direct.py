@@ -12,6 +12,7 @@ import numpy.typing as npt
 from specllama import _core
 
 from .model import Model, token_ids
+from .position import num_common
 
 Row = npt.NDArray[np.float32]
 """Raw logits [n_vocab]."""
@@ -35,10 +36,7 @@ class Direct:
     def prefill(self, tokens: Sequence[int] | npt.NDArray[np.int32]) -> None:
         """Have the memory hold these tokens, decoded as the loop decodes a prompt, as far as they are not there yet."""
         sequence, wanted, n_batch = self._sequence, self._checked(tokens), self._model.settings.n_batch
-        held = sequence.tokens()
-        common = min(len(wanted), len(held))
-        differ = np.flatnonzero(wanted[:common] != held[:common])
-        sequence.keep(int(differ[0]) if differ.size else common)
+        sequence.keep(num_common(wanted, sequence.tokens()))
         for start in range(sequence.num_tokens, len(wanted), n_batch):  # keep may have had to drop more
             part = wanted[start : start + n_batch]
             sequence.decode(part, len(part))

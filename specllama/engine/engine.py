@@ -60,6 +60,7 @@ class Engine(ClosedWhenGone):
         model: the target.
         own: the slot of the model's own context.
         texts: the slots of several texts at once.
+        kept: what is kept of earlier texts of the model's own context.
     """
 
     def __init__(
@@ -75,7 +76,8 @@ class Engine(ClosedWhenGone):
         self._close_model: Callable[[], None] | None = None
         self.model = model
         self.account = Account(options or Options.checked("auto", "auto", 64))
-        self.own = Slot(self.account, model, position or Position(model.n_ctx), draft, kept=KeptTexts(cache_ram))
+        self.kept = KeptTexts(cache_ram)
+        self.own = Slot(self.account, model, position or Position(model.n_ctx), draft, kept=self.kept)
         self.texts = Texts(self.own, cache_tokens)
 
     @classmethod
@@ -302,7 +304,7 @@ class Engine(ClosedWhenGone):
             self.own.require_at_rest()
             self.model.clear()
             self.own.position.change(0)
-            self.own.kept.clear()
+            self.kept.clear()
             if self.own.draft is not None:
                 self.own.draft.forget()
 

@@ -18,6 +18,7 @@ from specllama.models.loading import quiet
 
 from .model import SEQUENCE, Model
 from .options import checked_index
+from .position import num_common
 
 Tokens = npt.NDArray[np.int32]
 
@@ -91,6 +92,11 @@ class KeptTexts:
         self.num_resumed = 0
 
     @property
+    def keeps_some(self) -> bool:
+        """Whether there is room for any."""
+        return self._most_bytes > 0
+
+    @property
     def num_texts(self) -> int:
         """How many are kept."""
         return len(self._texts)
@@ -112,17 +118,15 @@ class KeptTexts:
             draft: the model that drafts in a context of its own; None if there is none.
             text: the tokens that the target's memory is to hold next.
         """
-        if not self._most_bytes:
-            return
         held = target.sequence.tokens()
-        in_common = _num_common(held, text)
+        in_common = num_common(held, text)
         best = max(self._texts, key=lambda kept: _num_usable(target, kept.target.tokens, text), default=None)
         if len(held) - in_common >= _LEAST_GAIN:
             self._keep(target, draft, held)
         if best is None or _num_usable(target, best.target.tokens, text) < in_common + _LEAST_GAIN:
             return
         others = tuple(kept for kept in self._texts if kept is not best)
-        goes_on = _num_common(best.target.tokens, text) == len(best.target.tokens)
+        goes_on = num_common(best.target.tokens, text) == len(best.target.tokens)
         self._texts = others if goes_on else (*others, best)  # another continuation may come
         self.num_resumed += 1
         if draft is not None and best.draft is not None:
@@ -134,7 +138,7 @@ class KeptTexts:
         if size > self._most_bytes:
             return
         # A text that this one goes on with is in it.
-        texts = [kept for kept in self._texts if _num_common(kept.target.tokens, held) < len(kept.target.tokens)]
+        texts = [kept for kept in self._texts if num_common(kept.target.tokens, held) < len(kept.target.tokens)]
         while texts and sum(kept.num_bytes for kept in texts) + size > self._most_bytes:
             del texts[0]
         self._texts = tuple(texts)  # before there is one more: the copies have no more than that at any time
@@ -144,15 +148,9 @@ class KeptTexts:
             self._texts = (*texts, _Kept(copy, of_draft))
 
 
-def _num_common(one: Tokens, other: Tokens) -> int:
-    most = min(len(one), len(other))
-    different = np.flatnonzero(one[:most] != other[:most])
-    return int(different[0]) if len(different) else most
-
-
 def _num_usable(target: Model, held: Tokens, text: Tokens) -> int:
     """How many tokens need not be decoded. A recurrent memory, or a sliding window, cannot be cut: all or none."""
-    in_common = _num_common(held, text)
+    in_common = num_common(held, text)
     return in_common if target.is_shareable or in_common == len(held) else 0
 
 

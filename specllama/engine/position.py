@@ -37,6 +37,13 @@ def only_tokens(text: Sequence[int]) -> list[int]:
     return [token for token in text if type(token) is not int or token > _core.FIRST_EMBEDDING]
 
 
+def num_common(one: npt.NDArray[np.intc], other: npt.NDArray[np.intc]) -> int:
+    """How many tokens two texts have in common at their beginnings."""
+    most = min(len(one), len(other))
+    different = np.flatnonzero(one[:most] != other[:most])
+    return int(different[0]) if len(different) else most
+
+
 class Position:
     """Tokens, how many of them are evaluated, and how many the memory holds.
 

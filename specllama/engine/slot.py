@@ -76,12 +76,12 @@ class Slot:
         kept: KeptTexts | None = None,
     ) -> None:
         self.account = account
-        self.kept = kept or KeptTexts()
         self.model = model
         self.position = position
         self._draft = draft
         self._sequence = sequence
         self._scheduler = scheduler
+        self._kept = kept
         self._loop: _core.Speculator | None = None
         self._costs: CostMemory | None = None
         self._turn = _core.Block(raise_busy)
@@ -230,14 +230,14 @@ class Slot:
 
     def recall(self, text: Tokens) -> None:
         """Have in the memory what was kept of an earlier text that this one goes on with, where that is worth it."""
-        if not self.is_alone:
+        if self._kept is None or not self._kept.keeps_some:
             return
         draft = self._draft
         if draft is not None:
             draft.claim()  # learns what its memory holds
         model = None if draft is None or draft.unusable is not None else draft.models.get("draft")
         try:
-            self.kept.exchange(self.model, model, text)
+            self._kept.exchange(self.model, model, text)
         finally:
             held = self.sequence.tokens()
             if not np.array_equal(held, self.position.tokens()):

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from specllama import Llama
 from specllama.drop_in.chat_arguments import require_known
+from specllama.drop_in.embedding import as_inputs
 from specllama.drop_in.watch import Watch
 from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
 
@@ -49,8 +50,7 @@ class EmbeddingRequest(BaseModel):
     @property
     def inputs(self) -> list[str | list[int]]:
         """The texts, or their tokens."""
-        one = isinstance(self.input, str) or (bool(self.input) and isinstance(self.input[0], int))
-        return [self.input] if one else [*self.input]  # type: ignore[list-item]
+        return as_inputs(self.input)[0]
 
     def require_room(self, llm: Llama) -> None:
         """Refuse before it is tokenized what cannot be embedded.

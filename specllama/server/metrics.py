@@ -42,7 +42,7 @@ class Metrics(Collector):
         for phase in _PHASES:
             seconds.add_metric([phase], getattr(stats, f"{phase}_seconds"))
         yield seconds
-        kept = self._llm.engine.own.kept
+        kept = self._llm.engine.kept
         yield _count("conversations_resumed", "Earlier texts that were put back into the KV cache.", kept.num_resumed)
         yield GaugeMetricFamily("specllama_conversations_kept", "Earlier texts that are kept.", kept.num_texts)
         yield GaugeMetricFamily("specllama_conversations_kept_bytes", "The memory that they take.", kept.num_bytes)

@@ -15,7 +15,7 @@ from .acceptance import Acceptance
 from .head import EPSILON, ROPE_BASE, Head
 from .target import Target
 from .torch_here import require_gguf_package
-from .work import replaced
+from .work import replacing
 
 _ARCH = "eagle3"
 _N_CTX = 131_072  # it knows places only by how far they are apart
@@ -71,9 +71,9 @@ def write_head(
     from specllama import __version__
 
     gguf = require_gguf_package()
-    kind, temporary, shape = gguf.GGMLQuantizationType[file_type], replaced(path), head.shape
-    writer = gguf.GGUFWriter(temporary, _ARCH)
-    try:
+    kind, shape = gguf.GGMLQuantizationType[file_type], head.shape
+    with replacing(path) as temporary:
+        writer = gguf.GGUFWriter(temporary, _ARCH)
         writer.add_name(path.stem)
         writer.add_author(f"specllama {__version__} train-draft")
         writer.add_description(f"EAGLE-3 head for {os.path.basename(target.path)}: a draft, and no model by itself")
@@ -111,9 +111,6 @@ def write_head(
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from .work import replacing
 
 if TYPE_CHECKING:
     from specllama.engine.engine import Engine
@@ -53,7 +54,6 @@ def read_example(engine: Engine, text: Text, rows: npt.NDArray[np.int64]) -> Exa
     """Have the target read a text. See `Engine.states`."""
     count, k = len(text.tokens), min(LIKELY, len(rows))
     first = max(0, text.start - 1)
-    states = np.empty((count, 3, 0), np.float16)
     likely, shares = np.zeros((count, k), np.int32), np.zeros((count, k), np.float16)
     best = np.full(count, -1, np.int32)
     parts = []
@@ -68,8 +68,7 @@ def read_example(engine: Engine, text: Text, rows: npt.NDArray[np.int64]) -> Exa
         probabilities = np.exp(np.take_along_axis(part.logits, some, 1) - part.logsumexp[:, None])
         likely[place], shares[place] = some, probabilities
         best[place] = np.where(rows[some[:, 0]] == part.best, some[:, 0], -1)
-    states = np.concatenate(parts)
-    return Example(np.asarray(text.tokens, np.int32), text.start, states, likely, shares, best)
+    return Example(np.asarray(text.tokens, np.int32), text.start, np.concatenate(parts), likely, shares, best)
 
 
 def write_shards(
@@ -137,21 +136,14 @@ def _indices(path: Path) -> list[int]:
 
 def _write(folder: Path, held: Sequence[tuple[int, Example]]) -> None:
     path = folder / f"{held[0][0]:08}.npz"
-    temporary = path.with_suffix(".partial")
-    try:
-        with open(temporary, "wb") as file:
-            columns: dict[str, Any] = {
-                name: np.concatenate([getattr(example, name) for _, example in held]) for name in _COLUMNS
-            }
-            np.savez(
-                file,
-                indices=np.array([index for index, _ in held]),
-                starts=np.array([example.start for _, example in held]),
-                sizes=np.array([len(example.tokens) for _, example in held]),
-                **columns,
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(example, name) for _, example in held]) for name in _COLUMNS
+    }
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.savez(
+            file,
+            indices=np.array([index for index, _ in held]),
+            starts=np.array([example.start for _, example in held]),
+            sizes=np.array([len(example.tokens) for _, example in held]),
+            **columns,
+        )

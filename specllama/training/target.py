@@ -85,9 +85,7 @@ class Target:
         data = np.memmap(path, np.uint8, "r", tensor.offset, (tensor.shape[1], of_row))
         rows = np.ascontiguousarray(data[tokens])
         try:
-            found: npt.NDArray[np.float32] = gguf.quants.dequantize(
-                rows.view(np.float32) if kind == gguf.GGMLQuantizationType.F32 else _viewed(rows, kind, gguf), kind
-            )
+            found: npt.NDArray[np.float32] = gguf.quants.dequantize(_viewed(rows, kind, gguf), kind)
         except NotImplementedError:
             raise ValueError(
                 f"{self.path}: {name} is of the type {kind.name}, which the gguf package cannot read: train with "
@@ -97,7 +95,9 @@ class Target:
 
 
 def _viewed(rows: npt.NDArray[np.uint8], kind: Any, gguf: Any) -> npt.NDArray[Any]:
-    return rows.view(np.float16) if kind == gguf.GGMLQuantizationType.F16 else rows
+    """Numbers that are stored as they are; other types are bytes to the package."""
+    types = gguf.GGMLQuantizationType
+    return rows.view({types.F32: np.float32, types.F16: np.float16}.get(kind, np.uint8))
 
 
 def read_target(path: str) -> Target:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import os
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from specllama.backend.cpu import cpu_flags
+
+from .work import replacing
 
 
 def require_torch() -> Any:
@@ -48,22 +49,14 @@ def computes_bfloat16(device: str) -> bool:
     return "amx_bf16" in cpu_flags()
 
 
-def save(content: Any, path: str | os.PathLike[str]) -> None:
+def save(content: Any, path: Path) -> None:
     """Put a file of tensors in place of the one before, whole or not at all.
 
     Raises:
         OSError: the disk is full, or cannot be written.
     """
-    torch, temporary = require_torch(), f"{os.fspath(path)}.partial"
     try:
-        with open(temporary, "wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            require_torch().save(content, file)
     except RuntimeError as error:  # what torch makes of a disk that is full
-        raise OSError(f"{os.fspath(path)} cannot be written: {error}") from error
-    else:
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        raise OSError(f"{path} cannot be written: {error}") from error

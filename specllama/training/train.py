@@ -22,7 +22,7 @@ from .progress import SILENT, Progress
 from .target import Target, read_target
 from .text import Text, Writer, read_texts
 from .torch_here import device_of_training, require_gguf_package, require_torch
-from .work import Work, replaced
+from .work import Work, replacing
 
 if TYPE_CHECKING:
     from specllama.llama import Llama
@@ -64,12 +64,8 @@ class Trained:
         Raises:
             OSError: the disk is full, or cannot be written.
         """
-        temporary = replaced(self.output)
-        try:
+        with replacing(self.output) as temporary:
             shutil.copyfile(self.heads[kind], temporary)
-            os.replace(temporary, self.output)
-        finally:
-            temporary.unlink(missing_ok=True)
         return self.output
 
 
@@ -188,6 +184,10 @@ class _Training:
             **rates,
         )
 
+    def _most_seconds(self, plan: Mapping[str, Any], step: int) -> float:
+        """After which a step ends, whatever is missing: of hours it may take its part, and somewhat more."""
+        return float("inf") if self._budget.hours is None else _LATE * plan["seconds"][step] + _MEASURED
+
     # Text
 
     @contextlib.contextmanager
@@ -212,8 +212,7 @@ class _Training:
         begun, wanted = time.monotonic(), int(plan["num_tokens"])
 
         def enough(size: int) -> bool:
-            late = time.monotonic() - begun > _LATE * plan["seconds"][0] + _MEASURED
-            return size >= wanted or (late and self._budget.hours is not None)
+            return size >= wanted or time.monotonic() - begun > self._most_seconds(plan, 0)
 
         with self._writer() as writer:
             writer.write(
@@ -230,9 +229,8 @@ class _Training:
             found: npt.NDArray[np.int64] = np.load(kept)
             return found
         rows = counted_rows(read_texts(self._work.texts), self._target.n_vocab, num_rows)
-        temporary = kept.with_name("rows.partial.npy")
-        np.save(temporary, rows)
-        os.replace(temporary, kept)
+        with replacing(kept) as temporary, open(temporary, "wb") as file:
+            np.save(file, rows)
         return rows
 
     # States
@@ -245,8 +243,7 @@ class _Training:
         begun = time.monotonic()
 
         def enough(_: int) -> bool:
-            late = time.monotonic() - begun > _LATE * plan["seconds"][1] + _MEASURED
-            return late and self._budget.hours is not None
+            return time.monotonic() - begun > self._most_seconds(plan, 1)
 
         with self._engine() as engine:
             write_shards(
@@ -276,9 +273,9 @@ class _Training:
         from .fit import fit
 
         self._progress.note(f"training on {self._device}")
-        late = _LATE * plan["seconds"][2] + _MEASURED if self._budget.hours is not None else float("inf")
+        seconds = self._most_seconds(plan, 2)
         head, acceptance = fit(
-            self._work, self._target, rows, device=self._device, seconds=late, progress=self._progress
+            self._work, self._target, rows, device=self._device, seconds=seconds, progress=self._progress
         )
         texts = read_texts(self._work.texts)
         num_tokens = sum(text.size for text in texts if not text.is_held_out)

@@ -15,6 +15,8 @@ import filelock
 
 from specllama.backend.cache import cache_dir, read_json, write_json
 
+_PARTIAL = ".partial"
+
 
 class AlreadyTrainingError(RuntimeError):
     """Somebody else trains a draft for this model."""
@@ -60,6 +62,8 @@ class Work:
                 f"a draft for this model is being trained already, by another process (lock {self._lock}): wait for it"
             ) from None
         try:
+            for left in self.folder.rglob(f".*{_PARTIAL}"):  # by a process that was killed
+                left.unlink()
             yield
         finally:
             lock.release()
@@ -89,6 +93,18 @@ class Work:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def replaced(path: Path) -> Path:
-    """The name under which a file is written that is then to stand at another: see `os.replace`."""
-    return path.with_name(f".{path.name}.{os.getpid()}.partial")
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A block that writes another file, which takes the place of the one before when it is whole, or never.
+
+    Raises:
+        OSError: the disk is full, or cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}")
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

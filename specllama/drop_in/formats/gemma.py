@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 from .format import Format
+from .json_calls import escaped, json_or_string
 from .reading import Parsing, Reading, closing, literally, spaces, text_until
 
 
@@ -32,7 +33,7 @@ def _value(reading: Reading, write: Callable[[str], None], quote: str, end: str)
     yield from spaces(reading)
     if (yield from literally(reading, quote)):
         write('"')
-        if (yield from text_until(reading, lambda text: write(_escaped(text)), (quote,))):
+        if (yield from text_until(reading, lambda text: write(escaped(text)), (quote,))):
             write('"')
         return
     for bracket, closed in (("{", "}"), ("[", "]")):
@@ -43,7 +44,7 @@ def _value(reading: Reading, write: Callable[[str], None], quote: str, end: str)
     found = yield from text_until(reading, word.append, (",", "}", "]", end))
     reading.back_to(reading.at - len(found))
     text = "".join(word).strip()
-    write(text if not found or _is_json(text) else json.dumps(text, ensure_ascii=False))
+    write(json_or_string(text) if found else text)
 
 
 def _members(
@@ -77,18 +78,6 @@ def _members(
         if reading.at == at:  # of another bracket
             return
     write(closed)
-
-
-def _escaped(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
 
 
 GEMMA4 = _calls("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>')

@@ -13,6 +13,20 @@ _ARGUMENTS = ("arguments", "parameters")
 _KEYS = (*_NAMES, *_ARGUMENTS, "id", "type")
 
 
+def escaped(text: str) -> str:
+    """A text as it stands between the quotes of a string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def json_or_string(text: str) -> str:
+    """A text as it is, if it is JSON, else as a string."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return json.dumps(text, ensure_ascii=False)
+    return text
+
+
 def json_value(reading: Reading, write: Callable[[str], None]) -> Parsing[None]:
     """Reads a value as far as it is one, and writes it as it is."""
     depth, in_string, is_escaped = 0, False, False

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .format import Format
+from .json_calls import escaped, json_or_string
 from .reading import Parsing, Reading, closing, literally, text_until
 
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
@@ -55,9 +56,9 @@ def _text(reading: Reading, write: Callable[[str], None]) -> Parsing[str]:
 
     def add(character: str) -> None:
         nonlocal held
-        write(_escaped(held))
+        write(escaped(held))
         held = character if character == "\n" else ""
-        write(_escaped("" if held else character))
+        write(escaped("" if held else character))
 
     write('"')
     found = yield from text_until(reading, add, (_PARAMETER_END,))
@@ -70,7 +71,7 @@ def _value(reading: Reading, write: Callable[[str], None]) -> Parsing[str]:
     value: list[str] = []
     found = yield from text_until(reading, value.append, (_PARAMETER_END,))
     text = "".join(value).removesuffix("\n")
-    write(text if not found or _is_json(text) else json.dumps(text, ensure_ascii=False))
+    write(json_or_string(text) if found else text)
     return found
 
 
@@ -80,18 +81,6 @@ def _types(schema: Any) -> dict[str, Any]:
     if not isinstance(properties, Mapping):
         return {}
     return {name: part.get("type") for name, part in properties.items() if isinstance(part, Mapping)}
-
-
-def _escaped(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
 
 
 QWEN_XML = Format(
