@@ -51,7 +51,7 @@ def model(tiny_files: TinyFiles, tmp_path: Path) -> Path:
 
 
 def texts_of(cache: Path) -> list[Any]:
-    (path,) = (cache / "training").glob("*/texts.jsonl")
+    (path,) = (cache / "training").glob("*.jsonl")
     return read_texts(path)
 
 
@@ -92,7 +92,8 @@ def test_it_goes_on_where_it_was(model: Path, cache: Path) -> None:
     assert nothing.first == {}
     assert path == model.with_name("eagle3-model.gguf")
     assert_is_a_head(path)
-    assert faults.files_below(cache / "training") == [f"{made.weights}.lock"]
+    left = [name for name in faults.files_below(cache / "training") if not name.endswith(".jsonl")]
+    assert left == [f"{made.weights}.lock"]
     assert sorted(os.listdir(model.parent)) == ["cache", "eagle3-model.gguf", "model.gguf"]
 
 
@@ -166,6 +167,37 @@ def test_text_of_the_users_own(model: Path, cache: Path, tmp_path: Path) -> None
     assert [text.index for text in asis] == list(range(len(asis)))
     assert sum(len(text.tokens) for text in asis) > 400
     assert texts[len(asis)].start > 0
+
+
+def test_another_budget_goes_on_with_the_text(model: Path, cache: Path) -> None:
+    """What an earlier training had written is not written again, and of too much of it a part is taken."""
+    sizes = []
+    for tokens in (600, 900, 600):
+        before = texts_of(cache) if sizes else []
+        with trained(model, Budget(tokens=tokens, answer=32, parallel=2), threads=1, force=True) as made:
+            made.keep("Q8_0")
+        now = texts_of(cache)
+        assert {text.index: text for text in now}.items() >= {text.index: text for text in before}.items()
+        sizes.append(made.num_tokens)
+    assert sizes[0] < 0.8 * sizes[1]
+    assert sizes[2] == pytest.approx(sizes[0], abs=64)
+
+
+def test_a_head_is_trained_further(model: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From its file, in any type; the result is for the same layers and says the same tokens."""
+    assert cli.main(["train-draft", str(model), *OPTIONS]) == 0
+    first = model.with_name("eagle3-model.gguf")
+    more = model.with_name("more.gguf")
+    assert cli.main(["train-draft", str(model), *OPTIONS, "--from", str(first), "-o", str(more)]) == 0
+    one, other = read_head(first), read_head(more)
+    assert isinstance(one, HeadFile)
+    assert isinstance(other, HeadFile)
+    assert other.layers == one.layers
+    assert other.tensors.keys() == one.tensors.keys()
+    capsys.readouterr()
+    for given, said in ((model, "is no EAGLE-3 head"), (model.with_name("none.gguf"), "there is no such file")):
+        assert cli.main(["train-draft", str(model), *OPTIONS, "--from", str(given)]) != 0
+        assert said in capsys.readouterr().err
 
 
 def test_two_at_once_are_refused(model: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

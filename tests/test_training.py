@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,10 @@ from transcribed import Eagle, forward
 
 import specllama
 from specllama.models.head_file import HeadFile, head_beside, read_head
+from specllama.training.file import write_head
+from specllama.training.head import Head
 from specllama.training.optimizer import Muon
+from specllama.training.start import read_start
 from specllama.training.target import read_target
 
 if TYPE_CHECKING:
@@ -121,6 +125,63 @@ def test_held_out_texts_are_greedy(tiny_files: TinyFiles, trained: Steps) -> Non
             expected = list(engine.generate(text.tokens[: text.start], max_tokens=text.size, temperature=0.0))
             assert text.tokens[text.start :] == expected[: text.size]
         assert held_out
+
+
+@pytest.mark.parametrize("norm_before_residual", [False, True])
+def test_what_it_starts_from_is_what_the_file_has(
+    tiny_files: TinyFiles, trained: Steps, tmp_path: Path, norm_before_residual: bool
+) -> None:
+    """Sizes, tokens and weights: the head that comes out of the file again says the same."""
+    if norm_before_residual:
+        shape = dataclasses.replace(trained.head.shape, norm_before_residual=True)
+        head = Head(shape, trained.head.sizes, trained.head.output)
+        head.load_state_dict(trained.head.state_dict())
+    else:
+        head = trained.head
+    path = write_head(
+        tmp_path / "head.gguf", trained.target, head, trained.rows, "F32", acceptance=trained.after, num_tokens=1
+    )
+    start = read_start(str(path), trained.target)
+    assert start.layers == trained.target.layers
+    assert start.rows.tolist() == trained.rows.tolist()
+    again = start.head(trained.target, torch.full_like(head.sizes, 3.0))
+    batch = next(iter(trained.batches.held_out()))
+    with torch.no_grad():
+        found, expected = (
+            [one.logits(x) for x in one(batch.embedded, one.read(batch.states), 3)] for one in (again, head)
+        )
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=2e-3)
+        if norm_before_residual:
+            plain = trained.head(batch.embedded, trained.head.read(batch.states), 1)[0]
+            assert not np.allclose(trained.head.logits(plain), expected[0], atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "n_embd", "without", "said"),
+    [
+        ({"norm_before_fc": 1}, 32, ["token_embd.weight"], "norms the states"),
+        ({"rope.dimension_count": 4}, 32, ["token_embd.weight"], "RoPE scaling"),
+        ({}, 32, [], "token embeddings of its own"),
+        ({}, 64, [], "token embeddings of its own"),
+        ({}, 64, ["token_embd.weight"], "for another target"),
+        ({}, 32, ["token_embd.weight", "blk.0.attn_q.weight"], "damaged"),
+    ],
+)
+def test_heads_that_cannot_be_trained_further(
+    tiny_files: TinyFiles, tmp_path: Path, changed: dict[str, int], n_embd: int, without: list[str], said: str
+) -> None:
+    """What the trainer would compute otherwise than llama.cpp is refused."""
+    words = tiny.word_vocabulary()
+    weights = tiny.head_weights(words, 1, n_target=32, n_embd=n_embd)
+    path = tiny.write_head(
+        tmp_path / "head.gguf",
+        words,
+        {name: weight for name, weight in weights.items() if name not in without},
+        changed=changed,
+    )
+    with pytest.raises(ValueError, match=said):
+        read_start(str(path), read_target(str(tiny_files.deep)))
 
 
 def test_auto_finds_it(tiny_files: TinyFiles, trained: Steps, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def steps(
 ) -> Steps:
     """Train on `count` tokens."""
     target = read_target(str(model))
-    work = Work(target.weights, {"folder": str(folder)})
+    work = Work(target.weights, {"folder": str(folder)}, {})
     work.folder.mkdir(parents=True, exist_ok=True)
     llm = Llama(str(model), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
     Writer(llm, work.texts, given, 64).write(lambda size: size >= count, 4, lambda *_: None)

@@ -43,6 +43,13 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="yours, to learn from besides; may be repeated: prompts (.jsonl, .json; as bench reads them), which the "
         "model answers, or any other text, which is learned as it is",
     )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        type=Path,
+        metavar="HEAD",
+        help="train this EAGLE-3 head further: a public one on your own text, say, or one whose model was fine-tuned",
+    )
     parser.add_argument("--output", "-o", type=Path, metavar="FILE", help="default: eagle3-NAME.gguf beside the model")
     parser.add_argument("--force", "-f", action="store_true", help="replace a head that is there")
     parser.add_argument(
@@ -71,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     for path in arguments.text:
         if not path.is_file():
             raise UsageError(f"--text {path}: there is no such file")
+    if arguments.start is not None and not arguments.start.is_file():
+        raise UsageError(f"--from {arguments.start}: there is no such file")
     hours = _HOURS if arguments.hours is None and arguments.tokens is None else arguments.hours
     budget = Budget(hours, arguments.tokens, arguments.max_tokens, arguments.parallel)
     threads = arguments.threads or default_threads()
@@ -83,6 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
                 budget,
                 output=arguments.output,
                 text=texts,
+                start=arguments.start,
                 threads=threads,
                 force=arguments.force,
                 progress=shown,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from specllama.models.gguf_values import parts_of
 
 from .acceptance import Acceptance
-from .head import EPSILON, ROPE_BASE, Head
+from .head import Head
 from .target import Target
 from .torch_here import require_gguf_package
 from .work import replacing
@@ -20,7 +20,7 @@ from .work import replacing
 _ARCH = "eagle3"
 _N_CTX = 131_072  # it knows places only by how far they are apart
 _BLOCK = 32  # of a row, in the types that are written
-_NAMES = {
+NAMES = {
     "q": "blk.0.attn_q",
     "k": "blk.0.attn_k",
     "v": "blk.0.attn_v",
@@ -33,12 +33,13 @@ _NAMES = {
     "of_ffn.weight": "blk.0.ffn_norm",
     "of_output.weight": "output_norm",
 }
+"""The weights' names in the trainer, and in the file."""
 
 
 def tensors_of(head: Head) -> dict[str, npt.NDArray[np.float32]]:
     """The weights by their names in the file. What the states are divided by is in ``fc`` there."""
     named = {name: weight.detach().float().cpu() for name, weight in head.named_parameters()}
-    found = {f"{there}.weight": named[here].numpy() for here, there in _NAMES.items()}
+    found = {f"{there}.weight": named[here].numpy() for here, there in NAMES.items()}
     found["fc.weight"] = (named["fc"] / head.sizes.float().cpu()).numpy()
     found["output.weight"] = head.output.float().cpu().numpy()
     return found
@@ -86,8 +87,10 @@ def write_head(
             *(("vocab_size", target.n_vocab), ("target_hidden_size", target.n_embd)),
         ):
             writer.add_uint32(f"{_ARCH}.{name}", number)
-        writer.add_float32(f"{_ARCH}.attention.layer_norm_rms_epsilon", EPSILON)
-        writer.add_float32(f"{_ARCH}.rope.freq_base", ROPE_BASE)
+        writer.add_float32(f"{_ARCH}.attention.layer_norm_rms_epsilon", shape.epsilon)
+        writer.add_float32(f"{_ARCH}.rope.freq_base", shape.rope_base)
+        if shape.norm_before_residual:
+            writer.add_bool(f"{_ARCH}.norm_before_residual", True)
         writer.add_array(f"{_ARCH}.target_layers", list(target.layers))
         for name, said in (
             *(("target.architecture", target.architecture), ("target.file", os.path.basename(target.path))),

@@ -16,6 +16,7 @@ from .batches import Batch, Batches
 from .head import Head, Shape
 from .optimizer import Muon
 from .progress import Progress
+from .start import Start
 from .target import Target
 from .torch_here import computes_bfloat16, save
 from .work import Work
@@ -25,6 +26,7 @@ EPOCHS = 4
 CHECKPOINT = 240.0
 """Seconds between two checkpoints, at most."""
 _LR_MATRICES, _LR_VECTORS = 0.02, 2e-3
+_FURTHER = 0.25  # of these, where a head is trained further
 _WARM_UP = 0.01  # of the training
 _LARGEST_GRADIENT = 1.0
 _LEAST_CELLS, _MOST_CELLS, _BATCHES = 256, 4096, 800
@@ -60,6 +62,7 @@ class Fit:
     Args:
         head: what learns.
         device: where.
+        rate: of the learning rates.
 
     Attributes:
         matrices: the optimizer of matrices.
@@ -73,6 +76,7 @@ class Fit:
 
     head: Head
     device: str
+    rate: float = 1.0
 
     def __post_init__(self) -> None:
         """See the class."""
@@ -91,7 +95,7 @@ class Fit:
         rate = min(1.0, done / _WARM_UP + 0.05) * max(0.0, 1.0 - done)
         for optimizer, highest in ((self.matrices, _LR_MATRICES), (self.vectors, _LR_VECTORS)):
             for group in optimizer.param_groups:
-                group["lr"] = highest * rate
+                group["lr"] = highest * self.rate * rate
         with self.lowered():
             loss = loss_of(self.head, batch)
         self.head.zero_grad(set_to_none=True)
@@ -124,10 +128,15 @@ class Fit:
         return True
 
 
-def new_head(target: Target, rows: npt.NDArray[np.int64], batches: Batches, device: str) -> Head:
-    """A head that has learned nothing."""
+def new_head(
+    target: Target, rows: npt.NDArray[np.int64], batches: Batches, device: str, start: Start | None = None
+) -> Head:
+    """A head as it is before it learns: one that has learned nothing, or what it starts from."""
     torch.manual_seed(1)
-    head = Head(Shape.of(target, len(rows)), batches.sizes(), torch.from_numpy(target.output_rows(rows)))
+    sizes = batches.sizes()
+    if start is not None:
+        return start.head(target, sizes).to(device)
+    head = Head(Shape.of(target, len(rows)), sizes, torch.from_numpy(target.output_rows(rows)))
     with torch.no_grad():
         head.of_output.weight.copy_(torch.from_numpy(target.output_norm()))
     return head.to(device)
@@ -138,6 +147,7 @@ def fit(
     target: Target,
     rows: npt.NDArray[np.int64],
     *,
+    start: Start | None = None,
     device: str,
     seconds: float,
     progress: Progress,
@@ -149,6 +159,7 @@ def fit(
         work: where it is kept.
         target: the head's.
         rows: the tokens that it says.
+        start: what it starts from.
         device: where it is computed.
         seconds: it ends then at the latest, those of earlier processes included.
         progress: hears how far it is.
@@ -167,7 +178,7 @@ def fit(
         work.write("cells", cells)
     size = int(cells["cells"])
     total = epochs * batches.count(size)
-    run = Fit(new_head(target, rows, batches, device), device)
+    run = Fit(new_head(target, rows, batches, device, start), device, 1.0 if start is None else _FURTHER)
     run.load(work)
     begun, saved = time.monotonic() - run.seconds, time.monotonic()
     done = measured = run.curve[-1][0] if run.curve else 0.0

@@ -12,8 +12,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-EPSILON = 1e-5
-ROPE_BASE = 10_000.0
 _FFN_GROUP = 32  # its size is a multiple, which the quantizers take
 
 
@@ -28,6 +26,9 @@ class Shape:
         head_size: numbers in each of them.
         n_ff: of the feed-forward layer.
         n_rows: tokens that it says.
+        rope_base: of the turns by which places are told apart.
+        epsilon: of its norms.
+        norm_before_residual: whether the state that the layer adds to is the normed one.
     """
 
     n_embd: int
@@ -36,6 +37,9 @@ class Shape:
     head_size: int
     n_ff: int
     n_rows: int
+    rope_base: float = 10_000.0
+    epsilon: float = 1e-5
+    norm_before_residual: bool = False
 
     @classmethod
     def of(cls, target: Any, n_rows: int) -> Shape:
@@ -53,14 +57,15 @@ class Shape:
 class Norm(nn.Module):
     """Root mean square norm."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, epsilon: float) -> None:
         super().__init__()
+        self._epsilon = epsilon
         self.weight = nn.Parameter(torch.ones(size))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Of the last dimension."""
         x = x.float()
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPSILON) * self.weight
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self._epsilon) * self.weight
 
 
 class Head(nn.Module):
@@ -83,7 +88,7 @@ class Head(nn.Module):
         self.q, self.k, self.v = _matrix(q, 2 * d), _matrix(kv, 2 * d), _matrix(kv, 2 * d)
         self.o = _matrix(d, q, 0.3)
         self.gate, self.up, self.down = _matrix(shape.n_ff, d), _matrix(shape.n_ff, d), _matrix(d, shape.n_ff, 0.3)
-        self.of_token, self.of_state, self.of_ffn, self.of_output = (Norm(d) for _ in range(4))
+        self.of_token, self.of_state, self.of_ffn, self.of_output = (Norm(d, shape.epsilon) for _ in range(4))
         self.sizes: torch.Tensor
         self.output: torch.Tensor
         self.register_buffer("sizes", sizes)
@@ -112,11 +117,13 @@ class Head(nn.Module):
         keys: list[torch.Tensor] = []
         values: list[torch.Tensor] = []
         for _ in range(steps):
-            both = torch.cat([token, self.of_state(states)], -1)
+            normed = self.of_state(states)
+            both = torch.cat([token, normed], -1)
             keys.append(self._turned(self._heads(functional.linear(both, self.k))))
             values.append(self._heads(functional.linear(both, self.v)))
             q = self._turned(self._heads(functional.linear(both, self.q)))
-            x = states + functional.linear(self._attended(q, keys, values), self.o)
+            before = normed if self.shape.norm_before_residual else states
+            x = before + functional.linear(self._attended(q, keys, values), self.o)
             y = self.of_ffn(x)
             gated = functional.silu(functional.linear(y, self.gate)) * functional.linear(y, self.up)
             x = x + functional.linear(gated, self.down)
@@ -133,8 +140,9 @@ class Head(nn.Module):
 
     def _turned(self, x: torch.Tensor) -> torch.Tensor:
         """Neighbouring numbers are turned by their place: what llama.cpp calls the normal rope."""
-        half = torch.arange(0, self.shape.head_size, 2, device=x.device)
-        angles = torch.arange(x.shape[2], device=x.device)[:, None] * ROPE_BASE ** (-half / self.shape.head_size)
+        size = self.shape.head_size
+        half = torch.arange(0, size, 2, device=x.device)
+        angles = torch.arange(x.shape[2], device=x.device)[:, None] * self.shape.rope_base ** (-half / size)
         one, other = x[..., ::2].float(), x[..., 1::2].float()
         cos, sin = angles.cos(), angles.sin()
         return torch.stack((one * cos - other * sin, one * sin + other * cos), -1).flatten(-2)

@@ -10,7 +10,6 @@ import psutil
 from .fit import EPOCHS, cells_of
 from .head import Shape
 from .shards import bytes_of_a_token
-from .target import Target
 
 _FOR_THE_REST = 0.08  # of the hours: measuring, the file, and the comparison
 _FEWEST = 500  # tokens of text
@@ -66,13 +65,14 @@ def num_rows(n_vocab: int, num_tokens: int) -> int:
     return min(n_vocab, wanted)
 
 
-def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, epochs: int = EPOCHS) -> Plan:
+def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, have: int = 0, epochs: int = EPOCHS) -> Plan:
     """Divide a budget.
 
     Args:
         rates: what was measured.
         hours: the budget; or
         tokens: of text.
+        have: tokens of text that are there.
         epochs: passes over it.
 
     Raises:
@@ -83,7 +83,7 @@ def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, epochs: in
         places = epochs * count
         batches = places / cells_of(places)
         return (
-            count / rates.written,
+            max(0, count - have) / rates.written,
             count / (rates.read * rates.share),
             places / rates.trained + batches * rates.step,
         )
@@ -100,11 +100,12 @@ def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, epochs: in
     return Plan(tokens, seconds_of(tokens))
 
 
-def require_room(target: Target, plan: Plan, share: float, free: int) -> tuple[int, int]:
+def require_room(shape: Shape, n_vocab: int, plan: Plan, share: float, free: int) -> tuple[int, int]:
     """What it takes of disk and memory, in bytes.
 
     Args:
-        target: the head's.
+        shape: the head's.
+        n_vocab: tokens of the target.
         plan: what will be done.
         share: see `Rates`.
         free: bytes that the disk has room for.
@@ -113,12 +114,11 @@ def require_room(target: Target, plan: Plan, share: float, free: int) -> tuple[i
         OSError: the disk has less.
         MemoryError: the memory has less.
     """
-    rows = num_rows(target.n_vocab, plan.num_tokens)
-    weights = Shape.of(target, rows).num_trained
-    disk = int(plan.num_tokens / share * (bytes_of_a_token(target.n_embd, rows) + 8))
-    disk += weights * 4 * 7 + rows * target.n_embd * 4 + _ROOM  # weights and momenta, twice; the best; the file
-    memory = weights * _BYTES_OF_A_WEIGHT + rows * target.n_embd * 4 + _ROOM
-    memory += min(_EMBEDDINGS, target.n_vocab) * target.n_embd * 2 + int(_COMPUTING)
+    weights, output = shape.num_trained, shape.n_rows * shape.n_embd * 4
+    disk = int(plan.num_tokens / share * (bytes_of_a_token(shape.n_embd, shape.n_rows) + 8))
+    disk += weights * 4 * 7 + output + _ROOM  # weights and momenta, twice; the best; the file
+    memory = weights * _BYTES_OF_A_WEIGHT + output + _ROOM
+    memory += min(_EMBEDDINGS, n_vocab) * shape.n_embd * 2 + int(_COMPUTING)
     if free < disk:
         raise OSError(
             f"the training needs {disk / 1e9:.1f} GB of disk, and {free / 1e9:.1f} GB are free: make room, set "

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from .batches import Batches
 from .fit import Fit, new_head
 from .shards import write_shards
+from .start import Start
 from .target import Target
 from .text import Text
 
@@ -26,7 +27,13 @@ _LEAST_SHARE = 0.3  # of a large batch's time that is the places'
 
 
 def speed_of_training(
-    engine: Engine, target: Target, texts: Sequence[Text], rows: npt.NDArray[np.int64], device: str, seconds: float
+    engine: Engine,
+    target: Target,
+    texts: Sequence[Text],
+    rows: npt.NDArray[np.int64],
+    start: Start | None,
+    device: str,
+    seconds: float,
 ) -> tuple[float, float, float]:
     """How fast it is, tried on some texts.
 
@@ -47,7 +54,7 @@ def speed_of_training(
         write_shards(engine, texts, rows, Path(folder), enough, note)
         of_states = read / (time.monotonic() - begun)
         batches = Batches(target, rows, Path(folder), device)
-        run = Fit(new_head(target, rows, batches, device), device)
+        run = Fit(new_head(target, rows, batches, device, start), device)
         (few, of_few), (many, of_many) = (_timed(run, batches, cells) for cells in _CELLS)
         each = (of_many - of_few) / max(1, many - few)
         each = max(each, _LEAST_SHARE * of_many / many)  # others may have used the machine meanwhile

@@ -36,6 +36,7 @@ class Target:
         n_vocab: tokens.
         vocabulary: a hash of their texts.
         weights: a short name for its weights, see `Digest`.
+        layers: what enters them the head reads, low, middle and high (EAGLE-3, arXiv 2503.01840, section 3.1).
     """
 
     path: str
@@ -49,17 +50,8 @@ class Target:
     n_vocab: int
     vocabulary: str
     weights: str
+    layers: tuple[int, int, int]
     _tensors: Mapping[str, tuple[str, StoredTensor]] = dataclasses.field(repr=False)
-
-    @property
-    def layers(self) -> tuple[int, int, int]:
-        """What enters them the head reads: low, middle and high (EAGLE-3, arXiv 2503.01840, section 3.1).
-
-        SpecForge and speculators take the layers 2, n/2 and n - 3.
-        """
-        if self.n_layer < _FEW:
-            return 1, max(1, self.n_layer // 2), self.n_layer - 1
-        return 2, self.n_layer // 2, self.n_layer - 3
 
     def embeddings(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Of tokens [n, n_embd]."""
@@ -92,6 +84,13 @@ class Target:
                 "another file of this model"
             ) from None
         return found.astype(np.float32).reshape(len(tokens), -1)
+
+
+def _layers(n_layer: int) -> tuple[int, int, int]:
+    """SpecForge and speculators take the layers 2, n/2 and n - 3."""
+    if n_layer < _FEW:
+        return 1, max(1, n_layer // 2), n_layer - 1
+    return 2, n_layer // 2, n_layer - 3
 
 
 def _viewed(rows: npt.NDArray[np.uint8], kind: Any, gguf: Any) -> npt.NDArray[Any]:
@@ -137,5 +136,6 @@ def read_target(path: str) -> Target:
         n_vocab=len(tokens),
         vocabulary=hashlib.sha256(b"\0".join(tokens)).hexdigest(),
         weights=Digest(path, values, own).digest(),
+        layers=_layers(n_layer),
         _tensors=tensors,
     )

@@ -19,6 +19,7 @@ from specllama.models import catalog
 from specllama.models.head_file import head_beside
 
 from .progress import SILENT, Progress
+from .start import Start, read_start
 from .target import Target, read_target
 from .text import Text, Writer, read_texts
 from .torch_here import device_of_training, require_gguf_package, require_torch
@@ -26,6 +27,9 @@ from .work import Work, replacing
 
 if TYPE_CHECKING:
     from specllama.llama import Llama
+
+    from .head import Shape
+    from .plan import Plan, Rates
 
 _N_CTX, _LONGEST_PROMPT = 1024, 2048
 _TRIED = 4096  # tokens, and
@@ -105,6 +109,7 @@ def trained(
     *,
     output: str | os.PathLike[str] | None = None,
     text: Sequence[str] = (),
+    start: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     force: bool = False,
     progress: Progress = SILENT,
@@ -118,6 +123,7 @@ def trained(
         budget: what it may take.
         output: the head; None: beside the model, as ``eagle3-NAME.gguf``.
         text: files of the user's, see `Writer`.
+        start: an EAGLE-3 head for this model, which is trained further; None: a new one.
         threads: of everything; None: what suits this machine.
         force: replace a head that is there.
         progress: hears how far it is.
@@ -127,7 +133,7 @@ def trained(
 
     Raises:
         ImportError: PyTorch or gguf is not here.
-        ModelNotFoundError, ValueError: no model that a head can be trained for.
+        ModelNotFoundError, ValueError: no model that a head can be trained for, or no head for it to start from.
         FileExistsError: there is a head already.
         AlreadyTrainingError: somebody else trains a head for this model.
         OSError: the disk is full, too small, or cannot be written.
@@ -136,15 +142,21 @@ def trained(
     require_torch(), require_gguf_package()
     path = catalog.resolve(os.fspath(model))
     target = read_target(path)
+    begun = None if start is None else read_start(os.fspath(start), target)
+    if begun is not None:
+        target = dataclasses.replace(target, layers=begun.layers)
     destination = Path(head_beside(path)) if output is None else Path(output)
-    asked = {"budget": dataclasses.asdict(budget), "text": [_named(name) for name in text], "model": target.weights}
-    work = Work(target.weights, {**asked, "output": str(destination.absolute())})
+    texts = {"text": [_named(name) for name in text], "answer": budget.answer}
+    asked = {"budget": dataclasses.asdict(budget), "output": str(destination.absolute())}
+    if start is not None:
+        asked["start"] = _named(os.fspath(start))
+    work = Work(target.weights, texts, asked)
     if destination.exists() and not force and not work.folder.exists():
         raise FileExistsError(f"{destination} exists: name another file with --output, or replace it with --force")
     if not os.access(destination.parent, os.W_OK):
         raise OSError(f"the folder {destination.parent} cannot be written: name a file in another one with --output")
     with work.alone():
-        training = _Training(target, budget, work, text, threads or default_threads(), progress)
+        training = _Training(target, budget, work, text, begun, threads or default_threads(), progress)
         yield training.run(destination)
         work.remove()
 
@@ -153,9 +165,16 @@ class _Training:
     """One training, step by step."""
 
     def __init__(
-        self, target: Target, budget: Budget, work: Work, text: Sequence[str], threads: int, progress: Progress
+        self,
+        target: Target,
+        budget: Budget,
+        work: Work,
+        text: Sequence[str],
+        start: Start | None,
+        threads: int,
+        progress: Progress,
     ) -> None:
-        self._target, self._budget, self._work, self._given = target, budget, work, text
+        self._target, self._budget, self._work, self._given, self._start = target, budget, work, text, start
         self._threads, self._progress = threads, progress
         self._device = device_of_training()
         require_torch().set_num_threads(threads)
@@ -165,12 +184,13 @@ class _Training:
         plan = self._work.read("plan") or self._planned()
         if self._work.read("written") is None:
             self._write(plan)
-        rows = self._rows()
+        texts = self._texts(plan)
+        rows = self._rows(texts)
         head = self._work.read("head")
         if head is None:
             if self._work.read("read") is None:
-                self._read(plan, rows)
-            head = self._fit(plan, rows)
+                self._read(plan, texts, rows)
+            head = self._fit(plan, texts, rows)
         heads = {kind: self._head_path(kind) for kind in _TYPES}
         rates = {name: tuple(float(one) for one in head[name]) for name in ("greedy", "sampled")}
         n_ctx = min(_LONGEST_PROMPT, self._target.n_ctx_train)
@@ -220,25 +240,38 @@ class _Training:
             )
         self._work.write("written", {})
 
-    def _rows(self) -> npt.NDArray[np.int64]:
-        """The tokens that the head says: those that the target writes most, and the first of the vocabulary."""
-        from .plan import num_rows
+    def _texts(self, plan: Mapping[str, Any]) -> list[Text]:
+        """As much of the text as was planned: an earlier training may have had more."""
+        found, size = list[Text](), 0
+        for text in read_texts(self._work.texts):
+            if size >= plan["num_tokens"]:
+                break
+            found.append(text)
+            size += text.size
+        return found
 
+    def _rows(self, texts: Sequence[Text]) -> npt.NDArray[np.int64]:
+        """The tokens that the head says."""
         kept = self._work.folder / "rows.npy"
         if kept.exists():
             found: npt.NDArray[np.int64] = np.load(kept)
             return found
-        rows = counted_rows(read_texts(self._work.texts), self._target.n_vocab, num_rows)
+        rows = self._said(texts)
         with replacing(kept) as temporary, open(temporary, "wb") as file:
             np.save(file, rows)
         return rows
 
+    def _said(self, texts: Sequence[Text]) -> npt.NDArray[np.int64]:
+        """Those of the head that it starts from, or those that the target writes most."""
+        from .plan import num_rows
+
+        return counted_rows(texts, self._target.n_vocab, num_rows) if self._start is None else self._start.rows
+
     # States
 
-    def _read(self, plan: dict[str, Any], rows: npt.NDArray[np.int64]) -> None:
+    def _read(self, plan: dict[str, Any], texts: Sequence[Text], rows: npt.NDArray[np.int64]) -> None:
         from .shards import write_shards
 
-        texts = read_texts(self._work.texts)
         self._progress.note(f"the model reads {sum(len(text.tokens) for text in texts)} tokens, and shows its states")
         begun = time.monotonic()
 
@@ -268,16 +301,21 @@ class _Training:
 
     # The head
 
-    def _fit(self, plan: dict[str, Any], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
+    def _fit(self, plan: dict[str, Any], texts: Sequence[Text], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
         from .file import write_head
         from .fit import fit
 
         self._progress.note(f"training on {self._device}")
         seconds = self._most_seconds(plan, 2)
         head, acceptance = fit(
-            self._work, self._target, rows, device=self._device, seconds=seconds, progress=self._progress
+            self._work,
+            self._target,
+            rows,
+            start=self._start,
+            device=self._device,
+            seconds=seconds,
+            progress=self._progress,
         )
-        texts = read_texts(self._work.texts)
         num_tokens = sum(text.size for text in texts if not text.is_held_out)
         self._progress.note(f"right on text it has not seen, at steps 1, 2 and 3: {acceptance}")
         for kind in _TYPES:
@@ -300,11 +338,11 @@ class _Training:
 
         self._progress.note("measuring how fast the model writes, reads and learns here")
         begun = time.monotonic()
-        rates = self._rates()
+        rates, have = self._rates()
         hours = self._budget.hours
         left = None if hours is None else hours - (time.monotonic() - begun) / 3600.0
-        plan = plan_of(rates, hours=left, tokens=self._budget.tokens)
-        disk, memory = require_room(self._target, plan, rates.share, self._work.free())
+        plan = plan_of(rates, hours=left, tokens=self._budget.tokens, have=have)
+        disk, memory = require_room(self._shape(plan), self._target.n_vocab, plan, rates.share, self._work.free())
         write, read, fit = (seconds / 60 for seconds in plan.seconds)
         self._progress.note(
             f"{plan.num_tokens} tokens of text: about {write:.0f} min of writing ({rates.written:.0f} tokens/s), "
@@ -319,8 +357,17 @@ class _Training:
         self._work.write("plan", found)
         return found
 
-    def _rates(self) -> Any:
-        from .plan import Rates, num_rows
+    def _shape(self, plan: Plan) -> Shape:
+        from .head import Shape
+        from .plan import num_rows
+
+        if self._start is not None:
+            return self._start.shape
+        return Shape.of(self._target, num_rows(self._target.n_vocab, plan.num_tokens))
+
+    def _rates(self) -> tuple[Rates, int]:
+        """What was measured, and how much text there is then."""
+        from .plan import Rates
         from .speed import speed_of_training
 
         budget = (self._budget.hours or 1.0) * 3600.0
@@ -337,11 +384,14 @@ class _Training:
         seconds = time.monotonic() - begun
         texts = read_texts(self._work.texts)
         written = sum(text.size for text in texts) - known
-        rows = counted_rows(texts, self._target.n_vocab, num_rows)
+        rows = self._said(texts)
         with self._engine() as engine:
-            read, learned, step = speed_of_training(engine, self._target, texts, rows, self._device, allowed)
-        share = sum(text.size for text in texts) / max(1, sum(len(text.tokens) for text in texts))
-        return Rates(max(written, 1) / max(seconds, 1e-6), read, learned, step, share)
+            read, learned, step = speed_of_training(
+                engine, self._target, texts, rows, self._start, self._device, allowed
+            )
+        have = sum(text.size for text in texts)
+        share = have / max(1, sum(len(text.tokens) for text in texts))
+        return Rates(max(written, 1) / max(seconds, 1e-6), read, learned, step, share), have
 
 
 def counted_rows(texts: Sequence[Text], n_vocab: int, num_rows: Any) -> npt.NDArray[np.int64]:

@@ -27,24 +27,25 @@ class Work:
 
     Args:
         target: a short name for the target's weights.
-        asked: what was asked for. Another wish is another training.
+        texts: what the text depends on. Trainings that agree in it share their text, which stays for later ones.
+        asked: what else was asked for. Another wish is another training.
 
     Attributes:
-        folder: where everything is.
-        texts: what the target has written.
+        folder: where everything else is.
+        texts: what the target has written, and the user has given.
         states: the folder of its states.
         checkpoint: of the training.
         best: the best weights so far.
     """
 
-    def __init__(self, target: str, asked: Mapping[str, Any]) -> None:
-        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
-        self.folder = cache_dir() / "training" / f"{target}-{digest}"
-        self.texts = self.folder / "texts.jsonl"
+    def __init__(self, target: str, texts: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+        trainings = cache_dir() / "training"
+        self.folder = trainings / f"{target}-{_digest([texts, asked])}"
+        self.texts = trainings / f"{target}-{_digest(texts)}.jsonl"
         self.states = self.folder / "states"
         self.checkpoint = self.folder / "checkpoint.pt"
         self.best = self.folder / "best.pt"
-        self._lock = cache_dir() / "training" / f"{target}.lock"
+        self._lock = trainings / f"{target}.lock"
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -89,8 +90,12 @@ class Work:
         return shutil.disk_usage(self.folder).free
 
     def remove(self) -> None:
-        """It is over, and the head is where it belongs."""
+        """It is over, and the head is where it belongs. The text stays: it is small, and took long to write."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _digest(of: Any) -> str:
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,143 @@
+"""A head that is trained further: its sizes, its tokens and its weights, from its file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specllama.models.gguf_values import read_whole_header
+from specllama.models.head_file import HeadFile, read_head
+
+from .target import Target
+from .torch_here import require_gguf_package
+
+if TYPE_CHECKING:
+    import torch
+
+    from .head import Head, Shape
+
+_TURNED_OTHERWISE = ("eagle3.rope.scaling.type", "eagle3.rope.scaling.factor", "eagle3.rope.scale_linear")
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """A head as its file has it.
+
+    Attributes:
+        shape: its sizes.
+        layers: of the target, that it reads.
+        rows: the tokens that it says [n_rows], by the target's numbers.
+    """
+
+    shape: Shape
+    layers: tuple[int, int, int]
+    rows: npt.NDArray[np.int64]
+    _weights: Mapping[str, npt.NDArray[np.float32]] = dataclasses.field(repr=False)
+
+    def head(self, target: Target, sizes: torch.Tensor) -> Head:
+        """It, to be trained. `sizes`: see `Head`."""
+        import torch
+
+        from .file import NAMES
+        from .head import Head
+
+        own = self._weights.get("output.weight")
+        output = target.output_rows(self.rows) if own is None else own
+        head = Head(self.shape, sizes, torch.from_numpy(output))
+        named = {here: torch.from_numpy(self._weights[f"{there}.weight"]) for here, there in NAMES.items()}
+        named["fc"] = torch.from_numpy(self._weights["fc.weight"]) * sizes
+        head.load_state_dict({**named, "sizes": sizes})
+        return head
+
+
+def read_start(path: str, target: Target) -> Start:
+    """Read a head.
+
+    Args:
+        path: its file.
+        target: the model that it is for.
+
+    Raises:
+        ValueError: it is none, for another model, or of a form that cannot be trained here.
+        OSError: the file cannot be read.
+    """
+    with open(path, "rb"):  # what cannot be read says why
+        found = read_head(path)
+    if not isinstance(found, HeadFile):
+        raise ValueError(f"{path} is no EAGLE-3 head, and only such a head can be trained further")
+    found.require_fit(n_layer=target.n_layer, n_embd=target.n_embd, n_vocab=target.n_vocab)
+    values, _ = read_whole_header(path)
+    low, middle, high = found.layers
+    weights, rows = _weights(path, target)
+    shape = _shape(path, values, len(rows))
+    _require_known(path, values, weights, shape)
+    return Start(shape, (low, middle, high), rows, weights)
+
+
+def _weights(path: str, target: Target) -> tuple[dict[str, npt.NDArray[np.float32]], npt.NDArray[np.int64]]:
+    gguf = require_gguf_package()
+    rows, weights = np.arange(target.n_vocab), {}
+    for tensor in gguf.GGUFReader(path).tensors:
+        if tensor.name == "d2t":
+            rows = np.array(tensor.data, np.int64)
+            continue
+        try:
+            numbers = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        except NotImplementedError:
+            raise ValueError(
+                f"{path}: {tensor.name} is of the type {tensor.tensor_type.name}, which the gguf package cannot read: "
+                "give the head in F16, Q8_0 or another such type"
+            ) from None
+        weights[tensor.name] = np.array(numbers, np.float32).reshape([int(n) for n in tensor.shape[::-1]])
+    return weights, rows
+
+
+def _shape(path: str, values: Mapping[str, Any], n_rows: int) -> Shape:
+    from .head import Shape
+
+    def number(name: str, default: Any) -> Any:
+        found = values.get(f"eagle3.{name}", default)
+        if not isinstance(found, (int, float)):
+            raise ValueError(f"{path} is a head whose {name} must be a number, and is {found!r:.60}")
+        return found
+
+    n_embd, n_head = int(number("embedding_length", 0)), int(number("attention.head_count", 0)) or 1
+    return Shape(
+        n_embd=n_embd,
+        n_head=n_head,
+        n_head_kv=int(number("attention.head_count_kv", n_head)),
+        head_size=int(number("attention.key_length", n_embd // n_head)),
+        n_ff=int(number("feed_forward_length", 0)),
+        n_rows=n_rows,
+        rope_base=float(number("rope.freq_base", 10_000.0)),
+        epsilon=float(number("attention.layer_norm_rms_epsilon", 1e-5)),
+        norm_before_residual=bool(values.get("eagle3.norm_before_residual", False)),
+    )
+
+
+def _require_known(
+    path: str, values: Mapping[str, Any], weights: Mapping[str, npt.NDArray[np.float32]], shape: Shape
+) -> None:
+    """Refuse what the trainer would compute otherwise than llama.cpp."""
+    name = os.path.basename(path)
+    turned = values.get("eagle3.rope.dimension_count", shape.head_size)
+    others = [key for key in _TURNED_OTHERWISE if values.get(key) not in (None, "none", 1.0)]
+    if turned != shape.head_size or others or any("rope_" in tensor for tensor in weights):
+        raise ValueError(f"the head {name} tells places apart in a way that cannot be trained further (RoPE scaling)")
+    if values.get("eagle3.norm_before_fc"):
+        raise ValueError(f"the head {name} norms the states before it reads them, which cannot be trained further")
+    if "token_embd.weight" in weights:
+        raise ValueError(f"the head {name} has token embeddings of its own, and cannot be trained further")
+    if shape.n_head % shape.n_head_kv or not weights.keys() >= {f"{there}.weight" for there in _needed()}:
+        raise ValueError(f"the head {name} is damaged: its sizes or its tensors are not those of an EAGLE-3 head")
+
+
+def _needed() -> set[str]:
+    from .file import NAMES
+
+    return {*NAMES.values(), "fc"}
