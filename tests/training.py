@@ -14,7 +14,7 @@ from specllama import Engine, Llama
 from specllama.training.acceptance import Acceptance, acceptance
 from specllama.training.batches import Batches
 from specllama.training.file import write_head
-from specllama.training.fit import fit, new_head
+from specllama.training.fit import Recipe, fit, new_head
 from specllama.training.progress import SILENT
 from specllama.training.shards import write_shards
 from specllama.training.target import Target, read_target
@@ -58,7 +58,7 @@ def steps(
         write_shards(engine, texts, rows, work.states, lambda _: False, lambda *_: None)
     batches = Batches(target, rows, work.states, "cpu")
     before = acceptance(new_head(target, rows, batches, "cpu"), batches.held_out())
-    head, after = fit(work, target, rows, device="cpu", seconds=600.0, progress=SILENT, epochs=epochs)
+    head, after = fit(work, target, rows, device="cpu", seconds=600.0, progress=SILENT, recipe=Recipe(epochs=epochs))
     path = write_head(folder / "head.gguf", target, head, rows, "F32", acceptance=after, num_tokens=count)
     return Steps(target, texts, rows, batches, head, path, before, after)
 

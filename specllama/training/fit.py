@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ EPOCHS = 4
 """Passes over the text: more than five make EAGLE-3 heads worse."""
 CHECKPOINT = 240.0
 """Seconds between two checkpoints, at most."""
-_LR_MATRICES, _LR_VECTORS = 0.02, 2e-3
 _FURTHER = 0.25  # of these, where a head is trained further
 _WARM_UP = 0.01  # of the training
 _LARGEST_GRADIENT = 1.0
@@ -55,6 +55,25 @@ def loss_of(head: Head, batch: Batch) -> torch.Tensor:
     return total / STEPS
 
 
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a head learns. What is not given here was chosen by experiments: see docs/make-your-own-draft.md.
+
+    Attributes:
+        loss: of a batch.
+        optimizer: of matrices, for a learning rate.
+        lr: its learning rate, and
+        lr_vectors: that of AdamW for all else.
+        epochs: passes over the text: more than five make EAGLE-3 heads worse.
+    """
+
+    loss: Callable[[Head, Batch], torch.Tensor] = loss_of
+    optimizer: Callable[[list[torch.Tensor], float], torch.optim.Optimizer] = Muon
+    lr: float = 0.02
+    lr_vectors: float = 2e-3
+    epochs: int = EPOCHS
+
+
 @dataclasses.dataclass
 class Fit:
     """A training that is under way.
@@ -62,6 +81,7 @@ class Fit:
     Args:
         head: what learns.
         device: where.
+        recipe: how.
         rate: of the learning rates.
 
     Attributes:
@@ -76,14 +96,16 @@ class Fit:
 
     head: Head
     device: str
+    recipe: Recipe = Recipe()
     rate: float = 1.0
 
     def __post_init__(self) -> None:
         """See the class."""
         weights = list(self.head.parameters())
-        self.matrices = Muon([weight for weight in weights if weight.ndim == 2], lr=_LR_MATRICES)
+        matrices = [weight for weight in weights if weight.ndim == 2]
+        self.matrices = self.recipe.optimizer(matrices, self.recipe.lr)
         vectors = [weight for weight in weights if weight.ndim == 1]
-        self.vectors = torch.optim.AdamW(vectors, lr=_LR_VECTORS, weight_decay=0.01)
+        self.vectors = torch.optim.AdamW(vectors, lr=self.recipe.lr_vectors, weight_decay=0.01)
         self.epoch = self.batch = 0
         self.seconds = 0.0
         self.best = -1.0
@@ -93,11 +115,11 @@ class Fit:
     def step(self, batch: Batch, done: float) -> float:
         """Learn from a batch. `done`: how much of the training is over. Returns the loss."""
         rate = min(1.0, done / _WARM_UP + 0.05) * max(0.0, 1.0 - done)
-        for optimizer, highest in ((self.matrices, _LR_MATRICES), (self.vectors, _LR_VECTORS)):
+        for optimizer, highest in ((self.matrices, self.recipe.lr), (self.vectors, self.recipe.lr_vectors)):
             for group in optimizer.param_groups:
                 group["lr"] = highest * self.rate * rate
         with self.lowered():
-            loss = loss_of(self.head, batch)
+            loss = self.recipe.loss(self.head, batch)
         self.head.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), _LARGEST_GRADIENT)
@@ -151,7 +173,7 @@ def fit(
     device: str,
     seconds: float,
     progress: Progress,
-    epochs: int = EPOCHS,
+    recipe: Recipe = Recipe(),
 ) -> tuple[Head, Acceptance]:
     """Train a head on the shards of a work folder.
 
@@ -163,7 +185,7 @@ def fit(
         device: where it is computed.
         seconds: it ends then at the latest, those of earlier processes included.
         progress: hears how far it is.
-        epochs: passes over the text.
+        recipe: how it learns.
 
     Returns:
         The best head, and how often it was right.
@@ -171,14 +193,14 @@ def fit(
     Raises:
         OSError: the disk is full.
     """
-    batches = Batches(target, rows, work.states, device)
+    batches, epochs = Batches(target, rows, work.states, device), recipe.epochs
     cells = work.read("cells")
     if cells is None:
         cells = {"cells": cells_of(epochs * batches.count(_LEAST_CELLS) * _LEAST_CELLS)}
         work.write("cells", cells)
     size = int(cells["cells"])
     total = epochs * batches.count(size)
-    run = Fit(new_head(target, rows, batches, device, start), device, 1.0 if start is None else _FURTHER)
+    run = Fit(new_head(target, rows, batches, device, start), device, recipe, 1.0 if start is None else _FURTHER)
     run.load(work)
     begun, saved = time.monotonic() - run.seconds, time.monotonic()
     done = measured = run.curve[-1][0] if run.curve else 0.0
