@@ -183,7 +183,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         draft = understood(self._draft_options, model_path)  # before weights are loaded
         self._hidden = None if draft is None else draft.shown(model_path)
         check_opening(model_path, kwargs)
-        kwargs["n_ctx"] = n_ctx_with_positions(model_path, kwargs.get("n_ctx", _SIZE))
+        kwargs["n_ctx"] = n_ctx_with_positions(model_path, kwargs.get("n_ctx", _SIZE), is_asked="n_ctx" in kwargs)
         with explained(model_path, overrides=kwargs.get("kv_overrides")) as weights, loading(self._kernels) as use:
             self.attend_as_kernels_do(kwargs)
             threads = llama_threads(kwargs.get("n_threads"), kwargs.get("n_threads_batch"))

@@ -160,7 +160,8 @@ def open_model(
     """
     file = os.fspath(path)
     check_opening(file, {**vars(opening)})
-    opening = dataclasses.replace(opening, n_ctx=n_ctx_with_positions(file, opening.n_ctx))
+    is_asked = opening.n_ctx != Opening.n_ctx
+    opening = dataclasses.replace(opening, n_ctx=n_ctx_with_positions(file, opening.n_ctx, is_asked=is_asked))
     as_head = hidden is not None and hidden.n_features > 0
     with contextlib.ExitStack() as opened:
         with explained(file, as_head=as_head), loading(checked_kernels(opening.kernels)) as use, quiet():

@@ -13,6 +13,8 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
+from specllama.warn import warn
+
 from .gguf_header import read_header
 from .gguf_values import StoredTensor, architecture_of, read_whole_header
 from .header_checks import overridden, problems
@@ -67,17 +69,21 @@ def check_opening(path: str, kwargs: dict[str, Any]) -> None:
         kwargs["lora_path"] = _checked_lora(kwargs["lora_path"])
 
 
-def n_ctx_with_positions(path: str | os.PathLike[str], n_ctx: int) -> int:
+def n_ctx_with_positions(path: str | os.PathLike[str], n_ctx: int, *, is_asked: bool = False) -> int:
     """How large a context may be of a model that has learned a vector for each position: GPT-2, StarCoder, BERT.
 
     llama.cpp ends the process at a position that has none, and rounds sizes of contexts up. Other models have no such
-    limit.
+    limit. Whoever `is_asked` for is warned of a smaller one.
     """
     table = _tensors(path).get(_POSITIONS)
     if table is None:
         return n_ctx
     most = table.shape[-1]
     whole = most - most % _N_CTX_STEP or most
+    if is_asked and n_ctx > whole:
+        warn(
+            f"n_ctx={n_ctx} is {whole} here: {os.path.basename(path)} knows {most} positions of a text, and none behind"
+        )
     return min(n_ctx or whole, whole)
 
 
