@@ -4,7 +4,7 @@
 
 #include "ggml-backend-impl.h"
 #include "ggml-cpu/ggml-cpu-impl.h"
-#include "ggml_plugin/ggml_layout.hpp"
+#include "ggml/ggml_layout.hpp"
 
 namespace ours = specllama::ggml;
 

@@ -46,3 +46,13 @@ def quantized_model(folder: Path, kind: str) -> Path:
         weights = tiny_models.llama_weights(vocabulary, 5, n_embd=256, n_ff=512)
         tiny_models.write_llama(path, vocabulary, weights)
     return made if made.exists() else quantize(path, kind, output=made)
+
+
+def quantized_mixture(folder: Path, kind: str) -> Path:
+    """The same as a mixture of experts, whose rows are not whole panels."""
+    path, made = folder / "mixture.gguf", folder / f"mixture-{kind}.gguf"
+    if not path.exists():
+        vocabulary = tiny_models.word_vocabulary()
+        weights = tiny_models.llama_weights(vocabulary, 5, n_embd=256, n_ff=256)
+        tiny_models.write_llama(path, vocabulary, tiny_models.with_experts(weights, 6))
+    return made if made.exists() else quantize(path, kind, output=made)

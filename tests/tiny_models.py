@@ -18,6 +18,8 @@ import numpy.typing as npt
 Weights = dict[str, npt.NDArray[np.float32]]
 
 N_CTX_TRAIN = 1024
+NUM_USED = 2
+"""Experts that each token of a mixture has."""
 WINDOW = 16
 """The sliding window of `sliding_window_model`."""
 
@@ -265,9 +267,10 @@ def write_llama(
     weights: Weights,
     kinds: Mapping[str, gguf.GGMLQuantizationType] | None = None,
 ) -> Path:
-    """Write a llama-architecture model. `kinds` are the types of weights that are not F32, by their names."""
+    """Write a llama-architecture model, of experts if it has some. `kinds` are the types that are not F32, by names."""
     n_embd = weights["token_embd.weight"].shape[1]
-    n_ff = weights["blk.0.ffn_gate.weight"].shape[0]
+    experts = weights.get("blk.0.ffn_gate_exps.weight")
+    n_ff = weights["blk.0.ffn_gate.weight"].shape[0] if experts is None else experts.shape[1]
     n_layer = sum(name.endswith("attn_norm.weight") for name in weights)
     writer = _open(path, "llama", vocabulary, n_embd, n_layer, n_ff)
     writer.add_head_count(4)
@@ -275,8 +278,24 @@ def write_llama(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(n_embd // 4)
     writer.add_vocab_size(len(vocabulary))
+    if experts is not None:
+        writer.add_expert_count(len(experts))
+        writer.add_expert_used_count(NUM_USED)
     _finish(writer, weights, kinds)
     return path
+
+
+def with_experts(weights: Weights, seed: int, count: int = 6) -> Weights:
+    """A mixture: a model whose feed-forward layers are experts, of which each token has `NUM_USED`."""
+    rng, found = np.random.default_rng(seed), dict(weights)
+    for name, weight in weights.items():
+        layer, _, kind = name.removesuffix(".weight").rpartition(".")
+        if kind in ("ffn_gate", "ffn_up", "ffn_down"):
+            del found[name]
+            found[f"{layer}.{kind}_exps.weight"] = np.stack([rng.permutation(weight) for _ in range(count)])
+        elif kind == "ffn_norm":
+            found[f"{layer}.ffn_gate_inp.weight"] = _dense(rng, count, weight.shape[0], 3.0)
+    return found
 
 
 def write_saying(

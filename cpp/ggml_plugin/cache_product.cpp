@@ -1,20 +1,27 @@
 #include "ggml_plugin/cache_product.hpp"
 
 #include <algorithm>
+#include <cstring>
 
-#include "ggml_plugin/tensors.hpp"
+#include "ggml/tensors.hpp"
 
 namespace specllama {
 
 CacheProduct::CacheProduct(const kernels::FloatKernels & kernels, const ggml::Tensor * op)
     : kernels_(kernels), op_(op), cache_(op->src[0]), columns_(op->src[1]) {}
 
+namespace {
+
+bool is_router(const ggml::Tensor * weights) { return std::strstr(weights->name, ".ffn_gate_inp") != nullptr; }
+
+}  // namespace
+
 bool CacheProduct::fits(const ggml::Tensor * op) {
     const ggml::Tensor * cache = op->src[0];
     const ggml::Tensor * columns = op->src[1];
-    return is_rows_of_floats(cache) && cache->view_src != nullptr && is_rows(columns, ggml::kFloat) &&
-           is_rows(op, ggml::kFloat) && cache->ne[0] == columns->ne[0] && cache->ne[0] > 0 &&
-           cache->ne[0] % kernels::kFloatLanes == 0 && columns->ne[2] % cache->ne[2] == 0 &&
+    return is_rows_of_floats(cache) && (cache->view_src != nullptr || is_router(cache)) &&
+           is_rows(columns, ggml::kFloat) && is_rows(op, ggml::kFloat) && cache->ne[0] == columns->ne[0] &&
+           cache->ne[0] > 0 && cache->ne[0] % kernels::kFloatLanes == 0 && columns->ne[2] % cache->ne[2] == 0 &&
            columns->ne[3] == cache->ne[3];
 }
 

@@ -1,10 +1,11 @@
 // One MUL_MAT of a cache of floats with the queries (or the weights) of its heads, shared out to ggml's threads: what
-// attention consists of without flash attention.
+// attention consists of without flash attention. A mixture's choice of experts is another such product, of few rows of
+// floats. It must not depend on the batch, or another expert might be chosen.
 #pragma once
 
 #include <cstdint>
 
-#include "ggml_plugin/ggml_layout.hpp"
+#include "ggml/ggml_layout.hpp"
 #include "kernels/float_kernels.hpp"
 
 namespace specllama {
@@ -14,7 +15,8 @@ public:
     // op: one that `fits`.
     CacheProduct(const kernels::FloatKernels & kernels, const ggml::Tensor * op);
 
-    // Whether its first source is a view of rows of floats of whole lanes: weights are no view.
+    // Whether its first source is a view of rows of floats of whole lanes: weights are no view. A router's are taken
+    // by their name.
     static bool fits(const ggml::Tensor * op);
 
     void compute(const ggml::ComputeParams & params) const;

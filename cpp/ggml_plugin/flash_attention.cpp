@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "ggml_plugin/tensors.hpp"
+#include "ggml/tensors.hpp"
 #include "kernels/attention.hpp"
 
 namespace specllama {

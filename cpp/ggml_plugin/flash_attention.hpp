@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ggml_plugin/ggml_layout.hpp"
+#include "ggml/ggml_layout.hpp"
 #include "ggml_plugin/texts_in_batch.hpp"
 #include "kernels/float_kernels.hpp"
 

@@ -55,6 +55,19 @@ void learn_types(const Api & api, void * context, Insides & insides) {
     }
 }
 
+void learn_experts(const Api & api, void * context, Insides & insides) {
+    Tensor * weights = api.ggml_new_tensor_3d(context, kFloat, 96, 5, 7);
+    Tensor * x = api.ggml_new_tensor_3d(context, kFloat, 96, 1, 3);
+    Tensor * ids = api.ggml_new_tensor_2d(context, kInt32, 2, 3);
+    const Tensor * product = api.ggml_mul_mat_id(context, weights, x, ids);
+    require(std::strcmp(api.ggml_op_name(product->op), "MUL_MAT_ID") == 0 && product->src[0] == weights &&
+                product->src[1] == x && product->src[2] == ids && product->src[3] == nullptr && ids->type == kInt32 &&
+                ids->nb[0] == 4 && ids->nb[1] == 8 && product->ne[0] == 5 && product->ne[1] == 2 &&
+                product->ne[2] == 3 && product->ne[3] == 1,
+            "products of experts are described otherwise");
+    insides.mul_mat_id = product->op;
+}
+
 void learn_attention(const Api & api, void * context, Insides & insides) {
     Tensor * q = api.ggml_new_tensor_3d(context, kFloat, 32, 5, 4);
     Tensor * k = api.ggml_new_tensor_3d(context, kHalf, 32, 64, 2);
@@ -157,10 +170,11 @@ Insides probe(const Api & api, const void * registry) {
     require(api.ggml_tensor_overhead() >= sizeof(Tensor), "a tensor is smaller");
     const auto free = [&api](void * made) { api.ggml_free(made); };
     const std::unique_ptr<void, decltype(free)> context(
-        api.ggml_init({16 * api.ggml_tensor_overhead() + 4096, nullptr, true}), free);
+        api.ggml_init({24 * api.ggml_tensor_overhead() + 4096, nullptr, true}), free);
     require(context != nullptr, "ggml_init gave no context");
     Insides insides;
     learn_types(api, context.get(), insides);
+    learn_experts(api, context.get(), insides);
     learn_attention(api, context.get(), insides);
     learn_buffer_types(api, registry, context.get(), insides);
     learn_buffers(api, insides);
@@ -169,7 +183,7 @@ Insides probe(const Api & api, const void * registry) {
 
 std::optional<kernels::QuantizedType> Insides::type_of(const Tensor * tensor) const {
     const auto found = types.find(tensor->type);
-    if (found == types.end() || tensor->ne[2] != 1 || tensor->ne[3] != 1 || tensor->ne[1] < 1 ||
+    if (found == types.end() || tensor->ne[2] < 1 || tensor->ne[3] != 1 || tensor->ne[1] < 1 ||
         !kernels::fits(found->second, tensor->ne[0])) {
         return std::nullopt;
     }

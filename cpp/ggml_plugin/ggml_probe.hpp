@@ -5,7 +5,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include "ggml_plugin/ggml_api.hpp"
+#include "ggml/ggml_api.hpp"
 #include "kernels/quantized_type.hpp"
 
 namespace specllama::ggml {
@@ -15,10 +15,11 @@ struct Insides {
     int num_buffer_functions = 0;
     int find_function = -1;  // where a backend's registry has the function that finds others by name, in pointers
     int mul_mat = -1;        // numbers of operations
+    int mul_mat_id = -1;
     int flash_attention = -1;
     std::unordered_map<int, kernels::QuantizedType> types;  // by their numbers in ggml
 
-    // The type of weights; nothing if the kernels do not multiply such.
+    // The type of weights [columns, rows], or [columns, rows, experts]; nothing if the kernels do not multiply such.
     std::optional<kernels::QuantizedType> type_of(const Tensor * tensor) const;
 };
 

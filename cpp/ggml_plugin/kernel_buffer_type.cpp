@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "ggml_plugin/cache_product.hpp"
+#include "ggml_plugin/expert_product.hpp"
 #include "ggml_plugin/flash_attention.hpp"
 #include "ggml_plugin/offer.hpp"
 #include "ggml_plugin/product.hpp"
@@ -51,9 +52,12 @@ void KernelBufferType::take_weights(bool take) { taking = take; }
 
 bool KernelBufferType::can_multiply(const ggml::Tensor * op) const {
     const ggml::Tensor * x = op->src[1];
-    return op->op == insides_.mul_mat && buffers_.hold(op->src[0]) && insides_.type_of(op->src[0]) && x != nullptr &&
-           x->type == ggml::kFloat && x->nb[0] == 4 && x->ne[0] == op->src[0]->ne[0] && op->type == ggml::kFloat &&
-           op->nb[0] == 4;
+    if ((op->op != insides_.mul_mat && op->op != insides_.mul_mat_id) || !buffers_.hold(op->src[0]) ||
+        !insides_.type_of(op->src[0]) || x == nullptr || x->type != ggml::kFloat || x->nb[0] != 4 ||
+        x->ne[0] != op->src[0]->ne[0] || op->type != ggml::kFloat || op->nb[0] != 4) {
+        return false;
+    }
+    return op->op == insides_.mul_mat_id ? ExpertProduct::fits(op) : op->src[0]->ne[2] == 1;
 }
 
 // Asked by llama.cpp, before it puts a tensor into a buffer of this type, with one that has no room; and by ggml's
@@ -70,6 +74,7 @@ bool KernelBufferType::supports_op(void * /*device*/, const ggml::Tensor * op) {
 ggml::TensorTraits * KernelBufferType::get_tensor_traits(const ggml::Tensor * op) {
     switch (task_of(op)) {
         case Task::weights:
+        case Task::experts:
             operations_seen.ours = true;
             return this;
         case Task::cache_product:
@@ -87,6 +92,9 @@ ggml::TensorTraits * KernelBufferType::get_tensor_traits(const ggml::Tensor * op
 KernelBufferType::Task KernelBufferType::task_of(const ggml::Tensor * op) const {
     if (op->op == insides_.flash_attention) {
         return FlashAttention::fits(op) && comes_from_ours(op->src[0]) ? Task::flash_attention : Task::none;
+    }
+    if (op->op == insides_.mul_mat_id) {
+        return can_multiply(op) ? Task::experts : Task::none;
     }
     if (op->op != insides_.mul_mat) {
         switch (operation_of(op)) {
@@ -126,9 +134,10 @@ bool KernelBufferType::comes_from_ours(const ggml::Tensor * tensor) const {
 
 // By the operation's number: names are slow to compare.
 KernelBufferType::Operation KernelBufferType::operation_of(const ggml::Tensor * op) const {
-    constexpr const char * kRowByRow[] = {"NONE",     "RESHAPE", "VIEW", "PERMUTE",  "TRANSPOSE", "CONT",
-                                          "CPY",      "DUP",     "ADD",  "GET_ROWS", "MUL",       "SCALE",
-                                          "RMS_NORM", "NORM",    "ROPE", "UNARY",    "GLU",       "SOFT_MAX"};
+    constexpr const char * kRowByRow[] = {"NONE",     "RESHAPE", "VIEW",  "PERMUTE",  "TRANSPOSE", "CONT",
+                                          "CPY",      "DUP",     "ADD",   "GET_ROWS", "MUL",       "SCALE",
+                                          "RMS_NORM", "NORM",    "ROPE",  "UNARY",    "GLU",       "SOFT_MAX",
+                                          "ADD_ID",   "ARGSORT", "TOP_K", "CLAMP",    "DIV",       "SUM_ROWS"};
     thread_local std::array<std::optional<Operation>, 256> known = {};
     std::optional<Operation> & found = known[static_cast<uint8_t>(op->op)];
     if (!found) {
@@ -146,6 +155,9 @@ bool KernelBufferType::work_size(int n_threads, const ggml::Tensor * op, std::si
     switch (task_of(op)) {
         case Task::weights:
             size = Product(set_, insides_.type_of(op->src[0]).value(), op).work_bytes();
+            break;
+        case Task::experts:
+            size = ExpertProduct(set_, insides_.type_of(op->src[0]).value(), op).work_bytes(n_threads);
             break;
         case Task::flash_attention:
             size = FlashAttention(set_.floats, op).work_bytes(n_threads);
@@ -166,6 +178,13 @@ bool KernelBufferType::compute_forward(ggml::ComputeParams * params, ggml::Tenso
         case Task::weights: {
             const Product product(set_, insides_.type_of(op->src[0]).value(), op);
             product.quantize(*params, wanted_of(op->src[0]));
+            wait();
+            product.multiply(*params);
+            return true;
+        }
+        case Task::experts: {
+            const ExpertProduct product(set_, insides_.type_of(op->src[0]).value(), op);
+            product.quantize(*params);
             wait();
             product.multiply(*params);
             return true;

@@ -6,7 +6,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "ggml_plugin/ggml_api.hpp"
+#include "ggml/ggml_api.hpp"
 #include "ggml_plugin/ggml_probe.hpp"
 #include "ggml_plugin/packed_buffers.hpp"
 #include "kernels/instruction_set.hpp"
@@ -46,7 +46,7 @@ private:
     bool compute_forward(ggml::ComputeParams * params, ggml::Tensor * op) override;
 
     // What is computed here instead of by llama.cpp.
-    enum class Task { none, weights, cache_product, flash_attention, fill_logits, spread_logits };
+    enum class Task { none, weights, experts, cache_product, flash_attention, fill_logits, spread_logits };
     Task task_of(const ggml::Tensor * op) const;
     bool comes_from_ours(const ggml::Tensor * tensor) const;
     // Of ggml's operations: what it computes row by row, each in the same way, however many there are (with fill and
@@ -54,6 +54,7 @@ private:
     enum class Operation { other, row_by_row, fill, set_rows };
     Operation operation_of(const ggml::Tensor * op) const;
 
+    // Whether it is a product of our weights, of one matrix or of experts.
     bool can_multiply(const ggml::Tensor * op) const;
 
     ggml::Api api_;

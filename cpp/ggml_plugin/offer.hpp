@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ggml_plugin/ggml_api.hpp"
+#include "ggml/ggml_api.hpp"
 #include "ggml_plugin/ggml_probe.hpp"
 
 namespace specllama {

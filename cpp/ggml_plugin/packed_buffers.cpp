@@ -63,7 +63,8 @@ std::size_t PackedBuffers::alignment(ggml::BufferType * /*type*/) { return 64; }
 
 std::size_t PackedBuffers::allocated_size(ggml::BufferType * /*type*/, const ggml::Tensor * tensor) {
     const auto type = the_one_->insides_.type_of(tensor);
-    return type ? kernels::packed_bytes(*type, tensor->ne[1], tensor->ne[0]) : the_one_->api_.ggml_nbytes(tensor);
+    return type ? static_cast<std::size_t>(tensor->ne[2]) * kernels::packed_bytes(*type, tensor->ne[1], tensor->ne[0])
+                : the_one_->api_.ggml_nbytes(tensor);
 }
 
 // A buffer of the CPU's own, whose tensors are written by us.
@@ -83,9 +84,18 @@ ggml::Buffer * PackedBuffers::allocate(ggml::BufferType * type, std::size_t size
     return buffer;
 }
 
+// Experts whose rows are whole panels are packed like one matrix, so that threads have enough to do.
 void PackedBuffers::pack(const ggml::Tensor * tensor, const void * data) const {
-    pack_in_threads(insides_.type_of(tensor).value(), static_cast<const uint8_t *>(data), tensor->ne[1], tensor->ne[0],
-                    static_cast<uint8_t *>(tensor->data));
+    const kernels::QuantizedType type = insides_.type_of(tensor).value();
+    const int64_t matrices = tensor->ne[1] % kernels::kPanelRows == 0 ? 1 : tensor->ne[2];
+    const int64_t rows = tensor->ne[1] * tensor->ne[2] / matrices;
+    const auto stride = static_cast<std::size_t>(rows) * tensor->nb[1];
+    for (int64_t i = 0; i < matrices; ++i) {
+        pack_in_threads(type, static_cast<const uint8_t *>(data) + static_cast<std::size_t>(i) * stride, rows,
+                        tensor->ne[0],
+                        static_cast<uint8_t *>(tensor->data) +
+                            static_cast<std::size_t>(i) * kernels::packed_bytes(type, rows, tensor->ne[0]));
+    }
 }
 
 // A tensor that comes in parts is packed when the last one is here.

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "ggml_plugin/ggml_api.hpp"
+#include "ggml/ggml_api.hpp"
 #include "ggml_plugin/ggml_probe.hpp"
 
 namespace specllama {

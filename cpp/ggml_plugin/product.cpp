@@ -4,11 +4,11 @@
 #include <atomic>
 #include <cstring>
 
+#include "ggml_plugin/product_work.hpp"
+
 namespace specllama {
 
 namespace {
-
-constexpr std::size_t kLine = 64;  // bytes of a cache line
 
 struct Shared {
     std::atomic<int64_t> next{0};  // the first panel that nobody has taken, of those that are wanted
@@ -16,18 +16,9 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= kLine);
 
-uint8_t * aligned(void * work) {
-    return reinterpret_cast<uint8_t *>((reinterpret_cast<std::uintptr_t>(work) + kLine - 1) / kLine * kLine);
-}
-
-Shared & shared(void * work) { return *reinterpret_cast<Shared *>(aligned(work)); }
+Shared & shared(void * work) { return *reinterpret_cast<Shared *>(first_line(work)); }
 
 int64_t num_columns(const ggml::Tensor * x) { return x->ne[1] * x->ne[2] * x->ne[3]; }
-
-// Small enough that no thread waits long for another, and large enough that a tile serves several panels.
-int64_t chunk(int64_t num_panels, int num_threads) {
-    return std::clamp<int64_t>(num_panels / (int64_t{16} * num_threads), 1, 8);
-}
 
 // Whether all columns follow one another at one distance.
 bool is_even(const ggml::Tensor * x) {
@@ -68,7 +59,7 @@ uint8_t * Product::tile(uint8_t * work, int64_t index) const {
 }
 
 void Product::quantize(const ggml::ComputeParams & params, const WantedPanels * wanted) const {
-    uint8_t * work = aligned(params.wdata);
+    uint8_t * work = first_line(params.wdata);
     if (params.ith == 0) {
         new (work) Shared{{0}, wanted};
     }
@@ -91,10 +82,10 @@ void Product::multiply(const ggml::ComputeParams & params) const {
     const WantedPanels * wanted = shared(params.wdata).wanted;
     std::atomic<int64_t> & next = shared(params.wdata).next;
     const int64_t count = wanted != nullptr ? wanted->count : num_panels_;
-    const int64_t size = chunk(count, params.nth);
+    const int64_t size = panels_at_a_time(count, params.nth);
     for (int64_t first = next.fetch_add(size, std::memory_order_relaxed); first < count;
          first = next.fetch_add(size, std::memory_order_relaxed)) {
-        multiply_panels(aligned(params.wdata), wanted != nullptr ? wanted->panels : nullptr, first,
+        multiply_panels(first_line(params.wdata), wanted != nullptr ? wanted->panels : nullptr, first,
                         std::min(first + size, count));
     }
 }

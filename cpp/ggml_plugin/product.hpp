@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ggml_plugin/ggml_layout.hpp"
+#include "ggml/ggml_layout.hpp"
 #include "kernels/instruction_set.hpp"
 #include "kernels/this_decode.hpp"
 

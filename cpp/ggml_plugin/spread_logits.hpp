@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "ggml_plugin/ggml_layout.hpp"
-#include "ggml_plugin/tensors.hpp"
+#include "ggml/ggml_layout.hpp"
+#include "ggml/tensors.hpp"
 
 namespace specllama {
 

@@ -1,6 +1,6 @@
 #include "ggml_plugin/texts_in_batch.hpp"
 
-#include "ggml_plugin/tensors.hpp"
+#include "ggml/tensors.hpp"
 #include "kernels/float_kernels.hpp"
 
 namespace specllama {

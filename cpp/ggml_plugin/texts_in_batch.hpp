@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ggml_plugin/ggml_layout.hpp"
+#include "ggml/ggml_layout.hpp"
 
 namespace specllama {
 

@@ -10,7 +10,10 @@ struct Avx2 : Avx2Lanes {
     // vpmaddubsw saturates where both factors have eight bits: signed values are multiplied as words.
     static constexpr bool kSignedProducts = true;
 
-    static Lanes look_up(Lanes codes) { return shuffle(iq4_values(), codes); }
+    template <bool is_fp4>
+    static Lanes look_up(Lanes codes) {
+        return shuffle(is_fp4 ? fp4_values() : iq4_values(), codes);
+    }
 
     // The scale `which` of each pair, twice.
     static Lanes twice(Lanes pairs, int which) {

@@ -42,10 +42,18 @@ struct Avx2Lanes {
     static void keep(Lanes & lanes) { asm("" : "+x"(lanes)); }
     static Floats to_floats(Lanes lanes) { return _mm256_cvtepi32_ps(lanes); }
     static Floats load_halves(const uint8_t * at) { return _mm256_cvtph_ps(load_half(at)); }
+    // The second halves are zeros.
+    static Floats load_first_halves(const uint8_t * at) {
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_half(at)), 16));
+    }
     static Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
     static Floats add_product(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
     static Floats subtract_product(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }
     static void store(float * at, Floats values) { _mm256_storeu_ps(at, values); }
+    static Lanes fp4_values() {
+        return _mm256_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12,  //
+                                0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+    }
     static Lanes iq4_values() {
         return _mm256_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,  //
                                 -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);

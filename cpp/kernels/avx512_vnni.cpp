@@ -47,10 +47,17 @@ struct Avx512Lanes {
     static void keep(Lanes & /*lanes*/) {}
     static Floats to_floats(Lanes lanes) { return _mm512_cvtepi32_ps(lanes); }
     static Floats load_halves(const uint8_t * at) { return _mm512_cvtph_ps(load_half(at)); }
+    // The second halves are zeros.
+    static Floats load_first_halves(const uint8_t * at) {
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_half(at)), 16));
+    }
     static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
     static Floats add_product(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
     static Floats subtract_product(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
     static void store(float * at, Floats values) { _mm512_storeu_ps(at, values); }
+    static Lanes fp4_values() {
+        return _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+    }
     static Lanes iq4_values() {
         return _mm512_broadcast_i32x4(
             _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113));

@@ -136,6 +136,13 @@ void take_iq4_xs(const uint8_t * __restrict source, Block & __restrict block) {
     }
 }
 
+// Its scale is a power of two. Half of it counts the codes, which stand for twice what they are.
+void take_mxfp4(const uint8_t * source, Block & block) {
+    const int power = source[0];
+    block.d = static_cast<uint16_t>(power < 2 ? 0x20 << power : (power - 1) << 7);
+    split_nibbles(source + 1, block.codes);
+}
+
 void take_small(QuantizedType type, const uint8_t * source, Block & block) {
     block.d = read16(source);
     switch (type) {
@@ -177,6 +184,8 @@ void take_apart(QuantizedType type, const uint8_t * source, Block & block) {
             return take_q6_k(source, block);
         case QuantizedType::iq4_xs:
             return take_iq4_xs(source, block);
+        case QuantizedType::mxfp4:
+            return take_mxfp4(source, block);
         default:
             return take_small(type, source, block);
     }
@@ -184,12 +193,12 @@ void take_apart(QuantizedType type, const uint8_t * source, Block & block) {
 
 void dequantize(QuantizedType type, const Block & block, double * values) {
     const Layout layout = layout_of(type);
-    const double d = half_to_float(block.d);
+    const double d = scale_of(layout, block.d);
     const double dmin = half_to_float(block.dmin);
     for (int i = 0; i < layout.values; ++i) {
         int code = block.codes[i];
-        if (layout.is_table) {
-            code = kIq4Values[code];
+        if (layout.is_table()) {
+            code = (layout.codes == Codes::fp4 ? kFp4Values : kIq4Values)[code];
         } else if (layout.is_signed) {
             code = static_cast<int8_t>(block.codes[i]);
         }
@@ -202,6 +211,16 @@ void dequantize(QuantizedType type, const Block & block, double * values) {
             values[i] += dmin;
         }
     }
+}
+
+float scale_of(const Layout & layout, uint16_t d) {
+    if (layout.codes != Codes::fp4) {
+        return half_to_float(d);
+    }
+    const uint32_t bits = static_cast<uint32_t>(d) << 16;
+    float value = 0.0F;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
 float half_to_float(uint16_t half) {

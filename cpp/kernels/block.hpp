@@ -9,7 +9,7 @@ namespace specllama::kernels {
 
 // A value i is d * scales[i / span] * (codes[i] - offset) - dmin * minima[i / span]; see Layout and Offset.
 struct Block {
-    uint16_t d = 0;     // float16
+    uint16_t d = 0;     // float16, or the first half of a float: see Codes
     uint16_t dmin = 0;  // float16: dmin or m
     int8_t scales[16] = {};
     uint8_t minima[16] = {};
@@ -26,5 +26,8 @@ void dequantize(QuantizedType type, const Block & block, double * values);
 
 // A float16, exactly.
 float half_to_float(uint16_t half);
+
+// The scale of a block of a type: see Codes.
+float scale_of(const Layout & layout, uint16_t d);
 
 }  // namespace specllama::kernels

@@ -42,7 +42,7 @@ int value_at(const Layout & layout, const uint8_t * panel, int row, int index) {
     } else if (layout.high_bits == 2) {
         code |= bits(panel, layout.low_bits + step / 4, row, byte, 2 * (step % 4), 2) << layout.low_bits;
     }
-    return layout.is_table ? kIq4Values[code] : code;
+    return layout.is_table() ? (layout.codes == Codes::fp4 ? kFp4Values : kIq4Values)[code] : code;
 }
 
 // One block of one row and one column.
@@ -77,7 +77,7 @@ float product(const Layout & layout, const uint8_t * panel, const uint8_t * tile
         weighted = std::fma(static_cast<float>(dot), static_cast<float>(scale), weighted);
         lowered += minimum * read<int16_t>(sums + 4 * ((index / 2) * width + column) + 2 * (index % 2));
     }
-    const float d = half_to_float(read<uint16_t>(panel + layout.d_at() + 2 * row));
+    const float d = scale_of(layout, read<uint16_t>(panel + layout.d_at() + 2 * row));
     const auto low = static_cast<float>(lowered);
     if (layout.has_minimum()) {
         const float dmin = half_to_float(read<uint16_t>(panel + layout.minimum_at() + 2 * row));

@@ -7,11 +7,11 @@
 namespace specllama::kernels {
 
 // In the order of kTypeNames.
-enum class QuantizedType { q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs };
+enum class QuantizedType { q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4 };
 
-constexpr int kNumTypes = 12;
-constexpr const char * kTypeNames[kNumTypes] = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",   "Q2_K",
-                                                "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"};
+constexpr int kNumTypes = 13;
+constexpr const char * kTypeNames[kNumTypes] = {"Q4_0", "Q4_1", "Q5_0", "Q5_1",   "Q8_0",   "Q2_K", "Q3_K",
+                                                "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"};
 
 // Rows that stand side by side in a panel: one AVX-512 register of 32-bit lanes, two of AVX2.
 constexpr int kPanelRows = 16;
@@ -25,10 +25,17 @@ enum class Offset {
     added,     // one for the block, which is added: m
 };
 
+// What the codes of a type stand for.
+enum class Codes {
+    numbers,  // themselves
+    iq4,      // kIq4Values
+    fp4,      // kFp4Values, and the scale is a power of two that no float16 may hold: the first half of a float
+};
+
 // How a type is coded, and where its parts stand in a panel of kPanelRows rows.
 //
 // A panel of a block is: for every 32 values the low bits (64 bytes a bit) and the high bits, then d [rows] and dmin
-// or m [rows] as float16, then scales and minima, two neighbours side by side: [num_scales / 2][rows][2].
+// or m [rows] as float16 (see Codes), then scales and minima, two neighbours side by side: [num_scales / 2][rows][2].
 struct Layout {
     int values;       // of a block: 256 or 32
     int low_bits;     // 2, 4 or 8
@@ -37,7 +44,7 @@ struct Layout {
     Offset kind;      // see Offset
     int offset;       // if it is constant
     bool is_signed;   // whether a value is a signed byte (possibly looked up), not a small unsigned code
-    bool is_table;    // whether codes are looked up in kIq4Values
+    Codes codes;      // see Codes
     bool packed;      // whether a scale and its minimum share a byte (Q2_K)
     int block_bytes;  // in a GGUF file
     int number;       // of the type, in a GGUF file
@@ -52,30 +59,33 @@ struct Layout {
     constexpr int panel_bytes() const {
         return minima_at() + (kind == Offset::minimum && !packed ? num_scales() * kPanelRows : 0);
     }
+    constexpr bool is_table() const { return codes != Codes::numbers; }
     // The largest code, of those that are unsigned.
     constexpr int largest() const { return (1 << (low_bits + high_bits)) - 1; }
 };
 
 // By QuantizedType. A line has Layout's fields in their order.
 constexpr Layout kLayouts[kNumTypes] = {
-    {32, 4, 0, 0, Offset::constant, 8, false, false, false, 18, 2},       // Q4_0
-    {32, 4, 0, 0, Offset::added, 0, false, false, false, 20, 3},          // Q4_1
-    {32, 4, 1, 0, Offset::constant, 16, false, false, false, 22, 6},      // Q5_0
-    {32, 4, 1, 0, Offset::added, 0, false, false, false, 24, 7},          // Q5_1
-    {32, 8, 0, 0, Offset::constant, 0, true, false, false, 34, 8},        // Q8_0
-    {256, 2, 0, 16, Offset::minimum, 0, false, false, true, 84, 10},      // Q2_K
-    {256, 2, 1, 16, Offset::constant, 4, false, false, false, 110, 11},   // Q3_K
-    {256, 4, 0, 32, Offset::minimum, 0, false, false, false, 144, 12},    // Q4_K
-    {256, 4, 1, 32, Offset::minimum, 0, false, false, false, 176, 13},    // Q5_K
-    {256, 4, 2, 16, Offset::constant, 32, false, false, false, 210, 14},  // Q6_K
-    {32, 4, 0, 0, Offset::constant, 0, true, true, false, 18, 20},        // IQ4_NL
-    {256, 4, 0, 32, Offset::constant, 0, true, true, false, 136, 23},     // IQ4_XS
+    {32, 4, 0, 0, Offset::constant, 8, false, Codes::numbers, false, 18, 2},       // Q4_0
+    {32, 4, 0, 0, Offset::added, 0, false, Codes::numbers, false, 20, 3},          // Q4_1
+    {32, 4, 1, 0, Offset::constant, 16, false, Codes::numbers, false, 22, 6},      // Q5_0
+    {32, 4, 1, 0, Offset::added, 0, false, Codes::numbers, false, 24, 7},          // Q5_1
+    {32, 8, 0, 0, Offset::constant, 0, true, Codes::numbers, false, 34, 8},        // Q8_0
+    {256, 2, 0, 16, Offset::minimum, 0, false, Codes::numbers, true, 84, 10},      // Q2_K
+    {256, 2, 1, 16, Offset::constant, 4, false, Codes::numbers, false, 110, 11},   // Q3_K
+    {256, 4, 0, 32, Offset::minimum, 0, false, Codes::numbers, false, 144, 12},    // Q4_K
+    {256, 4, 1, 32, Offset::minimum, 0, false, Codes::numbers, false, 176, 13},    // Q5_K
+    {256, 4, 2, 16, Offset::constant, 32, false, Codes::numbers, false, 210, 14},  // Q6_K
+    {32, 4, 0, 0, Offset::constant, 0, true, Codes::iq4, false, 18, 20},           // IQ4_NL
+    {256, 4, 0, 32, Offset::constant, 0, true, Codes::iq4, false, 136, 23},        // IQ4_XS
+    {32, 4, 0, 0, Offset::constant, 0, true, Codes::fp4, false, 17, 39},           // MXFP4
 };
 
 constexpr Layout layout_of(QuantizedType type) { return kLayouts[static_cast<int>(type)]; }
 
-// What the codes of IQ4_NL and IQ4_XS stand for.
+// What the codes of IQ4_NL and IQ4_XS stand for, and twice what those of MXFP4 do.
 constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // Bytes of the panels of rows x columns weights. Rows are filled up to whole panels.
 //

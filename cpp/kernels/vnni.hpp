@@ -17,13 +17,16 @@ struct Vnni : Base {
     // One factor is unsigned: signed values are moved up by 128.
     static constexpr bool kSignedProducts = false;
 
-    static Lanes look_up(Lanes codes) { return Base::shuffle(Base::flip_signs(Base::iq4_values()), codes); }
+    template <bool is_fp4>
+    static Lanes look_up(Lanes codes) {
+        return Base::shuffle(Base::flip_signs(is_fp4 ? Base::fp4_values() : Base::iq4_values()), codes);
+    }
 
     template <int type>
     static Lanes unsigned_step(const uint8_t * codes, int half, int index) {
         constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
         const Lanes code = step_of<Vnni, type>(codes, half, index);
-        return layout.is_signed && !layout.is_table ? Base::flip_signs(code) : code;
+        return layout.is_signed && !layout.is_table() ? Base::flip_signs(code) : code;
     }
 
     // 16 values, added to the sums of all columns.

@@ -109,7 +109,10 @@ inline typename Isa::Lanes step_of(const uint8_t * codes, int half, int index) {
         code = Isa::either(code,
                            Isa::bits(Isa::load(high + 64 * half), 2 * index - layout.low_bits, 3 << layout.low_bits));
     }
-    return layout.is_table ? Isa::look_up(code) : code;
+    if constexpr (layout.is_table()) {
+        return Isa::template look_up<layout.codes == Codes::fp4>(code);
+    }
+    return code;
 }
 
 // Scales (or minima) 2 * pair and 2 * pair + 1 of Isa::kRows rows, as int16 side by side.
@@ -202,6 +205,17 @@ inline void lower(const uint8_t * panel, int first_row, const uint8_t * sums, ty
     }
 }
 
+template <class Isa, int type>
+inline typename Isa::Floats scales_of_blocks(const uint8_t * panel, int first_row) {
+    constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
+    const uint8_t * at = panel + layout.d_at() + 2 * first_row;
+    if constexpr (layout.codes == Codes::fp4) {
+        return Isa::load_first_halves(at);
+    } else {
+        return Isa::load_halves(at);
+    }
+}
+
 // One block of Isa::kRows rows, added to the sums of all columns.
 template <class Isa, int type, int columns>
 inline void add_block(const uint8_t * panel, int first_row, const uint8_t * tile,
@@ -214,7 +228,7 @@ inline void add_block(const uint8_t * panel, int first_row, const uint8_t * tile
     typename Isa::Floats weighted[columns];
     typename Isa::Floats low[columns];
     Isa::template weigh<type, columns>(panel, first_row, tile, weighted);
-    const typename Isa::Floats d = Isa::load_halves(panel + layout.d_at() + 2 * first_row);
+    const typename Isa::Floats d = scales_of_blocks<Isa, type>(panel, first_row);
     if constexpr (layout.has_minimum()) {
         lower<Isa, type, columns>(panel, first_row, sums, low);
         const typename Isa::Floats dmin = Isa::load_halves(panel + layout.minimum_at() + 2 * first_row);

@@ -19,6 +19,7 @@ from .kernels import offer_to
 # Inputs and outputs of the weights: one block and several, whole panels of rows and a part of one.
 _SHAPES = ((256, 16), (768, 37))
 _COLUMNS = (1, 2, 5, 8, 9, 33)  # every way of sharing out columns to tiles
+_EXPERTS, _CHOSEN = 4, (0, 2)  # of them, by the first column: then each column chooses others
 _CELLS = (256, 768)  # of a cache: ggml shares out the latter in another way
 _SMALL = 0.1  # of the mean size of a result. What is seen is some thousandths; a wrong layout gives about 1
 
@@ -34,6 +35,12 @@ def main(library: str, instruction_set: str) -> str:
             why_not = _tried(products, kind, quantized.number, ours, outputs)
             if why_not:
                 return f"{why_not}, weights of {inputs} x {outputs}"
+    inputs, outputs = _SHAPES[-1]
+    stacked = Products(cpu, inputs, outputs * _EXPERTS, max(_COLUMNS))
+    for kind, quantized in _core.quantized_types().items():
+        why_not = _tried_experts(stacked, kind, quantized.number, ours, outputs)
+        if why_not:
+            return f"{why_not}, experts of {inputs} x {outputs}"
     attention = Attention(cpu, max(_CELLS), max(_COLUMNS))
     tries = (_tried_attention(attention, ours, cells, way) for cells in _CELLS for way in WAYS)
     return next((why_not for why_not in tries if why_not), "")
@@ -50,6 +57,23 @@ def _tried(products: Products, kind: str, number: int, ours: int, outputs: int) 
             return f"products of {kind} and {columns} columns are off by {off:.3g} of their size"
         alone = alone or found
         if found[:outputs] != alone:
+            return f"a column of {kind} differs among {columns} columns from the same one alone"
+    return ""
+
+
+def _tried_experts(products: Products, kind: str, number: int, ours: int, outputs: int) -> str:
+    """The first column and its experts are always the same; the others choose each expert, alone and together."""
+    alone: array.array[float] | None = None
+    for columns in _COLUMNS:
+        chosen = [[(column + column // 3 + one) % _EXPERTS for one in _CHOSEN] for column in range(columns)]
+        found, plain = (products.of_experts(number, _EXPERTS, chosen, where) for where in (ours, None))
+        if found is None or plain is None:
+            return f"{kind} is not multiplied"
+        off = difference(plain, found)
+        if not off <= _SMALL:
+            return f"products of {kind} and {columns} columns are off by {off:.3g} of their size"
+        alone = alone or found
+        if found[: outputs * len(_CHOSEN)] != alone:
             return f"a column of {kind} differs among {columns} columns from the same one alone"
     return ""
 

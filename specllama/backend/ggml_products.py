@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import array
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from .ggml import CpuBackend
 
-_F32 = 0
+_F32, _I32 = 0, 26
 THREADS = 2  # each configures tiles of its own where AMX multiplies
 _ARENA = 1 << 20  # bytes, for the descriptions of tensors and the graph
 _LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
@@ -52,7 +52,9 @@ class Products:
         long, name = ctypes.c_int64, cpu.function
         self._init = name("ggml_init", address, _InitParams)
         self._new_matrix = name("ggml_new_tensor_2d", address, address, number, long, long)
+        self._new_stack = name("ggml_new_tensor_3d", address, address, number, long, long, long)
         self._mul_mat = name("ggml_mul_mat", address, address, address, address)
+        self._mul_mat_id = name("ggml_mul_mat_id", address, address, address, address, address)
         self._new_graph = name("ggml_new_graph", address, address)
         self._expand = name("ggml_build_forward_expand", None, address, address)
         self._row_size = name("ggml_row_size", size, number, long)
@@ -87,11 +89,49 @@ class Products:
         self._require(self._allocate(weights_arena, buffer_type or self._plain))
         inputs = self._new_matrix(arena, _F32, self._num_inputs, columns)
         product = self._mul_mat(arena, weights, inputs)
+        given = {inputs: self._inputs[: self._num_inputs * columns]}
+        return self._result(arena, product, (weights, kind), buffer_type, given)
+
+    def of_experts(
+        self, kind: int, experts: int, chosen: Sequence[Sequence[int]], buffer_type: int | None
+    ) -> array.array[float] | None:
+        """The products of the weights as those of several experts, each with the columns that have chosen it.
+
+        Args:
+            kind: the weights' type in ggml.h.
+            experts: how many the weights are shared out to, num_outputs // experts outputs each.
+            chosen: of each column the numbers of its experts, as many for each.
+            buffer_type: where the weights lie; None for ggml's plain layout.
+
+        Returns:
+            [columns][experts chosen][outputs]; None if the buffer type does not take such weights.
+        """
+        weights_arena, arena = self._arena(), self._arena()
+        weights = self._new_stack(weights_arena, kind, self._num_inputs, self._num_outputs // experts, experts)
+        self._require(self._allocate(weights_arena, buffer_type or self._plain))
+        inputs = self._new_stack(arena, _F32, self._num_inputs, 1, len(chosen))
+        ids = self._new_matrix(arena, _I32, len(chosen[0]), len(chosen))
+        product = self._mul_mat_id(arena, weights, inputs, ids)
+        given = {
+            inputs: self._inputs[: self._num_inputs * len(chosen)],
+            ids: array.array("i", [expert for column in chosen for expert in column]),
+        }
+        return self._result(arena, product, (weights, kind), buffer_type, given)
+
+    def _result(
+        self,
+        arena: int,
+        product: int,
+        weights: tuple[int, int],
+        buffer_type: int | None,
+        given: Mapping[int, array.array[float] | array.array[int]],
+    ) -> array.array[float] | None:
         self._require(self._allocate(arena, self._plain))
         if not self._supports(self._device, product):
             return None
-        self._fill(weights, self.quantized(kind))
-        self._fill(inputs, self._inputs[: self._num_inputs * columns])
+        tensor_of_weights, kind = weights
+        for tensor, content in {tensor_of_weights: self.quantized(kind), **given}.items():
+            self._fill(tensor, content)
         return self._computed(arena, product, THREADS if buffer_type else 1)
 
     def _arena(self) -> int:

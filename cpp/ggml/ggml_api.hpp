@@ -6,7 +6,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "ggml_plugin/ggml_layout.hpp"
+#include "ggml/ggml_layout.hpp"
 
 namespace specllama::ggml {
 
@@ -24,6 +24,7 @@ struct InitParams {
     X(ggml_new_tensor_2d, Tensor * (*)(void *, int, int64_t, int64_t))                                        \
     X(ggml_new_tensor_3d, Tensor * (*)(void *, int, int64_t, int64_t, int64_t))                               \
     X(ggml_mul_mat, Tensor * (*)(void *, Tensor *, Tensor *))                                                 \
+    X(ggml_mul_mat_id, Tensor * (*)(void *, Tensor *, Tensor *, Tensor *))                                    \
     X(ggml_flash_attn_ext, Tensor * (*)(void *, Tensor *, Tensor *, Tensor *, Tensor *, float, float, float)) \
     X(ggml_set_name, Tensor * (*)(Tensor *, const char *))                                                    \
     X(ggml_get_name, const char * (*)(const Tensor *))                                                        \

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ggml_plugin/ggml_layout.hpp"
+#include "ggml/ggml_layout.hpp"
 
 namespace specllama {
 

@@ -1,4 +1,4 @@
-#include "ggml_plugin/ggml_api.hpp"
+#include "ggml/ggml_api.hpp"
 
 #include <stdexcept>
 
