@@ -14,6 +14,7 @@ import tiny_models as tiny
 
 import specllama
 from specllama import cli
+from specllama.evidence.draft_pays import Gain
 from specllama.models.catalog import catalog
 from specllama.models.families import families, load_families
 from specllama.models.found_drafts import FoundDraft, Survey, survey
@@ -332,6 +333,13 @@ def test_heads_beside_the_model(tiny_files: TinyFiles, target: Path) -> None:
     assert "of the kind DFlash" in refused["dflash-deep.gguf"]
 
 
+def test_a_parallel_draft_needs_its_mask(target: Path) -> None:
+    small(target.with_name("PARD-Small-1B-Q8_0.gguf"))
+    (one,) = survey(str(target)).found
+    assert one.kind == "parallel"
+    assert "draft_mask_token" in (one.why_not or "")
+
+
 def test_layers_in_the_models_own_file(tiny_files: TinyFiles) -> None:
     first = survey(str(tiny_files.mtp)).found[0]
     assert (first.draft_model, first.kind, first.where) == ("mtp", "mtp", "in the file")
@@ -420,5 +428,24 @@ def test_measure_tries_what_is_here(target: Path, capsys: pytest.CaptureFixture[
         assert gain["ratio"] > 0
         assert 0 <= gain["accepted"] <= 1
     assert len(said["advice"]) == 1
-    assert cli.main(["drafts", str(target), "--measure", "-n", "8", "-t", "1"]) == 0
-    assert "Measured on eight prompts:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("ratio", "advice"), [(1.3, "The fastest here: specllama chat -m "), (0.9, "leave -md out")])
+def test_what_is_said_of_measurements(
+    target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ratio: float, advice: str
+) -> None:
+    small(target.with_name("small.gguf"))
+
+    def gain_of(llm: specllama.Llama, max_tokens: int, on_answer: Any) -> Gain:
+        on_answer("plain decoding", 1, 1)
+        if llm.draft_model == "lookup":
+            raise ValueError("there is no prompt to measure")
+        return Gain(ratio, 0.02, 0.7, 1.0)
+
+    monkeypatch.setattr("specllama.evidence.draft_pays.gain_of", gain_of)
+    assert cli.main(["drafts", str(target), "--measure", "-t", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "Measured on eight prompts:" in out
+    assert "- small.gguf: " in out
+    assert "- lookup: there is no prompt to measure" in out
+    assert advice in out

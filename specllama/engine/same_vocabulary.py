@@ -45,15 +45,14 @@ class Common:
     num_tokens: int
 
     @property
-    def missing(self) -> str | None:
-        """In words: what cannot be drafted. None where nothing is missing but padding."""
-        count = int(np.count_nonzero(self.same >= 0))
-        if count == self.num_tokens:
-            return None
-        return (
-            f"the draft has {count:,} of the target's {self.num_tokens:,} tokens "
-            f"({_percent(count, self.num_tokens)}): it drafts these, and never the others"
-        )
+    def num_common(self) -> int:
+        """So many of the target's tokens the draft has."""
+        return int(np.count_nonzero(self.same >= 0))
+
+    @property
+    def share(self) -> str:
+        """The same in percent of the target's tokens. Never 100 % where one is missing."""
+        return f"{np.floor(self.num_common / max(1, self.num_tokens) * 10_000) / 100:g} %"
 
     def map(self) -> _core.TokenMap:
         """Between their tokens. What the draft does not have, it reads as the end of what it makes of its text."""
@@ -100,11 +99,11 @@ def in_common(target: int, draft: int) -> Common | None:
     shorter = min(len(same), len(drafted))
     is_beginning = np.array_equal(same[:shorter], np.arange(shorter))
     if not is_beginning and count < NEARLY_EQUAL * max(num_target, num_draft):
-        first = _core.first_vocabulary_difference(API, target, draft)
-        differs = "" if first is None else f"; {_difference(first)}"
+        first = int(np.argmax(same[:shorter] != np.arange(shorter)))
+        of_target, of_draft = (_show(llama_cpp.llama_vocab_get_text(_at(vocab), first)) for vocab in (target, draft))
         raise _mismatch(
             f"of the target's {num_target:,} tokens and the draft's {num_draft:,} both have {count:,}, and "
-            f"{NEARLY_EQUAL:.0%} are needed{differs}"
+            f"{NEARLY_EQUAL:.0%} are needed; token {first} is {of_target} in the target and {of_draft} in the draft"
         )
     return Common(target, draft, same, drafted, num_target)
 
@@ -125,7 +124,8 @@ def require_same_vocabulary(target: int, draft: int) -> None:
         return
     difference = _core.first_vocabulary_difference(API, target, draft)
     if difference is not None:
-        raise _mismatch(_difference(difference))
+        of_target, of_draft = _show(difference.target_text), _show(difference.draft_text)
+        raise _mismatch(f"token {difference.token} is {of_target} in the target and {of_draft} in the draft")
     for name, role in _ROLES.items():
         first, second = int(role(_at(target))), int(role(_at(draft)))
         if first != second:
@@ -183,16 +183,6 @@ def _is_padding(vocab: int, token: int) -> bool:
 
 def _at(vocab: int) -> Any:
     return vocab
-
-
-def _percent(part: int, whole: int) -> str:
-    """Never 100 % where one is missing."""
-    return f"{np.floor(part / max(1, whole) * 10_000) / 100:g} %"
-
-
-def _difference(found: _core.VocabularyDifference) -> str:
-    of_target, of_draft = _show(found.target_text), _show(found.draft_text)
-    return f"token {found.token} is {of_target} in the target and {of_draft} in the draft"
 
 
 def _show(text: bytes) -> str:

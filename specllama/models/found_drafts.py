@@ -22,6 +22,8 @@ from .shared_tokens import SharedTokens
 
 BESIDE = ("mtp-", "dflash-", "dspark-", "eagle3-")
 """What the names of heads begin with that lie beside their models, in llama.cpp's order."""
+_PARALLEL = re.compile(r"(^|[^a-z])pard-")
+_MASK = "it is a parallel draft: give it with draft_mask_token, the pard_token of its config.json"
 _ROOM = 4096  # tokens of the KV cache whose memory is counted
 _NO_WRITERS = frozenset(
     {"bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert"}
@@ -36,7 +38,7 @@ class FoundDraft:
 
     Attributes:
         draft_model: what to give as ``draft_model`` (-md).
-        kind: ``"model"``, or the kind of head.
+        kind: ``"model"``, ``"parallel"`` (see ``draft_mask_token``), or the kind of head.
         where: where it was found.
         size: bytes.
         share: of the target's tokens it has so many.
@@ -173,9 +175,10 @@ class _Target:
             if share is not None:
                 named = next((one for one in known if _on_disk(one) == path), None)
                 acceptance = named.acceptance if named else None
-                memory = size + _cache_bytes(values)
-                cost = size / self.size
-                yield FoundDraft(path, "model", where, size, share, cost, acceptance, memory)
+                memory, cost = size + _cache_bytes(values), size / self.size
+                is_parallel = _PARALLEL.search(Named.of(values, os.path.basename(path)).names) is not None
+                kind, why_not = ("parallel", _MASK) if is_parallel else ("model", None)
+                yield FoundDraft(path, kind, where, size, share, cost, acceptance, memory, why_not)
 
     def _head(self, path: str, where: str, kind: str) -> Iterator[FoundDraft]:
         size, why_not = size_of(path), None
@@ -199,7 +202,7 @@ class _Target:
 
     def rank(self, draft: FoundDraft) -> tuple[Any, ...]:
         """By which drafts are put in order: heads as llama.cpp looks for them, then models, the cheapest first."""
-        is_head = draft.kind != "model"
+        is_head = draft.kind not in ("model", "parallel")
         order = [one.rstrip("-") for one in BESIDE]
         of_kind = order.index(draft.kind) if draft.kind in order else len(order)
         bits = (

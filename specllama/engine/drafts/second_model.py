@@ -41,8 +41,11 @@ class ModelDraft(DecodingDraft):
         common = in_common(target.vocab, model.vocab)
         super().__init__(target, model, window=options.draft_window, **more)
         self._map = None if common is None else common.map()
-        if common is not None and common.missing is not None:
-            warn(common.missing)
+        if common is not None and common.num_common < common.num_tokens:
+            warn(
+                f"the draft has {common.num_common:,} of the target's {common.num_tokens:,} tokens ({common.share}): "
+                "it drafts these, and never the others"
+            )
         self._vocabulary = DraftVocabulary(target, model, options.draft_vocabulary, is_same=common is None)
         self._mask = _checked_mask(options.draft_mask_token, self.sequence.decoder)
         _warn_if_larger(target, model)
