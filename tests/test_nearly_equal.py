@@ -270,10 +270,10 @@ def test_pairs_of_tokens_have_the_distribution_of_the_target(
     settings = {name: values[name] for name in ("top_k", "top_p", "min_p", "typical_p")}
     request: dict[str, Any] = {"temp": known.temperature, "verify": rule, "num_draft_tokens": 2, **settings}
     counts = np.zeros((SIZE, SIZE))
-    for seed in range(2500):
+    for seed in range(1500):
         llm.set_seed(seed)
         counts[tuple(itertools.islice(llm.generate(LETTERS_PROMPT, **request), 2))] += 1
-    assert llm.total_stats.num_accepted_tokens > 500
+    assert llm.total_stats.num_accepted_tokens > 300
     assert chi_square(counts, exact) > LEVEL
 
 
