@@ -15,7 +15,7 @@ THREADED := amx attention attention_of_many batch_invariance engine_equality int
 COMPILERS ?= $(foreach compiler,g++ clang++,$(if $(shell command -v $(compiler)),$(compiler)))
 # What `make dist` and everybody's build needs: [build-system] of pyproject.toml, and CMake and Ninja from wheels.
 BUILD_TOOLS := "scikit-build-core>=0.11" "pybind11>=2.13" cmake ninja
-SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE models/catalog.toml \
+SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE models/catalog.toml models/families.toml \
 	$(shell find cpp specllama -name '*.?pp' -o -name '*.py' -o -name '*.pyi' -o -name py.typed -o -name '*.j2' -o -name '*.html' -o -name '*.js' -o -name '*.LICENSE' -o -name '*.jsonl')
 
 .DEFAULT_GOAL := help

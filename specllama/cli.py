@@ -22,6 +22,7 @@ from specllama.commands import (
     chat,
     compare,
     demo,
+    drafts,
     generate,
     pull,
     quantize,
@@ -57,7 +58,7 @@ class Command(Protocol):
 
 # In the order of the help.
 COMMANDS: tuple[Command, ...] = (
-    *(pull, quantize, train_draft, generate, batch, chat, serve),
+    *(pull, drafts, quantize, train_draft, generate, batch, chat, serve),
     *(demo, compare, tune, bench, evaluate, verify),
 )
 

@@ -262,4 +262,4 @@ def test_a_draft_that_takes_anothers_place(make_llama: MakeLlama, tiny_files: Ti
 def test_parts_of_a_list_are_freed_where_the_last_one_fails(tiny_files: TinyFiles) -> None:
     """A head that was opened already does not keep its target from being closed."""
     with pytest.raises(ValueError, match="the draft has another vocabulary than the target"):
-        Engine.open(tiny_files.deep, [tiny_files.deep_head, tiny_files.other_token], **SETTINGS)
+        Engine.open(tiny_files.deep, [tiny_files.deep_head, tiny_files.letters], **SETTINGS)

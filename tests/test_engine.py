@@ -314,7 +314,7 @@ def test_what_cannot_be_opened(tiny_files: TinyFiles) -> None:
     with pytest.raises(specllama.ModelNotFoundError):
         Engine.open("missing.gguf")
     with pytest.raises(ValueError, match="another vocabulary"):
-        Engine.open(tiny_files.target, tiny_files.other_token, **SMALL)
+        Engine.open(tiny_files.target, tiny_files.letters, **SMALL)
     with pytest.raises(ValueError, match="not a GGUF file"):
         Engine.open(tiny_files.not_gguf)
 

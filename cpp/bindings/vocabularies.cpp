@@ -75,6 +75,14 @@ void bind_vocabularies(py::module_ & module) {
     module.def("first_vocabulary_difference", &difference, py::arg("api"), py::arg("target_vocab"),
                py::arg("draft_vocab"),
                "Among the tokens that both vocabularies have; None if their texts are the same.");
+    module.def(
+        "common_tokens",
+        [](const LlamaApi & api, std::uintptr_t target, std::uintptr_t draft) {
+            return to_array(
+                common_tokens(api, at_address<const llama_vocab>(target), at_address<const llama_vocab>(draft)));
+        },
+        py::arg("api"), py::arg("target_vocab"), py::arg("draft_vocab"),
+        "For each of the target's tokens the draft's that is the same, whatever its id; -1: there is none.");
     py::class_<TokenTexts, std::shared_ptr<TokenTexts>>(module, "TokenTexts", "The text of every token.")
         .def(py::init([](const LlamaApi & api, std::uintptr_t vocab) {
                  const GilReleased without_lock;

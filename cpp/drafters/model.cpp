@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
+#include <iterator>
 #include <stdexcept>
 
 #include "drafters/drawn_token.hpp"
@@ -43,10 +45,11 @@ std::size_t ModelDrafter::window_begin(std::size_t size) const {
 
 void ModelDrafter::observe(const DecodedBatch & batch) {
     begin_ = window_begin(batch.history.size());
-    text_.assign(batch.history.begin() + static_cast<std::ptrdiff_t>(begin_), batch.history.end());
+    text_.clear();
+    read(batch.history, begin_, text_);
     num_listed_ = std::min(num_listed_, batch.unchanged);
     for (; listed_ && num_listed_ < batch.history.size(); ++num_listed_) {
-        listed_->add(batch.history[num_listed_]);
+        listed_->add(read(batch.history[num_listed_]));
     }
     if (prompt_size_ == 0) {
         prompt_size_ = batch.history.size();
@@ -57,7 +60,9 @@ void ModelDrafter::observe(const DecodedBatch & batch) {
 
 void ModelDrafter::finish(const std::vector<int32_t> & history) {
     if (tokens_ && prompt_size_ > 0 && history.size() > prompt_size_) {
-        tokens_->count(history.data() + prompt_size_, history.size() - prompt_size_);
+        std::vector<int32_t> written;
+        read(history, prompt_size_, written);
+        tokens_->count(written.data(), written.size());
     }
     prompt_size_ = 0;
     if (!own_->decoder().is_open()) {
@@ -65,8 +70,9 @@ void ModelDrafter::finish(const std::vector<int32_t> & history) {
     }
     try {
         const Decoder::Use in_use(own_->decoder());
-        const auto first = history.begin() + static_cast<std::ptrdiff_t>(std::min(begin_, history.size()));
-        own_->keep(num_common({first, history.end()}, own_->tokens()));
+        std::vector<int32_t> text;
+        read(history, std::min(begin_, history.size()), text);
+        own_->keep(num_common(text, own_->tokens()));
         own_->drop_plan();
     } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
         // Another target drafts with it by now, and has said what it is to hold.
@@ -116,6 +122,9 @@ std::optional<DraftToken> ModelDrafter::draw(const DraftRequest & request, std::
         decode_block(request, proposal);
     }
     float * logits = own_->logits(block_row_ + proposal.tokens.size() - block_begin_);
+    if (map_ && !map_->keeps_ids()) {
+        return draw_mapped(request, before, proposal, logits);
+    }
     std::size_t n = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
     const TokenList * list = listed();
     if (list == nullptr) {
@@ -132,6 +141,35 @@ std::optional<DraftToken> ModelDrafter::draw(const DraftRequest & request, std::
     }
 }
 
+// What it says in the target's tokens. Of those that it does not have q is 0.
+std::optional<DraftToken> ModelDrafter::draw_mapped(const DraftRequest & request, std::size_t before,
+                                                    const Proposal & proposal, const float * logits) {
+    const std::size_t count = map_->spread(logits, listed(), gathered_);
+    try {
+        DraftToken drawn =
+            drawn_token(request, proposal, source(), before, gathered_.data(), gathered_.size(), nullptr);
+        drawn.choices = count;
+        return drawn;
+    } catch (const NoTokenLeft &) {
+        if (std::any_of(gathered_.begin(), gathered_.end(), [](float logit) { return std::isnan(logit); })) {
+            throw;  // its weights are damaged
+        }
+        listed_.reset();
+        block_size_ = 0;
+        return std::nullopt;  // the text goes on with a token that is not listed, or that the draft does not have
+    }
+}
+
+// Tokens of the text from a place on, as it reads them, behind what `out` has.
+void ModelDrafter::read(const std::vector<int32_t> & tokens, std::size_t first, std::vector<int32_t> & out) const {
+    const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(first);
+    if (map_) {
+        std::transform(begin, tokens.end(), std::back_inserter(out), [this](int32_t token) { return read(token); });
+    } else {
+        out.insert(out.end(), begin, tokens.end());
+    }
+}
+
 // How many masks follow the drafted tokens in the next decode.
 std::size_t ModelDrafter::num_masks(const DraftRequest & request, std::size_t drafted) const {
     if (!mask_) {
@@ -144,7 +182,7 @@ std::size_t ModelDrafter::num_masks(const DraftRequest & request, std::size_t dr
 void ModelDrafter::decode_block(const DraftRequest & request, const Proposal & proposal) {
     const std::size_t drafted = proposal.tokens.size();
     sequence_ = text_;
-    sequence_.insert(sequence_.end(), proposal.tokens.begin(), proposal.tokens.end());
+    read(proposal.tokens, 0, sequence_);
     if (drafted > 0 && drafted <= most_saved) {
         save();
     }
@@ -190,7 +228,7 @@ std::unique_ptr<Drafter> make_model(const DrafterParts & parts) {
     if (!parts.model) {
         throw std::invalid_argument("the drafter 'model' needs a draft model");
     }
-    return std::make_unique<ModelDrafter>(parts.model, parts.tokens, parts.window, parts.mask);
+    return std::make_unique<ModelDrafter>(parts.model, parts.tokens, parts.window, parts.mask, parts.map);
 }
 
 }  // namespace specllama

@@ -8,10 +8,14 @@
 
 #include "drafters/draft_tokens.hpp"
 #include "drafters/drafter.hpp"
+#include "drafters/token_map.hpp"
 #include "pacing/cost_model.hpp"
 
 namespace specllama {
 
+// Its memory, its list of tokens and its masks are in its own vocabulary, and so is text_. All that goes in or out is
+// in the target's.
+//
 // Its memory holds a prefix of the text, or of its end where the text is longer than the window: a drafted token that
 // was accepted is not decoded again before the window moves on.
 class ModelDrafter final : public DrawingDrafter {
@@ -20,9 +24,14 @@ public:
     // window: of the text it holds at most so many tokens; 0: as many as its context has room for.
     // mask: it was trained (PARD) to say several tokens in one decode, of which all but the first see masks in place of
     // those before them.
+    // map: between its tokens and the target's; null: they are the same.
     ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens, std::size_t window,
-                 std::optional<int32_t> mask)
-        : DrawingDrafter(Source::model), own_(std::move(sequence)), tokens_(std::move(tokens)), mask_(mask) {
+                 std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map)
+        : DrawingDrafter(Source::model),
+          own_(std::move(sequence)),
+          tokens_(std::move(tokens)),
+          mask_(mask),
+          map_(std::move(map)) {
         const std::size_t n_ctx = own_->decoder().n_ctx();
         window_ = window > 0 ? std::min(window, n_ctx) : n_ctx;
     }
@@ -51,6 +60,10 @@ private:
     std::size_t window_begin(std::size_t size) const;
     std::size_t num_masks(const DraftRequest & request, std::size_t drafted) const;
     void decode_block(const DraftRequest & request, const Proposal & proposal);
+    int32_t read(int32_t token) const { return map_ ? map_->read(token) : token; }
+    void read(const std::vector<int32_t> & tokens, std::size_t first, std::vector<int32_t> & out) const;
+    std::optional<DraftToken> draw_mapped(const DraftRequest & request, std::size_t before, const Proposal & proposal,
+                                          const float * logits);
     void save();
     void decode(const std::vector<int32_t> & text, std::size_t count, std::size_t first_output);
 
@@ -59,13 +72,14 @@ private:
     CostModel * costs_ = nullptr;
     std::size_t window_ = 0;
     std::size_t begin_ = 0;        // tokens of the text that are before the window
-    std::vector<int32_t> text_;    // behind them
+    std::vector<int32_t> text_;    // behind them, as it reads them
     std::size_t prompt_size_ = 0;  // of the whole text; 0: no generation
     std::shared_ptr<DraftTokens> tokens_;
     std::optional<TokenList> listed_;  // the usual ones, and all of the text; nothing: no list is of use
     std::size_t num_listed_ = 0;       // tokens of the text that are on it
     std::vector<float> gathered_;
     std::optional<int32_t> mask_;
+    std::shared_ptr<const TokenMap> map_;
     // What can be drawn of the last decode of this round.
     std::size_t block_begin_ = 0;    // drafted tokens before the first
     std::size_t block_size_ = 0;     // tokens

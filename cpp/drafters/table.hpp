@@ -11,6 +11,7 @@
 #include "drafters/draft_tokens.hpp"
 #include "drafters/drafter.hpp"
 #include "drafters/source.hpp"
+#include "drafters/token_map.hpp"
 #include "pacing/acceptance_rates.hpp"
 
 namespace specllama {
@@ -31,6 +32,7 @@ struct DrafterParts {
     std::shared_ptr<DraftTokens> tokens = nullptr;  // that the model chooses among; null: all
     std::optional<int32_t> mask = std::nullopt;     // stands for a token that is not known yet: a parallel draft
     std::size_t window = 0;                         // tokens of the text that model and head hold; 0: all
+    std::shared_ptr<const TokenMap> map = nullptr;  // of a model of another vocabulary; null: it has the target's
 };
 
 // Of each drafter's file: make_NAME, and NAME_priors, what is believed of its tokens before any was verified.

@@ -2,6 +2,10 @@
 #include "llama/vocabulary.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 namespace specllama {
@@ -19,6 +23,23 @@ std::string written_by(Write write) {
     }
     text.resize(static_cast<std::size_t>(std::max(size, 0)));
     return text;
+}
+
+// What a token is, beside its id: its text, and what it writes. A special token writes nothing.
+std::string name_of(const LlamaApi & api, const llama_vocab * vocab, int32_t token) {
+    return std::string(api.llama_vocab_get_text(vocab, token)) + '\0' + piece_of(api, vocab, token, false);
+}
+
+// The same of one id. It makes no text, since most vocabularies differ in nothing.
+bool is_same(const LlamaApi & api, const llama_vocab * target, const llama_vocab * draft, int32_t token) {
+    if (std::strcmp(api.llama_vocab_get_text(target, token), api.llama_vocab_get_text(draft, token)) != 0) {
+        return false;
+    }
+    std::array<char, 64> of_target{}, of_draft{};
+    const auto room = static_cast<int32_t>(of_target.size());
+    const int32_t size = api.llama_token_to_piece(target, token, of_target.data(), room, 0, false);
+    const int32_t other = api.llama_token_to_piece(draft, token, of_draft.data(), room, 0, false);
+    return size == other && (size < 0 || std::equal(of_target.begin(), of_target.begin() + size, of_draft.begin()));
 }
 
 }  // namespace
@@ -92,6 +113,28 @@ std::optional<VocabularyDifference> first_difference(const LlamaApi & api, const
         }
     }
     return std::nullopt;
+}
+
+std::vector<int32_t> common_tokens(const LlamaApi & api, const llama_vocab * target, const llama_vocab * draft) {
+    const int32_t num_target = api.llama_vocab_n_tokens(target), num_draft = api.llama_vocab_n_tokens(draft);
+    std::vector<int32_t> common(static_cast<std::size_t>(num_target), -1);
+    std::unordered_map<std::string, int32_t> left;  // the draft's, by their names
+    for (int32_t token = 0; token < std::max(num_target, num_draft); ++token) {
+        if (token < std::min(num_target, num_draft) && is_same(api, target, draft, token)) {
+            common[static_cast<std::size_t>(token)] = token;
+        } else if (token < num_draft) {
+            left.emplace(name_of(api, draft, token), token);
+        }
+    }
+    for (int32_t token = 0; token < num_target && !left.empty(); ++token) {
+        int32_t & found = common[static_cast<std::size_t>(token)];
+        const auto named = found < 0 ? left.find(name_of(api, target, token)) : left.end();
+        if (named != left.end()) {
+            found = named->second;
+            left.erase(named);
+        }
+    }
+    return common;
 }
 
 }  // namespace specllama

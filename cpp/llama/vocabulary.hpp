@@ -61,9 +61,12 @@ struct VocabularyDifference {
     std::string draft_text;
 };
 
-// The first token whose text differs, among those that both vocabularies have. Rows beyond the shorter one are
-// padding: the target may not need them, and for the draft their q is zero.
+// The first token whose text differs, among the ids that both vocabularies have.
 std::optional<VocabularyDifference> first_difference(const LlamaApi & api, const llama_vocab * target,
                                                      const llama_vocab * draft);
+
+// For each of the target's tokens the draft's with the same text that writes the same, whatever its id; -1: there is
+// none. So a special token is none of text, and a byte none of letters that name it.
+std::vector<int32_t> common_tokens(const LlamaApi & api, const llama_vocab * target, const llama_vocab * draft);
 
 }  // namespace specllama

@@ -241,3 +241,32 @@ def changed(before: Mapping[int, float], now: Mapping[int, float]) -> bool:
 def _seconds_per_token(costs: Mapping[int, float]) -> dict[int, float]:
     # By class: of large sizes another one stands for its class each time, and costs as much a token.
     return {size_class(n): seconds / n for n, seconds in thinned(costs).items()}
+
+
+class KeptCurves:
+    """All T(n) that were measured on this processor, by files that need not be loaded, whatever the settings."""
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[Any, ...], tuple[float, dict[int, float]]] = {}
+        try:
+            files = sorted(costs_dir().glob("*.json"))
+        except RuntimeError:  # there is no home folder
+            return
+        for file in files:
+            try:
+                found = read_json(file)
+                key = found["key"]
+                of_what, one = (key["file"], key["size"], key["role"]), (found["measured"], _checked(found, key))
+                if key["cpu"] == cpu_name() and one[0] > self._newest.get(of_what, (0.0, {}))[0]:
+                    self._newest[of_what] = one
+            except (OSError, ValueError, RuntimeError, KeyError, TypeError):
+                continue  # what is not believed is not known
+
+    def of(self, path: str, role: str) -> dict[int, float]:
+        """The curve of a file that was measured last; empty if none was.
+
+        Args:
+            path: a model or a head.
+            role: ``"target"``, ``"head"`` or ``"draft"``.
+        """
+        return self._newest.get((os.path.basename(path), _size(path), role), (0.0, {}))[1]

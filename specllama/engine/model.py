@@ -325,7 +325,7 @@ class Model:
         found = self._pieces.get((token, special))
         if found is None:
             with self.kept():
-                found = self._pieces[token, special] = _piece(self.vocab, token, special)
+                found = self._pieces[token, special] = piece_of(self.vocab, token, special)
         return found
 
     def once(self, make: Callable[[Model], Made]) -> Made:
@@ -345,7 +345,8 @@ class Model:
         return bool(llama_cpp.llama_vocab_is_eog(cast(Any, self.vocab), token))
 
 
-def _piece(vocabulary: int, token: int, special: bool) -> bytes:
+def piece_of(vocabulary: int, token: int, special: bool) -> bytes:
+    """The bytes of a token of the vocabulary at this address. See `Model.piece`."""
     vocab, size = cast(Any, vocabulary), 32
     if llama_cpp.llama_vocab_type(vocab) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:  # on which llama.cpp would end the process
         return b""

@@ -1,23 +1,115 @@
-"""Whether a draft model speaks the target's tokens."""
+"""Whether a draft speaks the target's tokens, and what both say where it does not speak all of them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import llama_cpp
+import numpy as np
+import numpy.typing as npt
 
 from specllama import _core
 from specllama.backend.libllama import API
+from specllama.engine.model import piece_of
 from specllama.models.loading import explained, quiet
 from specllama.models.opening_checks import override_array
+from specllama.models.shared_tokens import NEARLY_EQUAL
 
 _ROLES = {"bos": llama_cpp.llama_vocab_bos, "eos": llama_cpp.llama_vocab_eos}
+_OF_SPECIAL_TOKENS: tuple[Callable[[Any], int], ...] = (
+    *(llama_cpp.llama_vocab_bos, llama_cpp.llama_vocab_eos, llama_cpp.llama_vocab_eot),
+    *(llama_cpp.llama_vocab_fim_pre, llama_cpp.llama_vocab_fim_suf, llama_cpp.llama_vocab_fim_mid),
+)
+"""What special tokens are for, whatever they are called."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Common:
+    """What two vocabularies have in common that are nearly the same.
+
+    Attributes:
+        target: the address of the target's.
+        draft: that of the draft's.
+        same: for each of the target's tokens the draft's that is the same; -1: there is none.
+        drafted: for each of the draft's tokens the target's; -1: there is none.
+        num_tokens: so many the target has, without padding.
+    """
+
+    target: int
+    draft: int
+    same: npt.NDArray[np.int32]
+    drafted: npt.NDArray[np.int32]
+    num_tokens: int
+
+    @property
+    def num_common(self) -> int:
+        """So many of the target's tokens the draft has."""
+        return int(np.count_nonzero(self.same >= 0))
+
+    @property
+    def share(self) -> str:
+        """The same in percent of the target's tokens. Never 100 % where one is missing."""
+        return f"{np.floor(self.num_common / max(1, self.num_tokens) * 10_000) / 100:g} %"
+
+    def map(self) -> _core.TokenMap:
+        """Between their tokens. What the draft does not have, it reads as the end of what it makes of its text."""
+        tokenizer, read = _core.Tokenizer(API, self.draft), self.same.copy()
+        instead = max(0, int(llama_cpp.llama_vocab_eos(_at(self.draft))))
+        for token in map(int, np.flatnonzero(read < 0)):
+            found: list[int] = []
+            if not _is_padding(self.target, token):
+                with contextlib.suppress(ValueError):  # some vocabularies cannot write all texts
+                    found = tokenizer.tokens(piece_of(self.target, token, True), False, True)
+            read[token] = found[-1] if found else instead
+        return _core.TokenMap(read, self.drafted)
+
+
+def in_common(target: int, draft: int) -> Common | None:
+    """Compare two vocabularies by what their tokens say and are for, whatever their ids.
+
+    Args:
+        target: its address.
+        draft: the same.
+
+    Returns:
+        None: the draft has all tokens of the target, by the same ids.
+
+    Raises:
+        ValueError: too few tokens are in both; names the first that differs.
+    """
+    if _is_nameless(target, draft):
+        return None
+    same = _core.common_tokens(API, target, draft)
+    if np.array_equal(same, np.arange(len(same))):
+        return None
+    drafted = np.full(int(llama_cpp.llama_vocab_n_tokens(_at(draft))), -1, np.int32)
+    drafted[same[same >= 0]] = np.flatnonzero(same >= 0)
+    for role in _OF_SPECIAL_TOKENS:
+        ours, theirs = int(role(_at(target))), int(role(_at(draft)))
+        if ours >= 0 and theirs >= 0 and same[ours] < 0 and drafted[theirs] < 0:
+            same[ours], drafted[theirs] = theirs, ours
+    count = int(np.count_nonzero(same >= 0))
+    num_target, num_draft = (
+        len(ids) - sum(_is_padding(vocab, int(token)) for token in np.flatnonzero(ids < 0))
+        for vocab, ids in ((target, same), (draft, drafted))
+    )
+    shorter = min(len(same), len(drafted))
+    is_beginning = np.array_equal(same[:shorter], np.arange(shorter))
+    if not is_beginning and count < NEARLY_EQUAL * max(num_target, num_draft):
+        first = int(np.argmax(same[:shorter] != np.arange(shorter)))
+        of_target, of_draft = (_show(llama_cpp.llama_vocab_get_text(_at(vocab), first)) for vocab in (target, draft))
+        raise _mismatch(
+            f"of the target's {num_target:,} tokens and the draft's {num_draft:,} both have {count:,}, and "
+            f"{NEARLY_EQUAL:.0%} are needed; token {first} is {of_target} in the target and {of_draft} in the draft"
+        )
+    return Common(target, draft, same, drafted, num_target)
 
 
 def require_same_vocabulary(target: int, draft: int) -> None:
-    """Check that two vocabularies agree on token texts and on BOS and EOS.
+    """Check that a head's vocabulary is the target's: token texts, and BOS and EOS.
 
     Rows beyond the shorter vocabulary are padding and do no harm.
 
@@ -28,22 +120,30 @@ def require_same_vocabulary(target: int, draft: int) -> None:
     Raises:
         ValueError: names the first token that differs.
     """
+    if _is_nameless(target, draft):
+        return
     difference = _core.first_vocabulary_difference(API, target, draft)
     if difference is not None:
         of_target, of_draft = _show(difference.target_text), _show(difference.draft_text)
         raise _mismatch(f"token {difference.token} is {of_target} in the target and {of_draft} in the draft")
     for name, role in _ROLES.items():
-        first, second = int(role(target)), int(role(draft))
+        first, second = int(role(_at(target))), int(role(_at(draft)))
         if first != second:
             raise _mismatch(f"{name.upper()} is token {first} in the target and {second} in the draft")
 
 
-def require_same_vocabulary_file(
-    target: int, path: str, *, as_head: bool = False, overrides: Mapping[str, Any] | None = None
+def check_vocabulary_of_file(
+    check: Callable[[int, int], Any],
+    target: int,
+    path: str,
+    *,
+    as_head: bool = False,
+    overrides: Mapping[str, Any] | None = None,
 ) -> None:
     """Check a draft's file before its weights are loaded.
 
     Args:
+        check: `in_common` or `require_same_vocabulary`.
         target: the address of the target's vocabulary.
         path: the draft's file.
         as_head: it is a head.
@@ -62,7 +162,27 @@ def require_same_vocabulary_file(
         if not model:
             raise ValueError(f"Failed to load model from file: {path}")
         stack.callback(llama_cpp.llama_model_free, model)
-        require_same_vocabulary(target, int(llama_cpp.llama_model_get_vocab(model) or 0))
+        check(target, int(llama_cpp.llama_model_get_vocab(model) or 0))
+
+
+def _is_nameless(target: int, draft: int) -> bool:
+    """Whether neither has more of its tokens than their number: llama.cpp ends the process when it is asked for more.
+
+    Raises:
+        ValueError: one of them has names.
+    """
+    nameless = [llama_cpp.llama_vocab_type(_at(one)) == llama_cpp.LLAMA_VOCAB_TYPE_NONE for one in (target, draft)]
+    if any(nameless) and not all(nameless):
+        raise _mismatch(f"the file of the {'target' if nameless[0] else 'draft'} has no tokenizer")
+    return all(nameless)
+
+
+def _is_padding(vocab: int, token: int) -> bool:
+    return bool(llama_cpp.llama_vocab_get_attr(_at(vocab), token) & llama_cpp.LLAMA_TOKEN_ATTR_UNUSED)
+
+
+def _at(vocab: int) -> Any:
+    return vocab
 
 
 def _show(text: bytes) -> str:

@@ -149,6 +149,12 @@ def retype(file_name: str, file_type: str) -> str:
     return f"{stem[: match.start()]}{match['separator']}{spelled}.gguf"
 
 
+def bits_of(file_name: str) -> float:
+    """Bits of a weight, by the type that the name of a file ends with; 16 if it does not say one."""
+    name = file_name.upper()
+    return next((bits for file_type, bits in FILE_TYPES.items() if name.endswith(f"{file_type}.GGUF")), 16.0)
+
+
 def resolve(name_or_path: str | os.PathLike[str]) -> str:
     """Turn a model's name into the path of its file.
 
@@ -237,13 +243,18 @@ def catalog() -> Catalog:
 
 def catalog_path() -> Path:
     """The file of the catalog that ships with this package."""
+    return shipped("catalog.toml")
+
+
+def shipped(name: str) -> Path:
+    """A table about models that ships with this package."""
     here = Path(__file__).parent
     # Beside this module in an installed wheel; at the root in the source tree.
-    candidates = [here / "catalog.toml", here.parents[1] / "models" / "catalog.toml"]
+    candidates = [here / name, here.parents[1] / "models" / name]
     for path in candidates:
         if path.is_file():
             return path
-    raise FileNotFoundError(f"the model catalog is missing: looked for {candidates[0]}; reinstall specllama")
+    raise FileNotFoundError(f"the table {name} is missing: looked for {candidates[0]}; reinstall specllama")
 
 
 def _model(name: str, entry: dict[str, Any]) -> Model:

@@ -11,7 +11,7 @@ import filelock
 
 from specllama.backend.cache import cache_dir
 
-from .catalog import Model, models_dir, partial_dir
+from .catalog import Model, bits_of, models_dir, partial_dir
 from .hub import HubName, on_disk
 
 
@@ -78,6 +78,25 @@ def pull_from_hub(name: HubName) -> Path:
                 f"{name} cannot be written: {error}. Set HF_HOME to a folder that has room and can be written"
             ) from error
         raise _not_downloaded(name, error) from error
+
+
+def pull_beginning_with(name: HubName, beginning: str) -> Path:
+    """Download the file of a repository whose name begins so. Of several types it is the one with the most bits.
+
+    Raises:
+        DownloadError, ValueError, OSError: see `pull_from_hub`.
+    """
+    import huggingface_hub
+
+    try:
+        files = huggingface_hub.list_repo_files(name.repo)
+    except Exception as error:
+        raise _not_downloaded(name, error) from error
+    found = [file for file in files if os.path.basename(file).startswith(beginning) and file.endswith(".gguf")]
+    if not found:
+        raise ValueError(f"{name.repo} has no file that begins with {beginning}: look at its page on the hub")
+    best = max(sorted(found), key=lambda file: bits_of(file))
+    return pull_from_hub(HubName(name.repo, best))
 
 
 def _not_downloaded(name: HubName, error: Exception) -> DownloadError:

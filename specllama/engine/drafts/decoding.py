@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from specllama import _core
 from specllama.engine.model import Model
-from specllama.engine.same_vocabulary import require_same_vocabulary
 
 from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, Loader, Sequences
 
@@ -35,7 +34,7 @@ class DecodingDraft(Draft):
         name: of its model, in reports.
 
     Raises:
-        ValueError: another vocabulary, or a model that keeps no KV cache.
+        ValueError: a model that keeps no KV cache.
     """
 
     drafter: ClassVar[str]
@@ -52,7 +51,6 @@ class DecodingDraft(Draft):
         close: Callable[[], None] | None = None,
         reopened_by: Any = None,
     ) -> None:
-        require_same_vocabulary(target.vocab, model.vocab)
         self.sequence: _core.Sequence = model.sequence  # refuses a model that cannot generate
         super().__init__(given, target.why_no_rollback or model.why_no_rollback)
         self.model = model

@@ -10,7 +10,7 @@ import llama_cpp
 from specllama.engine.hidden import Hidden, of_head, shown_to
 from specllama.engine.model import Model
 from specllama.engine.opening import Opening, open_model
-from specllama.engine.same_vocabulary import require_same_vocabulary_file
+from specllama.engine.same_vocabulary import check_vocabulary_of_file, require_same_vocabulary
 from specllama.models.head_file import HeadFile, MtpFile, read_head
 
 from .decoding import DecodingDraft, DecodingKind, freed_after_errors
@@ -89,4 +89,4 @@ def _require_fit(target: Model, head: HeadFile | MtpFile) -> None:
             f"the target was not opened for the head {os.path.basename(head.path)}, and does not show what that reads: "
             "give it as draft_model where you create the Llama"
         )
-    require_same_vocabulary_file(target.vocab, head.path, as_head=True)
+    check_vocabulary_of_file(require_same_vocabulary, target.vocab, head.path, as_head=True)

@@ -9,7 +9,7 @@ import llama_cpp
 
 from specllama import _core
 from specllama.engine.model import Model
-from specllama.engine.same_vocabulary import require_same_vocabulary_file
+from specllama.engine.same_vocabulary import check_vocabulary_of_file, in_common
 from specllama.models.opening_checks import check_opening
 from specllama.warn import warn
 
@@ -38,14 +38,26 @@ class ModelDraft(DecodingDraft):
     name = "draft"
 
     def __init__(self, target: Model, model: Model, options: DraftOptions, **more: Any) -> None:
+        common = in_common(target.vocab, model.vocab)
         super().__init__(target, model, window=options.draft_window, **more)
-        self._vocabulary = DraftVocabulary(target, self.sequence.decoder, options.draft_vocabulary)
+        self._map = None if common is None else common.map()
+        if common is not None and common.num_common < common.num_tokens:
+            warn(
+                f"the draft has {common.num_common:,} of the target's {common.num_tokens:,} tokens ({common.share}): "
+                "it drafts these, and never the others"
+            )
+        self._vocabulary = DraftVocabulary(target, model, options.draft_vocabulary, is_same=common is None)
         self._mask = _checked_mask(options.draft_mask_token, self.sequence.decoder)
         _warn_if_larger(target, model)
 
     def parts(self, own: Sequences | None) -> dict[str, Any]:
         """See the base class."""
-        return {**super().parts(own), "draft_tokens": self._vocabulary.tokens, "draft_mask": self._mask}
+        return {
+            **super().parts(own),
+            "draft_tokens": self._vocabulary.tokens,
+            "draft_mask": self._mask,
+            "draft_map": self._map,
+        }
 
 
 class FileModel(DecodingKind):
@@ -64,7 +76,7 @@ class FileModel(DecodingKind):
         path, own = self.options.draft_model, {**(self.options.draft_kwargs or {})}
         corpus = self.corpus(target, loader)
         check_opening(path, own)
-        require_same_vocabulary_file(target.vocab, path, overrides=own.get("kv_overrides"))
+        check_vocabulary_of_file(in_common, target.vocab, path, overrides=own.get("kv_overrides"))
         model, given, close = loader.load(path, target, own)
         with freed_after_errors(close):
             return ModelDraft(target, model, self.options, corpus=corpus, given=given, close=close, reopened_by=path)

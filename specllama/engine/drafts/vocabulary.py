@@ -58,26 +58,29 @@ class DraftVocabulary:
 
     Args:
         target: whose texts are counted.
-        draft: the decoder of the draft.
+        draft: the draft. The list is of its tokens.
         size: how many tokens there are to choose among.
+        is_same: the two have one vocabulary, so that what is known of the target is of use for any such draft.
 
     Attributes:
         tokens: the list, or None where all tokens are there to choose.
     """
 
-    def __init__(self, target: Model, draft: _core.Decoder, size: DraftVocabularySize) -> None:
+    def __init__(self, target: Model, draft: Model, size: DraftVocabularySize, *, is_same: bool) -> None:
         self.tokens: _core.DraftTokens | None = None
         if size == "auto":
             size = _USUAL if draft.n_vocab > _LARGE else None
         if size is None or size >= draft.n_vocab:
             return
-        key = {"file": os.path.basename(target.settings.path), "n_vocab": target.n_vocab}
+        key: dict[str, Any] = {"file": os.path.basename(target.settings.path), "n_vocab": target.n_vocab}
+        if not is_same:
+            key["draft"] = os.path.basename(draft.settings.path)
         try:
             path: Path | None = keyed_path("written", key)
         except RuntimeError:  # there is no home folder
             path = None
         written = Counter[int]() if path is None else _read(path, key)
-        self.tokens = _core.DraftTokens(draft, _most_written(written, draft.n_vocab, size))
+        self.tokens = _core.DraftTokens(draft.sequence.decoder, _most_written(written, draft.n_vocab, size))
         if path is not None:  # when the draft is freed, or the process ends
             weakref.finalize(self, _keep, self.tokens, path, key, os.getpid())
 

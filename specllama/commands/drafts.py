@@ -1,0 +1,253 @@
+"""`specllama drafts`: what could draft for a model on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from specllama.commands.arguments import add_threads, whole
+
+if TYPE_CHECKING:
+    from specllama.commands import Subparsers
+    from specllama.evidence.draft_pays import Gain
+    from specllama.evidence.expected_gain import Expected
+    from specllama.models.families import KnownDraft
+    from specllama.models.found_drafts import FoundDraft, Survey
+
+_CTX_SIZE = 4096
+_LOOKUP = "lookup"
+_CONVERT = "convert it with llama.cpp's convert_hf_to_gguf.py"
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "drafts",
+        help="show what could draft for a model on this machine",
+        description="Show what could draft for a model: its own MTP layers, heads beside it, and heads and smaller "
+        "models of its vocabulary in its folder, in specllama's cache, and in those of llama.cpp, LM Studio, ollama "
+        "and the hub. Only headers are read. Of what is not here it says what is known for the model's family. A cost "
+        "is what a drafted token takes over one of the model: measured, where `tune` or a run has measured both, else "
+        "estimated by sizes.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file, a catalog name, or a name of the hub")
+    parser.add_argument(
+        "--measure", action="store_true", help="try those that are here on eight prompts, beside lookup (minutes)"
+    )
+    parser.add_argument(
+        "--pull", action="store_true", help="download the first that is known for the family, if none is here"
+    )
+    parser.add_argument("--output", "-o", choices=("md", "json"), default="md", help="default md")
+    parser.add_argument(
+        "--max-tokens", "-n", type=whole(8), default=64, metavar="N", help="of an answer of --measure, default 64"
+    )
+    add_threads(parser, "of --measure, default: what suits this machine")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look, and print what was found."""
+    from specllama.models.catalog import resolve
+    from specllama.models.found_drafts import survey
+
+    path = resolve(arguments.model)
+    found = survey(path)
+    if arguments.pull and not found.usable and _pull(found):
+        found = survey(path)
+    gains = _measured(found, arguments) if arguments.measure else {}
+    print(_as_json(found, gains) if arguments.output == "json" else _as_text(found, gains))
+    return 0
+
+
+def _all_expected(survey: Survey) -> dict[str, Expected]:
+    """What is expected of each that was found."""
+    from specllama.engine.costs import KeptCurves
+    from specllama.evidence.expected_gain import expected
+
+    kept, found = KeptCurves(), {}
+    target = kept.of(survey.path, "target")
+    for draft in survey.found:
+        file = survey.path if draft.draft_model == "mtp" else draft.draft_model
+        of_draft = kept.of(file, "draft" if draft.kind == "model" else "head")
+        found[draft.draft_model] = expected(draft.cost, draft.acceptance, target, of_draft)
+    return found
+
+
+# --- What does something ----------------------------------------------------------------------------------------------
+
+
+def _pull(survey: Survey) -> bool:
+    """Download the first draft of the table that can be. False: there is none, which is said."""
+    from specllama.models import download
+    from specllama.models.catalog import catalog
+    from specllama.models.hub import HubName
+
+    for known in filter(_can_be_pulled, survey.known):
+        entry, of_hub = catalog().models.get(known.name), HubName.of(known.name)
+        if entry is not None:
+            path = download.pull(entry)
+        elif of_hub is not None and known.file:
+            path = download.pull_beginning_with(of_hub, known.file)
+        elif of_hub is not None:
+            path = download.pull_from_hub(of_hub)
+        else:
+            continue
+        print(f"downloaded {path}", file=sys.stderr)
+        return True
+    print("there is nothing to download that is known for this model", file=sys.stderr)
+    return False
+
+
+def _can_be_pulled(known: KnownDraft) -> bool:
+    from specllama.models.families import UNSUPPORTED
+
+    return known.gguf and not known.in_model and known.kind not in UNSUPPORTED
+
+
+def _measured(survey: Survey, arguments: argparse.Namespace) -> dict[str, Gain | str]:
+    """What each draft gains; in place of that, why it could not be tried."""
+    import specllama
+    from specllama.backend.cpu import default_threads
+    from specllama.commands.steps import steps
+    from specllama.evidence.draft_pays import gain_of
+
+    threads = arguments.threads or default_threads()
+    settings: dict[str, Any] = {"n_ctx": _CTX_SIZE, "n_threads": threads, "n_threads_batch": threads}
+    gains: dict[str, Gain | str] = {}
+    with steps() as progress:
+        for draft in [*(one.draft_model for one in survey.usable), _LOOKUP]:
+            progress.note(f"with {os.path.basename(draft)}")
+            try:
+                with contextlib.closing(
+                    specllama.Llama(survey.path, draft_model=draft, verbose=False, **settings)
+                ) as llm:
+                    gains[draft] = gain_of(
+                        llm,
+                        arguments.max_tokens,
+                        lambda name, done, total: progress.done(name, done, total, f"against {name}"),
+                    )
+            except (ValueError, RuntimeError, MemoryError) as error:
+                gains[draft] = str(error)
+    return gains
+
+
+# --- What is shown ----------------------------------------------------------------------------------------------------
+
+
+def _as_json(survey: Survey, gains: dict[str, Gain | str]) -> str:
+    found, expectations = [], _all_expected(survey)
+    for draft in survey.found:
+        one = {**dataclasses.asdict(draft), "expected": expectations[draft.draft_model].to_dict()}
+        one["measured"] = _gain_as_data(gains.get(draft.draft_model))
+        found.append(one)
+    document = {
+        **{name: value for name, value in dataclasses.asdict(survey).items() if name not in ("found", "known")},
+        "found": found,
+        "known": [{**dataclasses.asdict(known), "how": _how_to_get(known)} for known in survey.known],
+        "lookup": _gain_as_data(gains.get(_LOOKUP)),
+        "advice": _advice(survey, gains),
+    }
+    return json.dumps(document, allow_nan=False)
+
+
+def _gain_as_data(gain: Gain | str | None) -> Any:
+    return dataclasses.asdict(gain) if dataclasses.is_dataclass(gain) else gain
+
+
+def _as_text(survey: Survey, gains: dict[str, Gain | str]) -> str:
+    from specllama.commands.terminal import gigabytes
+
+    family = survey.family or "of no family that is known"
+    lines = [
+        f"{os.path.basename(survey.path)}: {family}, {survey.architecture}, {gigabytes(survey.size)}, "
+        f"{survey.num_tokens:,} tokens ({survey.tokenizer})",
+        "",
+    ]
+    if survey.found:
+        lines += ["On this machine:", "", *_table(survey), ""]
+    lines += [f"- {_short(survey, draft)} cannot be used: {draft.why_not}" for draft in survey.found if draft.why_not]
+    if survey.known:
+        lines += ["Known for this family, and not here:", ""]
+        lines += [f"- {known.name} ({known.kind}): {_how_to_get(known)}" for known in survey.known]
+        lines.append("")
+    if gains:
+        lines += ["Measured on eight prompts:", ""]
+        lines += [f"- {os.path.basename(name)}: {gain}" for name, gain in gains.items()]
+        lines.append("")
+    return "\n".join([*lines, *_advice(survey, gains)])
+
+
+def _table(survey: Survey) -> list[str]:
+    from specllama.commands.terminal import gigabytes
+
+    rows = [("draft", "kind", "where", "tokens", "cost", "accepted", "pays from", "memory")]
+    expectations = _all_expected(survey)
+    for draft in survey.usable:
+        known = expectations[draft.draft_model]
+        rows.append(
+            (
+                _short(survey, draft),
+                draft.kind,
+                draft.where,
+                f"{int(draft.share * 1000) / 10:g} %",
+                f"{known.cost:.2f}{'' if known.is_measured else ' (by size)'}",
+                "?" if draft.acceptance is None else f"{draft.acceptance:.0%}",
+                "?" if known.pays_from is None else f"{known.pays_from:.0%}",
+                gigabytes(draft.memory),
+            )
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    rule = tuple("-" * width for width in widths)
+    padded = (
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in (rows[0], rule, *rows[1:])
+    )
+    return list(padded)
+
+
+def _short(survey: Survey, draft: FoundDraft) -> str:
+    """Its path, from the model's folder where it lies there."""
+    folder = os.path.dirname(os.path.abspath(survey.path))
+    path = draft.draft_model
+    return os.path.basename(path) if os.path.dirname(path) == folder else path
+
+
+def _how_to_get(known: KnownDraft) -> str:
+    from specllama.models.families import UNSUPPORTED
+    from specllama.models.hub import HubName
+
+    if known.kind in UNSUPPORTED:
+        return "a kind of head that specllama does not run"
+    if known.in_model:
+        return "the model itself in a file with MTP layers: `specllama pull` it, and draft with -md mtp"
+    if known.gguf and not known.file:
+        return f"`specllama pull {known.name}`, or --pull"
+    if known.gguf:
+        return f"the file {known.file}... of that repository, beside the model: --pull downloads it"
+    if known.kind == "parallel":
+        return f"{_CONVERT}, and give its pard_token as draft_mask_token"
+    return _CONVERT if HubName.of(known.name) else "look for a GGUF file of it"
+
+
+def _advice(survey: Survey, gains: dict[str, Gain | str]) -> list[str]:
+    """What to do, by what is here and what was measured."""
+    model = survey.path
+    usable = [draft.draft_model for draft in survey.usable]
+    ratios = {name: gain.ratio for name, gain in gains.items() if not isinstance(gain, str)}
+    if ratios:
+        best = max(ratios, key=ratios.__getitem__)
+        if ratios[best] <= 1.0:
+            return ["None of them was faster than plain decoding here: leave -md out."]
+        return [f"The fastest here: specllama chat -m {model} -md {best}"]
+    lines = [f"To try the first: specllama chat -m {model} -md {usable[0]}"] if usable else []
+    if not usable:
+        lines.append("There is no draft for it here.")
+        if any(map(_can_be_pulled, survey.known)):
+            lines.append(f"To download one: specllama drafts {model} --pull")
+        lines.append(f"To make one: specllama train-draft {model}")
+    return [*lines, f"Without a second model: specllama chat -m {model} -md lookup"]

@@ -1,0 +1,51 @@
+"""What a draft is expected to give, by what batches cost here: before it was ever tried."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from specllama.cost_curve import CostCurve
+
+from .data import Data
+from .tune.choices import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected(Data):
+    """What is expected.
+
+    Attributes:
+        cost: of a drafted token, over one of the target.
+        is_measured: the cost was measured on this machine; else it is estimated by what is read of memory.
+        pays_from: the share of accepted tokens from which on drafting is faster than plain decoding; None: T(n) of the
+            target is not known here, or no share is enough.
+        speedup: over plain decoding, at the usual acceptance; None: T(n) or the usual acceptance is not known.
+    """
+
+    cost: float
+    is_measured: bool
+    pays_from: float | None
+    speedup: float | None
+
+
+def expected(
+    cost: float, acceptance: float | None, target: Mapping[int, float], draft: Mapping[int, float]
+) -> Expected:
+    """By the model of ``Plan``.
+
+    Args:
+        cost: of a drafted token over one of the target, estimated.
+        acceptance: the usual one; None: it is not known.
+        target: T(n) of the target in seconds, as far as it is known here.
+        draft: the same of the draft.
+    """
+    is_measured = 1 in target and 1 in draft
+    if is_measured:
+        cost = draft[1] / target[1]
+    if 1 not in target or len(target) < 2:
+        return Expected(cost, is_measured, None, None)
+    of_target = CostCurve("target", 0, {n: (seconds,) for n, seconds in target.items()})
+    of_draft = CostCurve("draft", 0, {1: (cost * target[1],)})
+    plan = Plan.of(of_target, of_draft, [] if acceptance is None else [acceptance])
+    return Expected(cost, is_measured, plan.break_even, plan.choices[0].speedup if plan.choices else None)

@@ -1,0 +1,146 @@
+"""Families of models, and what is known to draft for them: what families.toml says."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .catalog import shipped
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+KINDS = ("model", "parallel", "eagle3", "mtp", "dflash", "dspark")
+UNSUPPORTED = frozenset({"dflash", "dspark"})
+"""Kinds of heads that are known, and that nothing here can run."""
+_SIZE = "{size}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """What a file says that it is.
+
+    Attributes:
+        architecture: as llama.cpp calls it.
+        names: all its names in one, in lower case, with "-" for what parts words.
+        size: as the file calls it, such as 7B or 30B-A3B; empty if it says none.
+    """
+
+    architecture: str
+    names: str
+    size: str
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], file: str) -> Named:
+        """By the pairs of a header, and the name of the file."""
+        texts = [_text(values, f"general.{name}") for name in ("basename", "name", "base_model.0.name")]
+        names = " ".join(re.sub(r"[\s_]+", "-", text.lower()) for text in (*texts, file) if text)
+        size = _text(values, "general.size_label")
+        found = re.search(r"(?<![a-z0-9.])\d+(\.\d+)?[bm](-a\d+(\.\d+)?b)?(?![a-z0-9])", names)
+        return cls(_text(values, "general.architecture"), names, size or (found[0].upper() if found else ""))
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownDraft:
+    """A draft that families.toml names for a target. See there."""
+
+    kind: str
+    name: str
+    gguf: bool = False
+    file: str = ""
+    in_model: bool = False
+    acceptance: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    kind: str
+    name: str
+    sizes: tuple[str, ...] = ()
+    only: str = ""
+    gguf: bool = False
+    file: str = ""
+    in_model: bool = False
+    acceptance: float | None = None
+
+    def for_target(self, named: Named) -> KnownDraft | None:
+        """With the target's size in its name; None: it is for others."""
+        size = named.size
+        if self.sizes:
+            size = next((one for one in self.sizes if one.lower() == named.size.lower()), "")
+        if (not size and (self.sizes or _SIZE in self.name)) or not re.search(self.only, named.names):
+            return None
+        name = self.name.replace(_SIZE, size)
+        return KnownDraft(self.kind, name, self.gguf, self.file, self.in_model, self.acceptance)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """One family of the table."""
+
+    name: str
+    names: str
+    architectures: tuple[str, ...]
+    drafts: tuple[_Entry, ...]
+
+    def is_of(self, named: Named) -> bool:
+        """Whether a model belongs to it."""
+        of_architecture = not self.architectures or named.architecture in self.architectures
+        return of_architecture and re.search(self.names, named.names) is not None
+
+    def drafts_for(self, named: Named) -> list[KnownDraft]:
+        """What is known to draft for a model of the family, the likeliest first."""
+        return [draft for entry in self.drafts if (draft := entry.for_target(named)) is not None]
+
+
+def family_of(named: Named) -> Family | None:
+    """The family of a model; None: the table has none."""
+    return next((family for family in families() if family.is_of(named)), None)
+
+
+@functools.lru_cache(maxsize=1)
+def families() -> tuple[Family, ...]:
+    """The table that ships with this package."""
+    return load_families(shipped("families.toml"))
+
+
+def load_families(path: Path) -> tuple[Family, ...]:
+    """Read a table of families.
+
+    Raises:
+        ValueError: the file is not a valid one; the message says where.
+    """
+    where = "it"
+    try:
+        found = []
+        for entry in tomllib.loads(path.read_text(encoding="utf-8"))["families"]:
+            where = f"the family {entry.get('name')!r}"
+            found.append(_family(entry))
+    except (KeyError, TypeError, AttributeError, ValueError, re.error, RecursionError) as error:
+        raise ValueError(
+            f"{path} is not a valid table of families: {where} has {type(error).__name__}: {error}; install specllama "
+            "again"
+        ) from error
+    return tuple(found)
+
+
+def _family(entry: Mapping[str, Any]) -> Family:
+    re.compile(entry["names"])
+    drafts = tuple(_Entry(**{**one, "sizes": tuple(one.get("sizes", ()))}) for one in entry["drafts"])
+    for draft in drafts:
+        re.compile(draft.only)
+        if draft.kind not in KINDS:
+            raise ValueError(f"the kind {draft.kind!r}: use one of {', '.join(KINDS)}")
+    return Family(entry["name"], entry["names"], tuple(entry.get("architectures", ())), drafts)
+
+
+def _text(values: Mapping[str, Any], name: str) -> str:
+    found = values.get(name)
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else ""

@@ -1,0 +1,282 @@
+"""What could draft for a model on this machine: found by the headers of files, without loading any."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from . import catalog
+from .families import KnownDraft, Named, family_of
+from .gguf_values import read_without_texts
+from .head_file import read_head, require_mtp
+from .hub import HubName, on_disk
+from .loading import require_gguf
+from .model_folders import model_files, size_of
+from .shared_tokens import SharedTokens
+
+BESIDE = ("mtp-", "dflash-", "dspark-", "eagle3-")
+"""What the names of heads begin with that lie beside their models, in llama.cpp's order."""
+_PARALLEL = re.compile(r"(^|[^a-z])pard-")
+_MASK = "it is a parallel draft: give it with draft_mask_token, the pard_token of its config.json"
+_ROOM = 4096  # tokens of the KV cache whose memory is counted
+_NO_WRITERS = frozenset(
+    {"bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert"}
+    | {"gemma-embedding", "llama-embed", "t5", "t5encoder", "clip", "wavtokenizer-dec", "dream", "llada", "llada-moe"}
+)
+"""Architectures that write no text from left to right."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundDraft:
+    """Something on this machine that could draft for the target.
+
+    Attributes:
+        draft_model: what to give as ``draft_model`` (-md).
+        kind: ``"model"``, ``"parallel"`` (see ``draft_mask_token``), or the kind of head.
+        where: where it was found.
+        size: bytes.
+        share: of the target's tokens it has so many.
+        cost: what a drafted token reads of memory, over what a token of the target reads. An estimate by sizes.
+        acceptance: the share of its tokens that are usually accepted; None: not known.
+        memory: bytes of its weights, and of a KV cache of 4,096 tokens as far as the file says its size.
+        why_not: why it cannot be used; None if it can.
+    """
+
+    draft_model: str
+    kind: str
+    where: str
+    size: int
+    share: float
+    cost: float
+    acceptance: float | None
+    memory: int
+    why_not: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """What could draft for a model.
+
+    Attributes:
+        path: the model.
+        architecture: as llama.cpp calls it.
+        family: of families.toml; None: it has none.
+        size: bytes.
+        tokenizer: what kind it is, and how it cuts texts.
+        num_tokens: in its vocabulary.
+        found: what is on this machine, the most promising first.
+        known: what is known for the family, and is not on this machine.
+    """
+
+    path: str
+    architecture: str
+    family: str | None
+    size: int
+    tokenizer: str
+    num_tokens: int
+    found: tuple[FoundDraft, ...]
+    known: tuple[KnownDraft, ...]
+
+    @property
+    def usable(self) -> tuple[FoundDraft, ...]:
+        """Those that can be used."""
+        return tuple(one for one in self.found if one.why_not is None)
+
+
+def survey(path: str) -> Survey:
+    """Look for what could draft for a model.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        ValueError: it is no model.
+    """
+    require_gguf(path)
+    target = _Target(path)
+    known = _known(target)
+    found = [*target.own_layer()]
+    for where, other in model_files(path):
+        with contextlib.suppress(ValueError, OSError):  # a damaged file drafts for nobody
+            found += target.considered(other, where, known)
+    here = {one.draft_model for one in found}
+    missing = [one for one in known if not one.in_model and _on_disk(one) not in here]
+    missing += [one for one in known if one.in_model and not any(draft.kind == "mtp" for draft in found)]
+    return Survey(
+        path=path,
+        architecture=target.named.architecture,
+        family=target.family.name if target.family else None,
+        size=target.size,
+        tokenizer=target.tokenizer,
+        num_tokens=target.tokens.count if target.tokens else 0,
+        found=tuple(sorted(found, key=target.rank)),
+        known=tuple(missing),
+    )
+
+
+class _Target:
+    """A model that a draft is wanted for."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.size = size_of(path)
+        self.values, self.tokens = read_without_texts(path)
+        self.named = Named.of(self.values, os.path.basename(path))
+        if not self.named.architecture or self.tokens is None:
+            raise ValueError(f"{path} holds no language model with a vocabulary: give a model's file")
+        if self.size == 0:
+            raise ValueError(
+                f"{path} is not all there: its parts must lie in one folder, under the names that they came with"
+            )
+        self.family = family_of(self.named)
+        self.shared = SharedTokens(self.tokens)
+
+    @property
+    def tokenizer(self) -> str:
+        said = (self.values.get(f"tokenizer.ggml.{name}") for name in ("model", "pre"))
+        return ", ".join(text.decode("utf-8", "replace") for text in said if isinstance(text, bytes))
+
+    def number(self, name: str) -> int:
+        return _number(self.values, name)
+
+    def own_layer(self) -> Iterator[FoundDraft]:
+        """The MTP layers in its own file."""
+        layers = self.number("nextn_predict_layers")
+        if layers <= 0:
+            return
+        why_not = None
+        try:
+            require_mtp(self.path)
+        except ValueError as error:
+            why_not = str(error)
+        share = layers / max(1, self.number("block_count"))
+        cost = 1 / max(1, self.number("block_count"))
+        yield FoundDraft("mtp", "mtp", "in the file", round(self.size * share), 1.0, cost, None, 0, why_not)
+
+    def considered(self, path: str, where: str, known: list[KnownDraft]) -> Iterator[FoundDraft]:
+        """What a file could do for it: one draft, or none.
+
+        Raises:
+            ValueError: a damaged file.
+            OSError: it cannot be read.
+        """
+        if os.path.realpath(path) == os.path.realpath(self.path):
+            return
+        values, tokens = read_without_texts(path, until_tokens=True)
+        kind = _kind_of_head(path, values)
+        if kind is not None:
+            yield from self._head(path, where, kind)
+        elif tokens is not None and _writes(values) and 0 < (size := size_of(path)) < self.size:
+            share = self.shared.share(tokens)
+            if share is not None:
+                named = next((one for one in known if _on_disk(one) == path), None)
+                acceptance = named.acceptance if named else None
+                memory, cost = size + _cache_bytes(values), size / self.size
+                is_parallel = _PARALLEL.search(Named.of(values, os.path.basename(path)).names) is not None
+                kind, why_not = ("parallel", _MASK) if is_parallel else ("model", None)
+                yield FoundDraft(path, kind, where, size, share, cost, acceptance, memory, why_not)
+
+    def _head(self, path: str, where: str, kind: str) -> Iterator[FoundDraft]:
+        size, why_not = size_of(path), None
+        try:
+            head = read_head(path)
+        except ValueError as error:
+            head, why_not = None, str(error)
+        if head is not None:
+            try:
+                head.require_fit(
+                    n_layer=self.number("block_count"),
+                    n_embd=self.number("embedding_length"),
+                    n_vocab=self.tokens.count if self.tokens else 0,
+                )
+            except ValueError as error:
+                why_not = str(error)
+        elif why_not is None:
+            return  # a model that is called as heads are
+        if why_not is None or (where == "beside the model" and _is_called_after(path, self.path)):
+            yield FoundDraft(path, kind, where, size, 1.0, size / self.size, None, size, why_not)
+
+    def rank(self, draft: FoundDraft) -> tuple[Any, ...]:
+        """By which drafts are put in order: heads as llama.cpp looks for them, then models, the cheapest first."""
+        is_head = draft.kind not in ("model", "parallel")
+        order = [one.rstrip("-") for one in BESIDE]
+        of_kind = order.index(draft.kind) if draft.kind in order else len(order)
+        bits = (
+            abs(catalog.bits_of(draft.draft_model) - catalog.bits_of(self.path)) if draft.draft_model != "mtp" else -1.0
+        )
+        unlikely = not is_head and draft.cost > 0.6  # hardly less than a plain token's time for each that is drafted
+        return (draft.why_not is not None, unlikely, not is_head, of_kind, bits if is_head else draft.cost)
+
+
+def _known(target: _Target) -> list[KnownDraft]:
+    """What families.toml says, but for the target itself and what is larger."""
+    if target.family is None:
+        return []
+    most = _size_in(target.named.size) or float("inf")
+    drafts = target.family.drafts_for(target.named)
+    return [one for one in drafts if one.kind not in ("model", "parallel") or _size_in(one.name) < most]
+
+
+def _size_in(name: str) -> float:
+    """Billions of parameters that a name says; 0 if it says none."""
+    found = re.search(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", name.lower())
+    return 0.0 if found is None else float(found[1]) / (1000 if found[2] == "m" else 1)
+
+
+def _on_disk(draft: KnownDraft) -> str | None:
+    """The file of a draft of the table, where it is on this machine."""
+    entry = catalog.catalog().models.get(draft.name)
+    if entry is not None:
+        return str(entry.path) if entry.is_downloaded() else None
+    name = HubName.of(draft.name) if draft.gguf and not draft.file else None
+    path = on_disk(name) if name is not None else None
+    return None if path is None else str(path)
+
+
+def _kind_of_head(path: str, values: Mapping[str, Any]) -> str | None:
+    """By what its file says, else by its name; None: a model."""
+    architecture = values.get("general.architecture")
+    if architecture in (b"eagle3", b"dflash", b"dspark"):
+        return bytes(architecture).decode()
+    name = os.path.basename(path).lower()
+    return next((prefix.rstrip("-") for prefix in BESIDE if name.startswith(prefix)), None)
+
+
+def _is_called_after(path: str, target: str) -> bool:
+    """Whether a head is called as the model is, whatever their types."""
+    head, model = (_without_type(os.path.basename(one).lower()) for one in (path, target))
+    return any(head == f"{prefix}{model}" for prefix in BESIDE)
+
+
+def _without_type(name: str) -> str:
+    return catalog.retype(name, "F16")
+
+
+def _writes(values: Mapping[str, Any]) -> bool:
+    architecture = values.get("general.architecture")
+    if not isinstance(architecture, bytes) or values.get("general.type", b"model") != b"model":
+        return False
+    name = architecture.decode("utf-8", "replace")
+    return name not in _NO_WRITERS and f"{name}.pooling_type" not in values
+
+
+def _number(values: Mapping[str, Any], name: str) -> int:
+    """A number of an architecture, or the largest of its layers; 0 without."""
+    architecture = values.get("general.architecture", b"")
+    found = values.get(f"{bytes(architecture).decode('utf-8', 'replace')}.{name}", 0)
+    if isinstance(found, np.ndarray):
+        return int(found.max(initial=0)) if found.dtype.kind in "iu" else 0
+    return found if isinstance(found, int) else 0
+
+
+def _cache_bytes(values: Mapping[str, Any]) -> int:
+    """Of a KV cache of 4,096 tokens in 16 bits; 0 if the file does not say how wide it is where this is read."""
+    heads = _number(values, "attention.head_count_kv") or _number(values, "attention.head_count")
+    width = _number(values, "attention.key_length")
+    if not width and (of_queries := _number(values, "attention.head_count")):
+        width = _number(values, "embedding_length") // of_queries
+    return 2 * 2 * _ROOM * _number(values, "block_count") * heads * width

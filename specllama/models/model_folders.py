@@ -1,0 +1,99 @@
+"""Where GGUF files of this machine lie: our own folder, and those of other programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from . import hub
+from .catalog import models_dir
+from .gguf_values import parts_of
+
+_OF_OLLAMA = "application/vnd.ollama.image.model"
+_MOST_DEEP = 6  # folders below one that is looked through: LM Studio has two
+_FIRST = "-00001-of-"
+
+
+def model_files(beside: str) -> Iterator[tuple[str, str]]:
+    """Where each file lies that may be a model or a head, and its path: of one in several files the first.
+
+    Args:
+        beside: a model. What is in its folder comes first.
+    """
+    seen = set()
+    for where, path in _all_files(os.path.dirname(os.path.abspath(beside))):
+        real = os.path.realpath(path)
+        if real not in seen:
+            seen.add(real)
+            yield where, path
+
+
+def size_of(path: str) -> int:
+    """Bytes of a model, of all its files together. 0: it is not all there."""
+    try:
+        return sum(os.path.getsize(part) for part in parts_of(path))
+    except OSError:
+        return 0
+
+
+def _all_files(folder: str) -> Iterator[tuple[str, str]]:
+    yield from (("beside the model", path) for path in _gguf_files(folder, 0))
+    yield from (("specllama", path) for path in _gguf_files(str(models_dir()), 0))
+    yield from (("the hub", str(path)) for _, path, _ in hub.all_on_disk())
+    yield from (("llama.cpp", path) for path in _gguf_files(str(_llama_cpp_folder()), _MOST_DEEP))
+    for home in _lm_studio_folders():
+        yield from (("LM Studio", path) for path in _gguf_files(str(home), _MOST_DEEP))
+    yield from (("ollama", path) for path in _ollama_files())
+
+
+def _gguf_files(folder: str, depth: int) -> Iterator[str]:
+    """Those of a folder, and of what is in it, by their names."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        name = entry.name.lower()
+        is_further_part = len(parts_of(entry.path)) > 1 and _FIRST not in name
+        if name.endswith(".gguf") and not is_further_part:
+            yield entry.path
+        elif depth and entry.is_dir():
+            yield from _gguf_files(entry.path, depth - 1)
+
+
+def _llama_cpp_folder() -> Path:
+    if os.environ.get("LLAMA_CACHE"):
+        return Path(os.environ["LLAMA_CACHE"])
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/llama.cpp").expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "llama.cpp"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "llama.cpp"
+
+
+def _lm_studio_folders() -> Iterator[Path]:
+    for home in ("~/.lmstudio", "~/.cache/lm-studio"):
+        yield Path(home).expanduser() / "models"
+
+
+def _ollama_files() -> Iterator[str]:
+    """Files there are called by their hashes: manifests say which of them are models."""
+    given = os.environ.get("OLLAMA_MODELS")
+    folders = (
+        [Path(given)] if given else [Path("~/.ollama/models").expanduser(), Path("/usr/share/ollama/.ollama/models")]
+    )
+    for folder in folders:
+        for manifest in sorted((folder / "manifests").glob("*/*/*/*")):
+            try:
+                layers: Any = json.loads(manifest.read_bytes())["layers"]
+                blobs = [layer["digest"].replace(":", "-") for layer in layers if layer["mediaType"] == _OF_OLLAMA]
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                continue  # not ours to judge
+            for blob in blobs:
+                path = folder / "blobs" / os.path.basename(blob)
+                if path.is_file():
+                    yield str(path)
