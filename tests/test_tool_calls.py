@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from specllama.drop_in.chats import chat_call
 openai = pytest.importorskip("openai")
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama
+    from conftest import MakeLlama, Saying
 
 pytestmark = pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
 
@@ -62,21 +61,6 @@ MARKS = (
     "<｜tool▁calls▁end｜>",
 )
 OPENS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>")
-
-Saying = Callable[..., specllama.Llama]
-
-
-@pytest.fixture
-def saying(make_llama: MakeLlama, tmp_path: Path) -> Saying:
-    """Opens a model that says some pieces, with itself as the draft."""
-    names = itertools.count()
-
-    def make(pieces: Sequence[str], template: str, special: Sequence[str] = (), **options: Any) -> specllama.Llama:
-        path = tiny.write_saying(tmp_path / f"{next(names)}.gguf", pieces, template, special)
-        return make_llama(path, path, **{"n_ctx": 1024, **options})
-
-    return make
-
 
 def joined(chunks: Iterator[Any]) -> dict[str, Any]:
     """What openai's package makes of a stream, in the form of a response's message, with the reason."""

@@ -156,6 +156,7 @@ class Completion:
             self._generation.close()
             if self._watch is not None:
                 self._watch.finish_reason = self._finish_reason
+                self._watch.stopped_by = assembler.stopped_by
 
     def _chunks(self) -> Iterator[dict[str, Any]]:
         self._load_cached_state()

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel, PlainValidator
 
 from specllama import Llama, __version__
-from specllama.drop_in.chats import chat_call
+from specllama.drop_in.chats import ChatCall, chat_call
 from specllama.drop_in.images import reads_images
 from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
 from specllama.engine.samplers import CHAIN, DEFAULTS
@@ -70,7 +70,9 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, nu
     async def apply_template(request: Request) -> dict[str, str]:
         body = await bodies.parsed(request, ChatRequest)
         await bodies.run(body.require_room, llm)
-        return {"prompt": await bodies.run(_rendered, llm, body)}
+        call = await bodies.run(chat_prompt, llm, body)
+        text = llm.engine.text(call.tokens, special=True).decode("utf-8", "replace") if call.text is None else call.text
+        return {"prompt": text}
 
     @app.get("/props")
     async def props() -> dict[str, Any]:
@@ -99,11 +101,11 @@ def _piece(whole: bytes) -> str | list[int]:
         return list(whole)
 
 
-def _rendered(llm: Llama, body: ChatRequest) -> str:
+def chat_prompt(llm: Llama, body: ChatRequest) -> ChatCall:
     """The prompt that a chat becomes."""
     messages: Any = [message.model_dump(exclude_unset=True) for message in body.messages]
-    call = chat_call(llm, messages, tools=body.tools)
-    return call.text if call.text is not None else llm.engine.text(call.tokens, special=True).decode("utf-8", "replace")
+    names = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort")
+    return chat_call(llm, messages, **{name: getattr(body, name) for name in names})
 
 
 def _props(llm: Llama, name: str, num_slots: int) -> dict[str, Any]:
