@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from starlette.responses import Response
 
 from specllama.drop_in.chat_arguments import require_known
@@ -27,7 +27,10 @@ _REFUSED = {
     "container": "nothing is run here",
     "mcp_servers": "nobody is asked from here: give the tools as tools",
 }
-_IGNORED = {"betas", "context_management", "inference_geo", "metadata", "service_tier", "speed"}
+_IGNORED = {
+    *("betas", "cache_control", "context_management", "diagnostics", "inference_geo", "metadata", "service_tier"),
+    *("speed", "user_profile_id", "workspace_id"),
+}
 _OF_CHATS = {
     **dict.fromkeys(("max_completion_tokens", "n_predict"), "max_tokens"),
     **dict.fromkeys(("functions", "function_call"), "tools"),
@@ -72,14 +75,22 @@ class CountRequest(BaseModel):
             raise ValueError(f'"{name}" is not supported: {_REFUSED[name]}')
         for name in plain.keys() & _OF_CHATS:
             raise ValueError(f'"{name}" is for /v1/chat/completions: here it is {_OF_CHATS[name]}')
-        require_known("output_config", plain.get("output_config"), {"effort", "format"})
+        require_known("output_config", plain.get("output_config"), {"effort", "format", "task_budget"})
         return plain
+
+    @field_validator("messages")
+    @classmethod
+    def _begins_no_answer(cls, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if messages[-1].get("role") == "assistant":
+            raise ValueError("the last message is the assistant's, and an answer cannot be begun: end with the user's")
+        return messages
 
     @property
     def warnings(self) -> list[str]:
         """What of the request does nothing, beside what chats say of it."""
         names = sorted(_IGNORED & (self.model_extra or {}).keys())
-        names += ["thinking.budget_tokens"] if "budget_tokens" in self.thinking else []
+        names += [f"thinking.{name}" for name in self.thinking if name != "type"]
+        names += ["output_config.task_budget"] if self.output_config.get("task_budget") else []
         return [f"{name} has no effect here" for name in names]
 
     def chat(self) -> dict[str, Any]:
