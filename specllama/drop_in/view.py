@@ -29,6 +29,9 @@ class Answer(Protocol):
     def begins_behind(self, model: Model, prompt: Sequence[int], grammar: Any) -> Any:
         """Looks at the prompt, and gives the grammar of what comes behind it."""
 
+    def follow(self) -> Callable[[bytes], bool] | None:
+        """What is told each piece of the text, and says whether the answer is over; None if nothing in it ends it."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Call:
