@@ -129,7 +129,10 @@ def test_calls_and_thoughts_are_blocks(saying: Saying) -> None:
             {"type": "tool_use", "name": "add", "input": {}},
         ]
         assert message["stop_reason"] == "tool_use"
-        assert len(ask(served, tools=TOOLS, tool_choice={"type": "auto", "disable_parallel_tool_use": True})["content"]) == 2
+        assert (
+            len(ask(served, tools=TOOLS, tool_choice={"type": "auto", "disable_parallel_tool_use": True})["content"])
+            == 2
+        )
         assert len(ask(served, tools=TOOLS, tool_choice={"type": "none"})["content"]) == 1
         cut = served.post(PATH, **{**GREEDY, "max_tokens": 6}, tools=TOOLS).json()
         assert cut["stop_reason"] == "max_tokens" and cut["content"][1]["input"] == {"INVALID_JSON": '{"n": '}
@@ -217,7 +220,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_is_refused(make_llama: MakeLlama) -> None:
     with serving(make_llama()) as served:
         said = {what: refused(served, **fields) for what, (fields, _) in REFUSED.items()}
-        for block in ({"type": "tool_use"}, {"type": "tool_result"}, {"type": "thinking", "thinking": 5}, {"type": "text"}):
+        for block in (
+            {"type": "tool_use"},
+            {"type": "tool_result"},
+            {"type": "thinking", "thinking": 5},
+            {"type": "text"},
+        ):
             malformed = [{"role": "assistant", "content": [block]}, *HI]
             assert served.post(PATH, **{**GREEDY, "messages": malformed, "max_tokens": 1}).status_code < 500
         assert served.post(COUNT, messages=[]).json()["error"]["type"] == "invalid_request_error"

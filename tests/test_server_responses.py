@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import pydantic
 from openai.types.responses import Response, ResponseStreamEvent, response_create_params
 from served import Served, serving  # needs the extra
 
+import specllama
 from specllama.drop_in.chats import chat_call
 from specllama.server.requests import ChatRequest
 from specllama.server.responses import ResponsesRequest
@@ -119,7 +121,10 @@ def test_calls_and_thoughts_are_items(saying: Saying) -> None:
         assert len(ask(served, tools=TOOLS, parallel_tool_calls=False)["output"]) == 2
         assert [item["type"] for item in ask(served, tools=TOOLS, tool_choice="none")["output"]] == ["message"]
         cut = ask(served, tools=TOOLS, max_output_tokens=6)["output"]
-        assert [(item["status"], item.get("arguments")) for item in cut] == [("completed", None), ("incomplete", '{"n": ')]
+        assert [(item["status"], item.get("arguments")) for item in cut] == [
+            ("completed", None),
+            ("incomplete", '{"n": '),
+        ]
     choices: list[Any] = [{"type": "function", "name": "look"}]
     choices += [{"type": "allowed_tools", "mode": "required", "tools": choices[:]}]
     with serving(saying([LOOK], HERMES)) as served:
@@ -278,27 +283,30 @@ def test_openais_client_reads_a_stream(saying: Saying) -> None:
         assert [item.name for item in final.output if item.type == "function_call"] == ["look", "add"]
 
 
-def test_an_error_in_the_middle_of_a_stream(saying: Saying) -> None:
-    """The server ends: the client raises, with the reason."""
-    llm = saying([f"w{number} " for number in range(400)], HERMES)
-    begun = threading.Event()
+def test_an_error_in_the_middle_of_a_stream(saying: Saying, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client raises it, as in chats; before the first event it has a status."""
+    llm = saying(["One", ", two", ", three"], HERMES)
+    made = type(llm).create_chat_completion
+
+    def breaking(self: Any, **chat: Any) -> Any:
+        chunks = made(self, **chat)
+        yield from itertools.islice(chunks, 2)
+        chunks.close()
+        raise specllama.DecodeError("the model broke")
+
+    monkeypatch.setattr(type(llm), "create_chat_completion", breaking)
     with serving(llm) as served, openai.OpenAI(base_url=f"{served.url}/v1", api_key="x", max_retries=0) as client:
-        stream = client.responses.create(model="tiny", input="hi", stream=True, max_output_tokens=400)
-
-        def read() -> list[Any]:
-            events = []
-            for event in stream:
-                events.append(event)
-                if event.type == "response.output_text.delta" and not begun.is_set():
-                    begun.set()
-                    served.app.state.worker.shut_down()
-            return events
-
-        try:
-            assert read()[-1].type == "response.completed"  # it was faster
-        except openai.APIError as error:
-            assert "shutting down" in str(error)
-        assert begun.is_set()
+        events = served.named_events(PATH, input="hi")
+        assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+        EVENT.validate_python(events[-1])
+        last = events[-1]
+        assert (last["type"], last["message"], last["sequence_number"]) == ("error", "the model broke", len(events) - 1)
+        assert "event: error" not in served.post(CHATS, messages=[{"role": "user", "content": "hi"}], stream=True).text
+        with pytest.raises(openai.APIError, match="the model broke"):
+            list(client.responses.create(model="tiny", input="hi", stream=True))
+        assert served.post(PATH, input="hi").status_code == 500
+        told = served.named_events("/v1/messages", max_tokens=5, messages=[{"role": "user", "content": "hi"}])[-1]
+        assert told == {"type": "error", "error": {"type": "api_error", "message": "the model broke"}}
 
 
 @pytest.mark.parametrize("max_parallel", [1, 3])

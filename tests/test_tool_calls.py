@@ -62,6 +62,7 @@ MARKS = (
 )
 OPENS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>")
 
+
 def joined(chunks: Iterator[Any]) -> dict[str, Any]:
     """What openai's package makes of a stream, in the form of a response's message, with the reason."""
     from openai.lib.streaming.chat._completions import ChatCompletionStreamState
@@ -138,7 +139,9 @@ def test_one_call_ends_the_answer(saying: Saying) -> None:
     with serving(llm) as served:
         events = served.events("/v1/chat/completions", **one, stream_options={"include_usage": True})
         assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
-    assert llm.create_chat_completion(**{**one, "parallel_tool_calls": True})["usage"]["completion_tokens"] == len(CALLS)
+    assert llm.create_chat_completion(**{**one, "parallel_tool_calls": True})["usage"]["completion_tokens"] == len(
+        CALLS
+    )
     assert llm.create_chat_completion(**{**one, "tools": None})["usage"]["completion_tokens"] == len(CALLS)
 
 

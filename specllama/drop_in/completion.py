@@ -26,6 +26,7 @@ from .arguments import checked_stops
 from .echo import Echo, echo_of_text, echo_of_tokens
 from .lending import lent
 from .logprobs import LogprobLog, prompt_logprobs
+from .prediction import prediction_usage
 from .prompt_tokens import checked_prompt, prompt_tokens_of
 from .requests import request_of
 from .saved_state import StateError
@@ -163,7 +164,9 @@ class Completion:
 
     def _ends_answer(self, token: int) -> bool:
         """Whether nothing that comes behind it would belong to the answer of the chat."""
-        return self._is_over is not None and self._is_over(self._model.piece(token, special=token in self._shown_tokens))
+        return self._is_over is not None and self._is_over(
+            self._model.piece(token, special=token in self._shown_tokens)
+        )
 
     def _chunks(self) -> Iterator[dict[str, Any]]:
         self._load_cached_state()
@@ -232,8 +235,14 @@ class Completion:
                 "prompt_tokens": num_prompt,
                 "completion_tokens": num_generated,
                 "total_tokens": num_prompt + num_generated,
+                **self._prediction_usage(),
             },
         }
+
+    def _prediction_usage(self) -> dict[str, Any]:
+        if self._call.prediction is None or not self._generation.has_begun:
+            return {}
+        return prediction_usage(self._generation.tally().stats())
 
     def _head(self) -> dict[str, Any]:
         return {"id": self._id, "object": "text_completion", "created": self._created, "model": self._model_name}

@@ -9,6 +9,7 @@ from typing import Any
 from specllama import Llama
 from specllama.drop_in.arguments import checked_stops
 from specllama.drop_in.images import reads_images
+from specllama.drop_in.prediction import prediction_usage
 from specllama.drop_in.view import Call
 from specllama.drop_in.watch import Watch
 
@@ -61,7 +62,17 @@ class Answers:
         yield {**held, **tokens, **self._more(watch), **done}
         options = self._request.stream_options
         if options is not None and options.include_usage:
-            yield {**held, "choices": [], "usage": _usage(watch), **done}
+            yield {**held, "choices": [], "usage": self._usage(watch), **done}
+
+    def _usage(self, watch: Watch) -> Item:
+        num_prompt, num_generated = watch.num_prompt_tokens, watch.num_shown
+        return {
+            "prompt_tokens": num_prompt,
+            "completion_tokens": num_generated,
+            "total_tokens": num_prompt + num_generated,
+            **cached(watch),
+            **(prediction_usage(watch.stats()) if self._request.prediction else {}),
+        }
 
     def _ended(self, item: Item, watch: Watch) -> tuple[Item, Item]:
         """See ``_told``. A call of a tool that was cut off says so, as OpenAI's: llama_cpp calls every one complete."""
@@ -100,13 +111,3 @@ def _carries_text(choice: Any) -> bool:
         return True
     delta = choice["delta"]
     return any(delta.get(name) is not None for name in ("content", "reasoning_content", "tool_calls", "function_call"))
-
-
-def _usage(watch: Watch) -> Item:
-    num_prompt, num_generated = watch.num_prompt_tokens, watch.num_shown
-    return {
-        "prompt_tokens": num_prompt,
-        "completion_tokens": num_generated,
-        "total_tokens": num_prompt + num_generated,
-        **cached(watch),
-    }

@@ -11,15 +11,17 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from starlette.responses import Response
 
+from specllama import Llama
 from specllama.drop_in.chat_arguments import require_known
 
-from .blocks import Block, Blocks
+from .blocks import READ, Block, Blocks
 from .document import with_body
 from .errors import error_body, error_headers, status_of
 from .generating import Generating
 from .job import Item
 from .llama_server import chat_prompt
 from .replies import JsonReply
+from .request_limits import checked
 from .requests import ChatRequest, with_nulls
 from .wire import without_nulls
 
@@ -94,7 +96,7 @@ class CountRequest(BaseModel):
         return [f"{name} has no effect here" for name in names]
 
     def chat(self) -> dict[str, Any]:
-        """See ``Translated``."""
+        """The body of the chat that it means."""
         body = {name: value for name, value in (self.model_extra or {}).items() if name not in _IGNORED}
         leading = [{"role": "system", "content": self.system}] if self.system else []
         choice = self.tool_choice.get("type")
@@ -111,6 +113,10 @@ class CountRequest(BaseModel):
         )
         return body
 
+    def asked(self, llm: Llama) -> ChatRequest:
+        """See ``Translated``."""
+        return checked({**self.chat(), **READ}, ChatRequest)
+
     def _thinks(self) -> dict[str, Any]:
         """Only an explicit word counts: without it a template has its own default."""
         kind = self.thinking.get("type")
@@ -125,7 +131,7 @@ class MessagesRequest(CountRequest):
     stream: bool = False
 
     def chat(self) -> dict[str, Any]:
-        """See ``Translated``."""
+        """The body of the chat that it means."""
         return {**super().chat(), "max_tokens": self.max_tokens, "stop": self.stop_sequences or None}
 
     def teller(self, asked: ChatRequest) -> _Events:
@@ -148,13 +154,17 @@ def add_messages(app: FastAPI, generating: Generating) -> None:
     @app.post("/v1/messages/count_tokens", response_model=None, openapi_extra=with_body(CountRequest))
     async def count_tokens(request: Request) -> Response:
         try:
-            asked = await generating.asked(await generating.bodies.parsed(request, CountRequest))
-            llm = generating.lender.llm
-            await generating.bodies.run(asked.require_room, llm)
-            tokens = (await generating.bodies.run(chat_prompt, llm, asked)).tokens
+            body = await generating.bodies.parsed(request, CountRequest)
+            tokens = await generating.bodies.run(_tokens, body, generating.lender.llm)
         except Exception as error:
             return _error_reply(error)
         return JsonReply({"input_tokens": len(tokens)})
+
+
+def _tokens(body: CountRequest, llm: Llama) -> list[int]:
+    asked = body.asked(llm)
+    asked.require_room(llm)
+    return chat_prompt(llm, asked).tokens
 
 
 def _error(error: Exception) -> Item:

@@ -21,7 +21,7 @@ from specllama.engine.limits import require_room
 from specllama.engine.listener import Stopped
 from specllama.engine.texts import checked_max_parallel
 
-from .anthropic import MessagesRequest, add_messages
+from .anthropic import CountRequest, MessagesRequest, add_messages
 from .auth import KeyRequired
 from .document import document, with_body
 from .embeddings import EmbeddingRequest, add_embeddings, can_embed
@@ -33,6 +33,7 @@ from .lender import Lender
 from .llama_server import BODIES, add_llama_servers
 from .log import RequestsLogged
 from .metrics import Metrics, RequestsCounted
+from .native import InfillRequest, NativeRequest, add_native
 from .page import page_and_policy
 from .replies import JsonReply
 from .request_limits import MAX_BODY, Bodies
@@ -101,13 +102,22 @@ def create_app(
     _add_generation(app, generating)
     add_responses(app, generating)
     add_messages(app, generating)
+    add_native(app, generating)
     embeds = embedder or (llm if can_embed(llm) else None)
     add_embeddings(app, bodies, name, embeds, embedding_worker)
     _add_tokenizer(app, llm, bodies)
-    add_llama_servers(app, llm, bodies, name=name, num_slots=lender.num_slots)
+    add_llama_servers(app, llm, bodies, name=name, worker=worker)
     _add_service(app, name, worker, registry)
     _add_errors(app)
-    generated = (CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest)
+    generated = (
+        CompletionRequest,
+        ChatRequest,
+        ResponsesRequest,
+        MessagesRequest,
+        CountRequest,
+        NativeRequest,
+        InfillRequest,
+    )
     document(app, (*BODIES, *generated, EmbeddingRequest, TokenizeInputRequest, DetokenizeRequest))
     if api_key is not None:
         app.add_middleware(KeyRequired, key=api_key)

@@ -10,6 +10,8 @@ from .job import Item
 
 Kind = Literal["thought", "text", "call"]
 _KINDS: dict[str, Kind] = {"reasoning_content": "thought", "content": "text"}
+READ = {"stream": True, "stream_options": {"include_usage": True}, "timings_per_token": True, "return_origins": True}
+"""What a chat must say to be read."""
 _TOLD = ("timings", "usage", "warnings", "stopping_word")
 
 

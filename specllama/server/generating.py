@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from fastapi import Request
-from pydantic import BaseModel
 from starlette.responses import Response
 
+from specllama import Llama
 from specllama.drop_in.watch import Watch
 
 from .errors import error_body, error_reply
@@ -17,29 +17,31 @@ from .job import Item, Work
 from .lender import Lender
 from .log import note_job
 from .replies import EventStream, JsonReply, stopped_when_client_leaves
-from .request_limits import Bodies, checked
+from .request_limits import Bodies
 from .requests import ChatRequest, CompletionRequest
 from .worker import Worker
 
-_Asked = TypeVar("_Asked", bound=BaseModel)
-
 
 class Teller(Protocol):
-    """Tells the chunks of a chat in the words of another API than that of chats."""
+    """Tells the chunks of a stream in the words of another API."""
 
     def __call__(self, chunks: Generator[Item, None, None]) -> Generator[Item, None, None]:
         """One response, or the events of a stream."""
 
 
 class Translated(Protocol):
-    """A body of an API that is another form of chats."""
+    """A body of an API that is another form of chats, or of completions."""
 
     stream: bool
 
-    def chat(self) -> dict[str, Any]:
-        """The body of the chat that it means. It is always answered by a stream, which `teller` reads."""
+    def asked(self, llm: Llama) -> ChatRequest | CompletionRequest:
+        """The request that it means. It is for a stream always, which `teller` reads.
 
-    def teller(self, asked: ChatRequest) -> Teller:
+        Raises:
+            ValueError, HTTPException: it means none.
+        """
+
+    def teller(self, asked: Any) -> Teller:
         """What tells the answer."""
 
 
@@ -74,7 +76,7 @@ class Generating:
         error_event: Callable[[Exception, int], Item],
         reply_to: Callable[[Exception], Response] = error_reply,
     ) -> Response:
-        """A response in another form, whose streams have events with names.
+        """A response in another form, whose streams say themselves where they end.
 
         Args:
             request: what is asked.
@@ -84,14 +86,10 @@ class Generating:
         """
         try:
             body: Translated = await self.bodies.parsed(request, model)
-            asked = await self.asked(body)
+            asked = await self.bodies.run(body.asked, self.lender.llm)
             return await self._answer(request, asked, body.stream, body.teller(asked), error_event)
         except Exception as error:
             return reply_to(error)
-
-    async def asked(self, body: Translated) -> ChatRequest:
-        """The chat that a body means."""
-        return await self.bodies.run(lambda: checked({**body.chat(), **_TOLD}, ChatRequest))
 
     async def _answer(
         self,
@@ -111,11 +109,9 @@ class Generating:
             if not is_stream:
                 async for _ in job:
                     pass
-        return EventStream(job, first, error_event, named=teller is not None) if is_stream else JsonReply(first)
-
-
-_TOLD = {"stream": True, "stream_options": {"include_usage": True}, "timings_per_token": True, "return_origins": True}
-"""What tellers read of a chat."""
+        if not is_stream:
+            return JsonReply(first)
+        return EventStream(job, first, error_event, ends_itself=teller is not None)
 
 
 def _told(work: Work, teller: Teller) -> Work:

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, PlainValidator
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from specllama import Llama, __version__
 from specllama.drop_in.chats import ChatCall, chat_call
@@ -15,8 +17,11 @@ from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
 from specllama.engine.samplers import CHAIN, DEFAULTS
 
 from .document import with_body
+from .errors import error_reply
+from .replies import JsonReply
 from .request_limits import Bodies
 from .requests import ChatRequest, DetokenizeRequest
+from .worker import Worker
 
 _TEMPLATE = "tokenizer.chat_template"
 
@@ -42,7 +47,7 @@ class TokenizeRequest(BaseModel):
 BODIES = (TokenizeRequest,)
 
 
-def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, num_slots: int) -> None:
+def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, worker: Worker) -> None:
     """Add the paths.
 
     Args:
@@ -50,7 +55,7 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, nu
         llm: what is asked.
         bodies: reads the bodies.
         name: what the model is called.
-        num_slots: how many requests are answered at once.
+        worker: who answers requests.
     """
 
     @app.post("/tokenize", openapi_extra=with_body(TokenizeRequest))
@@ -76,7 +81,20 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, nu
 
     @app.get("/props")
     async def props() -> dict[str, Any]:
-        return _props(llm, name, num_slots)
+        return _props(llm, name, worker.max_running)
+
+    @app.get("/slots", response_model=None)
+    async def slots(fail_on_no_slot: str | None = None) -> Response:
+        if fail_on_no_slot and worker.num_running == worker.max_running:
+            return error_reply(HTTPException(503, f"all {worker.max_running} slots are busy: try again"))
+        return JsonReply([_slot(llm, number, worker) for number in range(worker.max_running)])
+
+
+def _slot(llm: Llama, number: int, worker: Worker) -> dict[str, Any]:
+    """As many of them are processing as requests are answered. Which of them it is, is nobody's business."""
+    drafts = llm.draft_model is not None and llm.num_draft_tokens != 0
+    is_processing = number < worker.num_running
+    return {"id": number, "n_ctx": llm.n_ctx(), "speculative": drafts, "is_processing": is_processing}
 
 
 def _tokenized(llm: Llama, body: TokenizeRequest, parts: list[Any]) -> dict[str, Any]:

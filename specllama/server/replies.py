@@ -48,7 +48,7 @@ async def stopped_when_client_leaves(receive: Receive, job: Job) -> AsyncIterato
 
 
 class EventStream(Response):
-    """The items of a job as server-sent events, ended by ``[DONE]`` or by an error object.
+    """The items of a job as server-sent events, ended by ``[DONE]``, an item that is the last, or an error object.
 
     Starlette's StreamingResponse would notice only at the next event that the client has left.
 
@@ -56,20 +56,20 @@ class EventStream(Response):
         job: gives the items.
         first: that it has given already.
         error_event: what is said of an error after so many items.
-        named: the items say in ``type`` what they are, and which is the last.
+        ends_itself: the items say which is the last.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, job: Job, first: Item, error_event: Callable[[Exception, int], Item], *, named: bool = False
+        self, job: Job, first: Item, error_event: Callable[[Exception, int], Item], *, ends_itself: bool = False
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._job = job
         self._first = first
         self._error_event = error_event
-        self._named = named
+        self._ends_itself = ends_itself
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
@@ -92,9 +92,11 @@ class EventStream(Response):
         except Exception as error:
             yield self._event(self._error_event(error, count))
         else:
-            if not self._named:
+            if not self._ends_itself:
                 yield b"data: [DONE]\n\n"
 
-    def _event(self, item: Item) -> bytes:
-        name = b"event: " + item["type"].encode("ascii") + b"\n" if self._named else b""
+    @staticmethod
+    def _event(item: Item) -> bytes:
+        """With its name, where items have any."""
+        name = b"event: " + item["type"].encode("ascii") + b"\n" if "type" in item else b""
         return name + b"data: " + to_json(item) + b"\n\n"

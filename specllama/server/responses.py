@@ -12,13 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from specllama import Llama
 from specllama.drop_in.chat_arguments import require_known
 
-from .blocks import Block, Blocks
+from .blocks import READ, Block, Blocks
 from .document import with_body
 from .errors import error_body, error_reply
 from .generating import Generating
 from .job import Item
+from .request_limits import checked
 from .requests import ChatRequest, with_nulls
 from .wire import without_nulls
 
@@ -113,7 +115,7 @@ class ResponsesRequest(BaseModel):
         return [f"{name} has no effect here" for name in names]
 
     def chat(self) -> dict[str, Any]:
-        """See ``Translated``."""
+        """The body of the chat that it means."""
         body = {name: value for name, value in (self.model_extra or {}).items() if name not in _IGNORED}
         leading = [{"role": "system", "content": self.instructions}] if self.instructions else []
         body.update(
@@ -131,6 +133,10 @@ class ResponsesRequest(BaseModel):
         if self._wants_logprobs:
             body.update(logprobs=True, top_logprobs=self.top_logprobs or 0)
         return body
+
+    def asked(self, llm: Llama) -> ChatRequest:
+        """See ``Translated``."""
+        return checked({**self.chat(), **READ}, ChatRequest)
 
     def teller(self, asked: ChatRequest) -> _Events:
         """See ``Translated``."""
