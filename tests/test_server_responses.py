@@ -208,6 +208,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a field of chats": ({"max_tokens": 3}, "here it is max_output_tokens"),
     "a field that nobody knows": ({"temprature": 1}, "did you mean temperature?"),
     "an unknown part of text": ({"text": {"fromat": {}}}, "did you mean format?"),
+    "an inclusion of another type": ({"include": [{}]}, "include={} is not known"),
     "an inclusion": ({"include": ["everything"]}, "include='everything' is not known"),
     "options of a stream": ({"stream_options": {"include_obfuscation": False}}, "is for streams"),
     "a number": ({"temperature": "hot"}, "temperature"),

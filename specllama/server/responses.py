@@ -96,7 +96,7 @@ class ResponsesRequest(BaseModel):
                 raise ValueError('"stream_options" is for streams: send "stream": true with it, or leave it out')
             require_known("stream_options", plain["stream_options"], {"include_obfuscation"})
         for name in plain["include"] if isinstance(plain.get("include"), list) else ():
-            if name not in _INCLUDED:
+            if not isinstance(name, str) or name not in _INCLUDED:
                 raise ValueError(f"include={name!r:.60} is not known: it may be {_LOGPROBS}")
         return {name: value for name, value in plain.items() if name not in _REFUSED}
 
