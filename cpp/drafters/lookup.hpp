@@ -23,9 +23,9 @@ private:
     // The corpus of all generations, that of this one, a separator behind each, the history, what has been proposed
     // after it.
     SuffixIndex index_;
-    std::size_t common_;        // tokens of the first of these
+    std::size_t common_ = 0;    // tokens of the first of these
     std::vector<int32_t> own_;  // corpus of this generation
-    std::size_t start_;         // of the history
+    std::size_t start_ = 0;     // of the history
     std::size_t known_ = 0;     // tokens of it
 };
 
