@@ -39,6 +39,7 @@ from .drop_in.lending import lent
 from .drop_in.logprobs import with_bytes
 from .drop_in.messages import template_errors
 from .drop_in.min_tokens import checked_min_tokens
+from .drop_in.prediction import checked_prediction
 from .drop_in.requests import request_of
 from .drop_in.sampling import sampled
 from .drop_in.saved_state import fitted, marked, origin_of, raise_refused, require_loaded
@@ -86,7 +87,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
     Every method of ``llama_cpp.Llama`` works as documented there. ``create_completion``, ``__call__``,
     ``create_chat_completion`` and ``generate`` also take ``num_draft_tokens`` and ``verify`` for one call, and the
     samplers of ``specllama.engine.samplers.Samplers`` (DRY, XTC, top-n-sigma, dynamic temperature). Logits processors
-    are called as without a draft: once for each token of the text, in order. ``create_chat_completion`` also takes
+    are called as without a draft: once for each token of the text, in order. ``prediction`` is what a text is expected
+    to be, which is looked up for this one. ``create_chat_completion`` also takes
     ``parallel_tool_calls``, ``chat_template_kwargs`` and ``reasoning_effort``, as OpenAI-compatible servers do.
 
     Args:
@@ -349,6 +351,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         call = kwargs.pop("call") if isinstance(kwargs.get("call"), Call) else call_on(self)
         options = call.options.overridden(num_draft_tokens, verify, taken_from(kwargs))
         least = checked_min_tokens(kwargs.pop("min_tokens")) if "min_tokens" in kwargs else call.min_tokens
+        if "prediction" in kwargs:
+            call = dataclasses.replace(call, prediction=checked_prediction(kwargs.pop("prediction")))
         return dataclasses.replace(call, options=options, min_tokens=least)
 
     @with_options(BaseLlama.create_completion)

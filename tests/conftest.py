@@ -5,11 +5,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import itertools
 import os
 import shutil
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -242,6 +243,7 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
 
 MakeLlama = Callable[..., "specllama.Llama"]
 MakeBase = Callable[..., "llama_cpp.Llama"]
+Saying = Callable[..., "specllama.Llama"]
 
 
 @pytest.fixture
@@ -283,6 +285,18 @@ def make_base(tiny_files: TinyFiles) -> Iterator[MakeBase]:
     yield make
     for llm in opened:
         llm.close()
+
+
+@pytest.fixture
+def saying(make_llama: MakeLlama, tmp_path: Path) -> Saying:
+    """Opens a model that says some pieces behind every prompt, with itself as the draft."""
+    names = itertools.count()
+
+    def make(pieces: Sequence[str], template: str, special: Sequence[str] = (), **options: Any) -> specllama.Llama:
+        path = tiny.write_saying(tmp_path / f"saying{next(names)}.gguf", pieces, template, special)
+        return make_llama(path, path, **{"n_ctx": 1024, **options})
+
+    return make
 
 
 @contextlib.contextmanager

@@ -45,6 +45,15 @@ class Served:
         assert data[-1] == "[DONE]"
         return [json.loads(event) for event in data[:-1]]
 
+    def named_events(self, path: str, **body: Any) -> list[Any]:
+        """The objects of a stream whose events have names."""
+        with self.client.stream("POST", path, json={"stream": True, **body}) as response:
+            assert response.status_code == 200, response.read()
+            lines = [line for line in response.iter_lines() if line]
+        events = [json.loads(line.removeprefix("data: ")) for line in lines[1::2]]
+        assert lines[::2] == [f"event: {event['type']}" for event in events]
+        return events
+
     def metrics(self) -> dict[str, float]:
         """The samples of /metrics."""
         lines = [line for line in self.client.get("/metrics").text.splitlines() if not line.startswith("#")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,12 +126,91 @@ def test_the_server_fills_the_gap(filling: Opened) -> None:
     assert (reply["choices"][0]["text"], reply["usage"]["prompt_tokens"]) == (whole, len(expected))
 
 
+def test_llama_servers_path(filling: Opened) -> None:
+    """As llama.vim and llama.vscode ask: the same text as with a suffix, in llama-server's form."""
+    imported("fastapi")
+    from served import serving
+
+    llm = filling()
+    whole = llm.create_completion("the cat", suffix=" in", **GREEDY)["choices"][0]["text"]
+    expected = prompt_of(llm)
+    asked: dict[str, Any] = {
+        **{"input_prefix": "the", "prompt": " cat", "input_suffix": " in", "input_extra": [], "n_predict": 4},
+        **{"temperature": 0.0, "cache_prompt": True, "stream": False, "n_indent": 2, "t_max_predict_ms": 500},
+        "samplers": ["top_k", "infill"],
+    }
+    with serving(llm) as served:
+        answer = served.post("/infill", **asked).json()
+        assert prompt_of(llm) == expected
+        assert (answer["content"], answer["stop"], answer["stop_type"]) == (whole, True, "limit")
+        assert (answer["tokens_predicted"], answer["tokens_evaluated"]) == (4, len(expected))
+        assert len(answer["tokens"]) == 4 and answer["timings"]["predicted_n"] == 4
+        ignored = ("cache_prompt", "n_indent", "samplers", "t_max_predict_ms")
+        assert answer["warnings"] == [f"{name} has no effect here" for name in ignored]
+        few = served.post("/infill", **asked, response_fields=["content", "timings/prompt_n", "nothing"]).json()
+        assert few == {"content": whole, "timings/prompt_n": 1}
+        with served.client.stream("POST", "/infill", json={**asked, "stream": True}) as response:
+            events = [json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line]
+        assert "".join(event["content"] for event in events) == whole
+        assert [event["stop"] for event in events] == [False] * (len(events) - 1) + [True]
+        assert [token for event in events[:-1] for token in event["tokens"]] == answer["tokens"]
+        stop = whole.strip()[-1:]
+        stopped = served.post("/infill", **asked, stop=[stop]).json()
+        assert (stopped["stop_type"], stopped["stopping_word"]) == ("word", stop)
+        for wrong in ({"input_suffix": None}, {"suffix": "x"}, {"input_extra": [{"filename": "x"}]}, {"temprature": 1}):
+            assert served.post("/infill", **{**asked, **wrong}).status_code == 400
+
+
+def test_other_files_come_before_the_gap(tmp_path: Path, make_llama: MakeLlama) -> None:
+    """By the model's own tokens for them if it has any; and as much of them as there is room for."""
+    imported("fastapi")
+    from served import serving
+
+    plain = tiny.word_vocabulary()
+    extra = [{"text": "the dog", "filename": "a.txt"}, {"text": "a mat"}]
+    for names in (MARKS, (*MARKS, "<|repo_name|>", "<|file_sep|>")):
+        kinds = [int(gguf.TokenType.CONTROL)] * len(names)
+        vocabulary = dataclasses.replace(
+            plain,
+            tokens=[*plain.tokens, *names],
+            scores=[*plain.scores, *[0.0] * len(names)],
+            types=[*plain.types, *kinds],
+        )
+        path = tiny.write_llama(tmp_path / f"{len(names)}.gguf", vocabulary, tiny.llama_weights(vocabulary, seed=1))
+        llm = make_llama(path, n_ctx=256)
+        asked: dict[str, Any] = {"input_prefix": "the cat", "input_suffix": " in", "max_tokens": 4, "temperature": 0.0}
+        with serving(llm) as served:
+            assert served.post("/infill", **asked).status_code == 200
+            gap = prompt_of(llm)[1:]
+            assert served.post("/infill", **asked, input_extra=extra).status_code == 200
+            prompt = prompt_of(llm)
+            assert prompt[0] == llm.token_bos() and prompt[-len(gap) :] == gap
+            text = llm.detokenize(prompt[1 : -len(gap)], special=True).decode().replace("\n ", "\n").strip()
+            if len(names) > len(MARKS):
+                repository, file = names[-2:]
+                parts = text.replace(f"{repository} ", repository).replace(f"{file} ", file)
+                assert parts == f"{repository}myproject\n{file}a.txt\nthe dog{file}tmp\na mat{file}filename"
+            else:
+                assert text.replace("  ", " ").count("--- snippet ---") == 2
+            long = [{"text": "the cat sat " * 400}, {"text": "a dog"}]
+            answer = served.post("/infill", **asked, input_extra=long).json()
+            assert answer["tokens_evaluated"] == 256 - 4 and prompt_of(llm)[-len(gap) :] == gap
+            assert b"a dog" in llm.detokenize(prompt_of(llm))
+            assert served.post("/infill", **{**asked, "input_prefix": "the cat sat " * 400}).status_code == 400
+
+
 def test_a_model_that_fills_no_gaps_says_so(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     llm = make_llama()
     with pytest.raises(ValueError, match=r"suffix: .* has no tokens for filling a gap \(FIM\).*leave the suffix out"):
         llm.create_completion("the cat", suffix="return", **GREEDY)
     (outcome,) = llm.create_completions([{"prompt": "the cat", "suffix": "return"}], **GREEDY)
     assert "has no tokens for filling a gap" in str(outcome.error)
+    imported("fastapi")
+    from served import serving
+
+    with serving(llm) as served:
+        refused = served.post("/infill", input_prefix="the cat", input_suffix="", max_tokens=2)
+        assert (refused.status_code, "no tokens for filling a gap" in refused.text) == (400, True)
     plain = llm.create_completion("the cat", **GREEDY)["choices"]
     assert llm.create_completion("the cat", suffix="", **GREEDY)["choices"] == plain, "nothing comes behind it"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import typing
 from collections.abc import Iterator
@@ -416,3 +417,19 @@ def test_props(served: Served) -> None:
     assert props["chat_template"] == served.llm.metadata.get("tokenizer.chat_template", "")
     assert (props["total_slots"], props["model_alias"], props["bos_token"]) == (1, "tiny", "<s>")
     assert props["modalities"]["vision"] is False
+
+
+@pytest.mark.parametrize("max_parallel", [1, 2])
+def test_slots(make_llama: MakeLlama, tiny_files: TinyFiles, max_parallel: int) -> None:
+    with serving(make_llama(draft=tiny_files.good), max_parallel=max_parallel) as served:
+        slots = served.client.get("/slots").json()
+        assert [slot["id"] for slot in slots] == [*range(max_parallel)]
+        expected = {"n_ctx": served.llm.n_ctx(), "speculative": True, "is_processing": False}
+        assert all(slot == {"id": slot["id"], **expected} for slot in slots)
+        assert served.client.get("/slots?fail_on_no_slot=1").status_code == 200
+        body = {**own(TEXTS), "max_tokens": -1, "ignore_eos": True, "stream": True, "temperature": 0.0}
+        with contextlib.ExitStack() as streams:
+            for _ in range(max_parallel):
+                streams.enter_context(served.client.stream("POST", TEXTS, json=body))
+            slots = served.client.get("/slots").json()
+        assert len(slots) == max_parallel  # whether they were done by now is a matter of speed

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from specllama.drop_in.chats import chat_call
 openai = pytest.importorskip("openai")
 
 if TYPE_CHECKING:
-    from conftest import MakeLlama
+    from conftest import MakeLlama, Saying
 
 pytestmark = pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
 
@@ -62,20 +61,6 @@ MARKS = (
     "<｜tool▁calls▁end｜>",
 )
 OPENS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>")
-
-Saying = Callable[..., specllama.Llama]
-
-
-@pytest.fixture
-def saying(make_llama: MakeLlama, tmp_path: Path) -> Saying:
-    """Opens a model that says some pieces, with itself as the draft."""
-    names = itertools.count()
-
-    def make(pieces: Sequence[str], template: str, special: Sequence[str] = (), **options: Any) -> specllama.Llama:
-        path = tiny.write_saying(tmp_path / f"{next(names)}.gguf", pieces, template, special)
-        return make_llama(path, path, **{"n_ctx": 1024, **options})
-
-    return make
 
 
 def joined(chunks: Iterator[Any]) -> dict[str, Any]:
@@ -141,6 +126,42 @@ def test_a_models_own_calls(saying: Saying) -> None:
     assert llm.stats.num_accepted_tokens > 0
     for chat in ({}, {"tools": TOOLS, "tool_choice": "none"}):
         assert everywhere(llm, **chat) == {"content": "".join(CALLS), "reasoning": "", "calls": [], "why": "stop"}
+
+
+def test_one_call_ends_the_answer(saying: Saying) -> None:
+    """Nothing is generated behind the one call that there may be, with any number of texts at once."""
+    llm = saying(CALLS, HERMES)
+    one: dict[str, Any] = {**GREEDY, "tools": TOOLS, "parallel_tool_calls": False}
+    whole = llm.create_chat_completion(**one)
+    assert whole["usage"]["completion_tokens"] == CALLS.index("}\n</tool_call>") + 1
+    [outcome] = llm.create_chat_completions([HI], **{name: one[name] for name in one if name != "messages"})
+    assert outcome.response["usage"] == whole["usage"]
+    with serving(llm) as served:
+        events = served.events("/v1/chat/completions", **one, stream_options={"include_usage": True})
+        assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    assert llm.create_chat_completion(**{**one, "parallel_tool_calls": True})["usage"]["completion_tokens"] == len(
+        CALLS
+    )
+    assert llm.create_chat_completion(**{**one, "tools": None})["usage"]["completion_tokens"] == len(CALLS)
+
+
+ENDLESS: dict[str, tuple[str, list[str], Sequence[str]]] = {
+    "bare": (HERMES, ['{"name": "look", "arguments": ', '{"n": 1}', "}", "\nThat"], ()),
+    "llama": (LLAMA, ['{"name": "look", "parameters": ', '{"n": 1}', "}", "; ", "so"], ()),
+    "mistral": (MISTRAL, ["[TOOL_CALLS]", "look", "[ARGS]", '{"n": 1}', " so"], ("[TOOL_CALLS]", "[ARGS]")),
+    "deepseek": (DEEPSEEK, [*MARKS[:2], "look", MARKS[2], '{"n": 1}', MARKS[3], "\n", "so"], MARKS),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_one_call_of_any_form_ends_the_answer(saying: Saying, name: str) -> None:
+    """At the latest where something else begins."""
+    template, pieces, special = ENDLESS[name]
+    more = [*pieces, *(f" and {number}" for number in range(9))]
+    answer = saying(more, template, special).create_chat_completion(**GREEDY, tools=TOOLS, parallel_tool_calls=False)
+    found = said(answer)
+    assert (found["calls"], found["why"]) == ([("look", '{"n": 1}')], "tool_calls")
+    assert answer["usage"]["completion_tokens"] <= len(pieces)
 
 
 def test_reading_changes_no_token(saying: Saying) -> None:

@@ -54,7 +54,7 @@ std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, co
 void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampler, const std::string & rule,
            std::size_t num_draft_tokens, std::uint64_t seed, bool paced, std::size_t max_tokens,
            const py::object & logits_processor, std::shared_ptr<Constraint> constraint, const py::object & poll,
-           bool keeps_logits) {
+           bool keeps_logits, const std::optional<Tokens> & corpus) {
     std::vector<int32_t> tokens = to_vector(prompt);
     LogitsProcessor processor = python_processor(logits_processor, tokens);
     Settings settings;
@@ -68,6 +68,7 @@ void begin(Speculator & self, const Tokens & prompt, const SamplerParams & sampl
     settings.constraint = std::move(constraint);
     settings.poll = python_poll(poll);
     settings.keeps_logits = keeps_logits;
+    settings.corpus = corpus ? to_vector(*corpus) : std::vector<int32_t>();
     if (settings.sampler.has_dry()) {
         settings.sampler.dry_prompt = tokens;
     }
@@ -161,7 +162,8 @@ void bind_speculator(py::module_ & module) {
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
              py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),
-             py::arg("constraint") = nullptr, py::arg("poll") = py::none(), py::arg("keeps_logits") = false)
+             py::arg("constraint") = nullptr, py::arg("poll") = py::none(), py::arg("keeps_logits") = false,
+             py::arg("corpus") = py::none())
         .def("prefill", [](Speculator & self) { return without_gil([&] { return self.prefill(); }); })
         .def("step", &step, py::arg("max_tokens"))
         .def_property_readonly("round_is_open", &Speculator::round_is_open)

@@ -20,10 +20,11 @@ class DrawingDrafter;
 
 // What a drafter may know of a generation when it begins.
 struct Task {
-    std::size_t gamma;       // at most so many tokens a round
-    std::size_t max_tokens;  // at most so many in all
-    bool paced;              // drafting less where more does not pay
-    Decoding & decoding;     // what decodes for it
+    std::size_t gamma;                    // at most so many tokens a round
+    std::size_t max_tokens;               // at most so many in all
+    bool paced;                           // drafting less where more does not pay
+    Decoding & decoding;                  // what decodes for it
+    const std::vector<int32_t> & corpus;  // a text to look at besides prompt and output, in this generation alone
 };
 
 // What the target holds of a text, and what of that it has just decoded.

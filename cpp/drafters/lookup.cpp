@@ -22,6 +22,11 @@ constexpr std::array<double, 2 * num_lengths> match_priors{0.50, 0.62, 0.66, 0.7
 }  // namespace
 
 LookupDrafter::LookupDrafter(const std::vector<int32_t> & corpus) : Drafter(Source::lookup) {
+    append(corpus);
+    common_ = start_;
+}
+
+void LookupDrafter::append(const std::vector<int32_t> & corpus) {
     for (const int32_t token : corpus) {
         index_.append(token);
     }
@@ -29,6 +34,16 @@ LookupDrafter::LookupDrafter(const std::vector<int32_t> & corpus) : Drafter(Sour
         index_.append(separator);
     }
     start_ = index_.size();
+}
+
+void LookupDrafter::begin(const Task & task) {
+    if (task.corpus == own_) {
+        return;
+    }
+    own_ = task.corpus;
+    index_.truncate(common_);
+    append(own_);
+    known_ = 0;  // the history comes back with the next batch
 }
 
 void LookupDrafter::observe(const DecodedBatch & batch) {

@@ -90,7 +90,8 @@ void Speculator::begin(std::vector<int32_t> prompt, Settings settings) {
     draft_decoded_before_ = drafting_ ? drafting_->num_decoded() : 0;
     if (drafts()) {
         share_costs();
-        drafting_->begin({settings_.num_draft_tokens, settings_.max_tokens, settings_.paced, *decoding_});
+        drafting_->begin(
+            {settings_.num_draft_tokens, settings_.max_tokens, settings_.paced, *decoding_, settings_.corpus});
         show(0, 0);
         copy_pace();
     }

@@ -70,9 +70,10 @@ def with_options(base: Callable[..., Any], **more: Any) -> Callable[[_Method], _
     def decorate(method: _Method) -> _Method:
         functools.update_wrapper(method, base)
         signature = inspect.signature(base)
+        own = {"num_draft_tokens": None, "verify": None, "min_tokens": 0, "prediction": None, **DEFAULTS, **more}
         ours = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-            for name, default in {"num_draft_tokens": None, "verify": None, "min_tokens": 0, **DEFAULTS, **more}.items()
+            for name, default in own.items()
             if name not in signature.parameters  # of a release that has them as well
         ]
         parameters = [*signature.parameters.values(), *ours]

@@ -5,7 +5,8 @@ Which tokens are generated does not depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import codecs
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from specllama.engine.model import Model
@@ -70,6 +71,22 @@ class ChatAnswer:
             return self._forced.behind_thought if self._is_thinking else grammar
         self._is_free = grammar is None
         return grammar
+
+    def follow(self) -> Callable[[bytes], bool] | None:
+        """What is told each piece of the text, and says whether the answer is over: the one call that it may have.
+
+        Returns:
+            None if nothing in the text ends it.
+        """
+        if self._parallel or self._form is None or not self._tools or not self._is_free:
+            return None
+        reader, decoder = self._reader(), codecs.getincrementaldecoder("utf-8")(errors="ignore")
+
+        def is_over(piece: bytes) -> bool:
+            reader.feed(decoder.decode(piece))
+            return reader.is_over
+
+        return is_over
 
     def read(self, answer: Any) -> Any:
         """The response of a chat handler, or its chunks, with what was found in the text in its own place."""

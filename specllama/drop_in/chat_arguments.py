@@ -150,7 +150,10 @@ def check_request(body: Mapping[str, Any]) -> None:
 
 
 def with_parameters(tools: Any) -> Any:
-    """Tools of which each has the parameters that llama_cpp asks for. What is malformed is left to the types."""
+    """Tools of which each has the parameters that llama_cpp asks for. What is malformed is left to the types.
+
+    Chat templates print what a function has: ``strict``, which is for us, was in no model's training.
+    """
     if not isinstance(tools, list):
         return tools
     return [
@@ -164,7 +167,8 @@ def with_parameters(tools: Any) -> Any:
 def _function_with_parameters(function: Any) -> Any:
     if not isinstance(function, Mapping):
         return function
-    return {**function, "parameters": function.get("parameters") or _NO_PARAMETERS}
+    kept = {name: value for name, value in function.items() if name != "strict"}
+    return {**kept, "parameters": function.get("parameters") or _NO_PARAMETERS}
 
 
 def require_known(what: str, given: Any, known: set[str]) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from specllama.engine.generation import Generation
@@ -26,6 +26,7 @@ from .arguments import checked_stops
 from .echo import Echo, echo_of_text, echo_of_tokens
 from .lending import lent
 from .logprobs import LogprobLog, prompt_logprobs
+from .prediction import prediction_usage
 from .prompt_tokens import checked_prompt, prompt_tokens_of
 from .requests import request_of
 from .saved_state import StateError
@@ -60,10 +61,13 @@ class Completion:
         if not has_own_tokenizer(llama):
             whole = functools.partial(llama.detokenize, prev_tokens=self._read_tokens)
         shown: frozenset[int] = frozenset()
+        self._is_over: Callable[[bytes], bool] | None = None
         if call.answer is not None:
             shown = call.answer.shown
             grammar = call.answer.begins_behind(self._model, self._prompt_tokens, arguments["grammar"])
             arguments = {**arguments, "grammar": grammar}
+            self._is_over = call.answer.follow()
+        self._shown_tokens = shown
         self._assembler = TextAssembler(self._model, stops, at_start=not self._prompt, whole=whole, shown=shown)
         self._log, self._prompt_log = self._new_log(), self._new_log()
         self._generation = Generation(call.slot, self._request(arguments))
@@ -143,7 +147,7 @@ class Completion:
                     self._log.add(token, self._generation.logits())
                 if self._watch is not None:
                     self._origins.append(self._generation.origin)
-                stopped = assembler.add(token)
+                stopped = assembler.add(token) or self._ends_answer(token)
                 yield
                 if stopped:
                     self._finish_reason = "stop"
@@ -156,6 +160,13 @@ class Completion:
             self._generation.close()
             if self._watch is not None:
                 self._watch.finish_reason = self._finish_reason
+                self._watch.stopped_by = assembler.stopped_by
+
+    def _ends_answer(self, token: int) -> bool:
+        """Whether nothing that comes behind it would belong to the answer of the chat."""
+        return self._is_over is not None and self._is_over(
+            self._model.piece(token, special=token in self._shown_tokens)
+        )
 
     def _chunks(self) -> Iterator[dict[str, Any]]:
         self._load_cached_state()
@@ -224,8 +235,14 @@ class Completion:
                 "prompt_tokens": num_prompt,
                 "completion_tokens": num_generated,
                 "total_tokens": num_prompt + num_generated,
+                **self._prediction_usage(),
             },
         }
+
+    def _prediction_usage(self) -> dict[str, Any]:
+        if self._call.prediction is None or not self._generation.has_begun:
+            return {}
+        return prediction_usage(self._generation.tally().stats())
 
     def _head(self) -> dict[str, Any]:
         return {"id": self._id, "object": "text_completion", "created": self._created, "model": self._model_name}

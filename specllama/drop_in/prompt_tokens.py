@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
+import llama_cpp
 import numpy as np
 
 from .base_class import BaseLlama
+
+_SNIPPET = "\n\n--- snippet ---\n\n"  # between files, for models that have no token for it
 
 
 def checked_prompt(prompt: Any) -> str | list[int]:
@@ -40,7 +43,7 @@ def prompt_tokens_of(llama: BaseLlama, prompt: str | list[int], suffix: str | No
     """
     fim = None if suffix is None else _fim_tokens(llama, suffix)
     if suffix is not None and fim is not None:
-        return _infill(llama, prompt, suffix, *fim)
+        return infill_tokens(llama, prompt, suffix)
     if not isinstance(prompt, str):
         return list(prompt)
     model = llama._model
@@ -78,20 +81,64 @@ def _fim_tokens(llama: BaseLlama, suffix: Any) -> tuple[int, int, int] | None:
     if min(found) >= 0:
         return found
     if suffix:
-        raise ValueError(
-            f"suffix: {llama.model_path} has no tokens for filling a gap (FIM), so it cannot see what comes behind it: "
-            "leave the suffix out, or take a model that was trained to fill gaps"
-        )
+        _raise_no_fim(llama)
     return None
 
 
-def _infill(llama: BaseLlama, prompt: str | list[int], suffix: str, before: int, behind: int, middle: int) -> list[int]:
-    """A gap between two texts, in which the names of special tokens mean nothing."""
+def _raise_no_fim(llama: BaseLlama) -> NoReturn:
+    """Raises ValueError."""
+    raise ValueError(
+        f"suffix: {llama.model_path} has no tokens for filling a gap (FIM), so it cannot see what comes behind it: "
+        "leave the suffix out, or take a model that was trained to fill gaps"
+    )
+
+
+def infill_tokens(
+    llama: BaseLlama,
+    prompt: str | list[int],
+    suffix: str,
+    *,
+    extra: Sequence[tuple[str | None, str]] = (),
+    most: int | None = None,
+) -> list[int]:
+    """The tokens of a prompt that asks for what stands between two texts. Names of special tokens mean nothing in them.
+
+    Args:
+        llama: whose tokens they are.
+        prompt: what stands before the gap.
+        suffix: what stands behind it.
+        extra: names and texts of other files, the nearest one last.
+        most: so many tokens it may have: what is more of the other files is left out, from their beginning.
+
+    Raises:
+        ValueError: the model fills no gaps.
+    """
+    fim = _fim_tokens(llama, suffix)
+    if fim is None:
+        _raise_no_fim(llama)
+    before, behind, middle = fim
     leading = _leading(llama)
-    if isinstance(prompt, str):
-        body = llama.tokenize(prompt.encode("utf-8"), add_bos=False, special=False) if prompt else []
-    else:
-        body = prompt[len(leading) :] if prompt[: len(leading)] == leading else prompt
+    body = _plain(llama, prompt) if isinstance(prompt, str) else prompt
+    if not isinstance(prompt, str) and prompt[: len(leading)] == leading:
+        body = prompt[len(leading) :]
     prefix = [before, *body]
     rest = [behind, *(continuation_tokens(llama, suffix, special=False) if suffix else [])]
-    return [*leading, *(rest + prefix if llama.spm_infill else prefix + rest), middle]
+    gap = [*(rest + prefix if llama.spm_infill else prefix + rest), middle]
+    others = _other_files(llama, extra) if extra else []
+    room = len(others) if most is None else max(0, most - len(leading) - len(gap))
+    return [*leading, *others[max(0, len(others) - room) :], *gap]
+
+
+def _other_files(llama: BaseLlama, extra: Sequence[tuple[str | None, str]]) -> list[int]:
+    """As models were trained to see the files of a repository, and as llama-server writes it."""
+    vocab = llama_cpp.llama_model_get_vocab(llama.model)
+    repository, file = llama_cpp.llama_vocab_fim_rep(vocab), llama_cpp.llama_vocab_fim_sep(vocab)
+    tokens = [repository, *_plain(llama, "myproject\n")] if repository >= 0 else []
+    for name, text in extra:
+        head = [file, *_plain(llama, f"{name or 'tmp'}\n")] if file >= 0 else _plain(llama, _SNIPPET)
+        tokens += [*head, *_plain(llama, text)]
+    return [*tokens, *([file, *_plain(llama, "filename\n")] if file >= 0 else [])]
+
+
+def _plain(llama: BaseLlama, text: str) -> list[int]:
+    return llama.tokenize(text.encode("utf-8"), add_bos=False, special=False) if text else []

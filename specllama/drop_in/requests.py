@@ -15,6 +15,7 @@ from specllama.grammars.schema import SchemaGrammar
 from .arguments import chain_of, sampling_of
 from .min_tokens import MinTokens
 from .mirostat import chooser_of
+from .prediction import corpus_of
 from .view import Call, EngineLlama
 
 
@@ -72,6 +73,7 @@ def request_of(
             grammar=grammar,
         ),
         listener=call.listener,
+        lookup_corpus=corpus_of(llama, call, known["tokens"]),
         **known,
     )
 

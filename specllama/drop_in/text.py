@@ -100,21 +100,21 @@ class _NamedText:
         self._size = size  # of what is shown
         self._names: list[tuple[int, int]] = []  # how much was shown before each, and how long it is
 
-    def add(self, piece: bytes, name: bytes) -> list[int]:
-        """Append a token: what it shows, or its name. Where in what is shown stop strings begin that are complete."""
+    def add(self, piece: bytes, name: bytes) -> list[tuple[int, int]]:
+        """Append a token: what it shows, or its name. Where in what is shown which stop strings begin, if complete."""
         if name:
             self._names.append((self._size, len(name)))
         else:
             self._size += len(piece)
         begins = []
-        for stop in self._stops:
+        for number, stop in enumerate(self._stops):
             for end in stop.ends(name or piece):
                 behind = len(name or piece) - end
                 if name and behind:
                     continue
                 shown, is_whole = self._shown_of(len(stop) + behind)
                 if is_whole:
-                    begins.append(self._size - shown)
+                    begins.append((self._size - shown, number))
         return begins
 
     def uncertain(self) -> int:
@@ -149,6 +149,7 @@ class TextAssembler:
 
     Attributes:
         offsets: how many characters come before each token.
+        stopped_by: the stop string that was complete first.
     """
 
     def __init__(
@@ -165,6 +166,8 @@ class TextAssembler:
         self._whole = whole
         self._shown = shown
         self._stops = [StopString(stop) for stop in stops]
+        self._given = stops
+        self.stopped_by: str | None = None
         self._named: _NamedText | None = None  # from the first special token on
         self._drops_space = at_start
         self.tokens: list[int] = []
@@ -193,11 +196,13 @@ class TextAssembler:
         self._ends.append(len(self._bytes))
         self.offsets.append(max([self._num_chars, *self.offsets[-1:]]))
         self._num_chars += len(self._counter.decode(piece))
-        begins = [before + end - len(stop) for stop in self._stops if (end := stop.find_end(piece)) >= 0]
+        ends = [stop.find_end(piece) for stop in self._stops]
+        begins = [(before + end - len(self._given[number]), number) for number, end in enumerate(ends) if end >= 0]
         if self._stops and (self._named or not piece):
             begins += self._begins_with_names(token, piece)
         if begins:
-            self._end = min(begins)
+            self._end, number = min(begins)
+            self.stopped_by = self._given[number].decode("utf-8", errors="replace")
         return bool(begins)
 
     def text(self) -> str:
@@ -233,7 +238,7 @@ class TextAssembler:
             return piece.removeprefix(b" ")
         return piece
 
-    def _begins_with_names(self, token: int, piece: bytes) -> list[int]:
+    def _begins_with_names(self, token: int, piece: bytes) -> list[tuple[int, int]]:
         name = b"" if piece or self._pieces.piece(token) else self._pieces.piece(token, special=True)
         if self._named is None:
             if not name:

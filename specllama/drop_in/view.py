@@ -29,6 +29,9 @@ class Answer(Protocol):
     def begins_behind(self, model: Model, prompt: Sequence[int], grammar: Any) -> Any:
         """Looks at the prompt, and gives the grammar of what comes behind it."""
 
+    def follow(self) -> Callable[[bytes], bool] | None:
+        """What is told each piece of the text, and says whether the answer is over; None if nothing in it ends it."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -44,6 +47,7 @@ class Call:
         knows_what_is_ignored: the user has been told what of a chat cannot be enforced, or has no effect.
         token_bytes: where the bytes of tokens are noted by the texts that stand for them in log-probabilities.
         min_tokens: how many tokens each text has at least.
+        prediction: what each text is expected to be.
         asked: arguments of a chat, which its handler may leave out when it asks for a completion.
         answer: how the answer of a chat is read.
         chat_handler: what makes the prompt of a chat; None: the Llama's own.
@@ -58,6 +62,7 @@ class Call:
     knows_what_is_ignored: bool = False
     token_bytes: dict[str, bytes] | None = None
     min_tokens: int = 0
+    prediction: str | None = None
     asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     answer: Answer | None = None
     chat_handler: Callable[..., Any] | None = None

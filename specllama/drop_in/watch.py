@@ -27,6 +27,8 @@ class Watch(Listener):
         self._shown: list[tuple[int, Origin]] = []
         self.finish_reason = "stop"
         """Of the last completion: ``stop`` or ``length``."""
+        self.stopped_by: str | None = None
+        """The stop string that has ended the last completion."""
         self.num_prompt_tokens = 0
         """Tokens of the prompts, also of those behind which nothing was to be generated."""
         self.is_decoded_outside = False

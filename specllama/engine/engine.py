@@ -194,6 +194,7 @@ class Engine(ClosedWhenGone):
         wants_logits: bool = False,
         listener: Listener = SILENT,
         drafts_first: bool = False,
+        lookup_corpus: Sequence[int] = (),
         **sampling: Any,
     ) -> Request:
         """What one text asks for.
@@ -212,6 +213,7 @@ class Engine(ClosedWhenGone):
             wants_logits: whether ``Generation.logits`` is to be read.
             listener: who hears of it, and may end it.
             drafts_first: whether the first token may be a drafted one, which takes longer.
+            lookup_corpus: tokens that a draft which looks up, looks up besides the text and the corpus in ``open``.
             sampling: the sampler chain: ``temperature``, ``top_k``, ``dry_multiplier``, ... with ``llama_cpp.Llama``'s
                 names and defaults.
 
@@ -240,6 +242,7 @@ class Engine(ClosedWhenGone):
             max_tokens=checked_max_tokens(max_tokens),
             listener=listener,
             drafts_first=drafts_first,
+            lookup_corpus=token_ids(lookup_corpus, "lookup_corpus", self.model.n_vocab).tolist(),
         )
 
     def score(self, tokens: Sequence[int], listener: Listener = SILENT) -> Iterator[tuple[int, npt.NDArray[np.single]]]:

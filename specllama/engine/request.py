@@ -69,6 +69,7 @@ class Request:
     reset: bool = True
     listener: Listener = SILENT
     drafts_first: bool = False
+    lookup_corpus: Sequence[int] = ()
 
     @property
     def keeps_logits(self) -> bool:

@@ -7,7 +7,9 @@ from collections.abc import Generator
 from typing import Any
 
 from specllama import Llama
+from specllama.drop_in.arguments import checked_stops
 from specllama.drop_in.images import reads_images
+from specllama.drop_in.prediction import prediction_usage
 from specllama.drop_in.view import Call
 from specllama.drop_in.watch import Watch
 
@@ -36,7 +38,13 @@ class Answers:
             yield from self._chunks(given, watch)
         else:
             item, tokens = self._ended(given, watch)
-            yield {**item, "usage": {**item["usage"], **cached(watch)}, **tokens, **self._warnings(), **_timings(watch)}
+            yield {
+                **item,
+                "usage": {**item["usage"], **cached(watch)},
+                **tokens,
+                **self._more(watch),
+                **_timings(watch),
+            }
 
     def _chunks(self, chunks: Any, watch: Watch) -> Generator[Item, None, None]:
         held: Item | None = None  # until everything has ended, and the timings are complete
@@ -51,10 +59,20 @@ class Answers:
             return
         done = _timings(watch)
         held, tokens = self._ended(held, watch)
-        yield {**held, **tokens, **self._warnings(), **done}
+        yield {**held, **tokens, **self._more(watch), **done}
         options = self._request.stream_options
         if options is not None and options.include_usage:
-            yield {**held, "choices": [], "usage": _usage(watch), **done}
+            yield {**held, "choices": [], "usage": self._usage(watch), **done}
+
+    def _usage(self, watch: Watch) -> Item:
+        num_prompt, num_generated = watch.num_prompt_tokens, watch.num_shown
+        return {
+            "prompt_tokens": num_prompt,
+            "completion_tokens": num_generated,
+            "total_tokens": num_prompt + num_generated,
+            **cached(watch),
+            **(prediction_usage(watch.stats()) if self._request.prediction else {}),
+        }
 
     def _ended(self, item: Item, watch: Watch) -> tuple[Item, Item]:
         """See ``_told``. A call of a tool that was cut off says so, as OpenAI's: llama_cpp calls every one complete."""
@@ -63,9 +81,12 @@ class Answers:
             item = {**item, "choices": [{**choice, "finish_reason": "length"}]}
         return self._told(item, watch)
 
-    def _warnings(self) -> Item:
+    def _more(self, watch: Watch) -> Item:
+        """What was accepted and did nothing, and the stop string that has ended the answer, by llama-server's name."""
         warnings = self._request.warnings(self._llm)
-        return {"warnings": warnings} if warnings else {}
+        is_theirs = watch.stopped_by in checked_stops(self._request.stop)  # a chat format may have its own
+        stopped = {"stopping_word": watch.stopped_by} if is_theirs else {}
+        return {**({"warnings": warnings} if warnings else {}), **stopped}
 
     def _told(self, item: Item, watch: Watch) -> tuple[Item, Item]:
         """The item, and the tokens, if they are wanted."""
@@ -90,13 +111,3 @@ def _carries_text(choice: Any) -> bool:
         return True
     delta = choice["delta"]
     return any(delta.get(name) is not None for name in ("content", "reasoning_content", "tool_calls", "function_call"))
-
-
-def _usage(watch: Watch) -> Item:
-    num_prompt, num_generated = watch.num_prompt_tokens, watch.num_shown
-    return {
-        "prompt_tokens": num_prompt,
-        "completion_tokens": num_generated,
-        "total_tokens": num_prompt + num_generated,
-        **cached(watch),
-    }

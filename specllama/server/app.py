@@ -21,20 +21,24 @@ from specllama.engine.limits import require_room
 from specllama.engine.listener import Stopped
 from specllama.engine.texts import checked_max_parallel
 
+from .anthropic import CountRequest, MessagesRequest, add_messages
 from .auth import KeyRequired
 from .document import document, with_body
 from .embeddings import EmbeddingRequest, add_embeddings, can_embed
-from .errors import ShuttingDownError, error_body, error_reply
+from .errors import ShuttingDownError, error_reply
+from .generating import Generating
 from .head import HeadAnswered
 from .hosts import HostsChecked, checked_host
 from .lender import Lender
 from .llama_server import BODIES, add_llama_servers
-from .log import RequestsLogged, note_job
+from .log import RequestsLogged
 from .metrics import Metrics, RequestsCounted
+from .native import InfillRequest, NativeRequest, add_native
 from .page import page_and_policy
-from .replies import EventStream, JsonReply, stopped_when_client_leaves
+from .replies import JsonReply
 from .request_limits import MAX_BODY, Bodies
 from .requests import ChatRequest, CompletionRequest, DetokenizeRequest
+from .responses import ResponsesRequest, add_responses
 from .worker import Worker
 
 
@@ -94,14 +98,27 @@ def create_app(
     # FastAPI's documentation pages load scripts from elsewhere; /openapi.json is what they show.
     app = FastAPI(title="specllama", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.worker, app.state.embedding_worker = worker, embedding_worker
-    _add_generation(app, lender, name, worker, bodies)
+    generating = Generating(lender, name, worker, bodies)
+    _add_generation(app, generating)
+    add_responses(app, generating)
+    add_messages(app, generating)
+    add_native(app, generating)
     embeds = embedder or (llm if can_embed(llm) else None)
     add_embeddings(app, bodies, name, embeds, embedding_worker)
     _add_tokenizer(app, llm, bodies)
-    add_llama_servers(app, llm, bodies, name=name, num_slots=lender.num_slots)
+    add_llama_servers(app, llm, bodies, name=name, worker=worker)
     _add_service(app, name, worker, registry)
     _add_errors(app)
-    document(app, (*BODIES, CompletionRequest, ChatRequest, EmbeddingRequest, TokenizeInputRequest, DetokenizeRequest))
+    generated = (
+        CompletionRequest,
+        ChatRequest,
+        ResponsesRequest,
+        MessagesRequest,
+        CountRequest,
+        NativeRequest,
+        InfillRequest,
+    )
+    document(app, (*BODIES, *generated, EmbeddingRequest, TokenizeInputRequest, DetokenizeRequest))
     if api_key is not None:
         app.add_middleware(KeyRequired, key=api_key)
     app.add_middleware(HostsChecked, allowed=hosts, own=own)
@@ -112,32 +129,16 @@ def create_app(
     return app
 
 
-def _add_generation(app: FastAPI, lender: Lender, name: str, worker: Worker, bodies: Bodies) -> None:
+def _add_generation(app: FastAPI, generating: Generating) -> None:
     @app.post("/completions", include_in_schema=False, response_model=None)
     @app.post("/v1/completions", response_model=None, openapi_extra=with_body(CompletionRequest))
     async def completions(request: Request) -> Response:
-        return await answer(request, CompletionRequest)
+        return await generating.answer(request, CompletionRequest)
 
     @app.post("/chat/completions", include_in_schema=False, response_model=None)
     @app.post("/v1/chat/completions", response_model=None, openapi_extra=with_body(ChatRequest))
     async def chat_completions(request: Request) -> Response:
-        return await answer(request, ChatRequest)
-
-    async def answer(request: Request, model: type[CompletionRequest | ChatRequest]) -> Response:
-        try:
-            body: CompletionRequest | ChatRequest = await bodies.parsed(request, model)
-            await bodies.run(body.require_room, lender.llm)
-            body.model = body.model or name
-            job = worker.start(lender.work(body))
-            note_job(request.scope, job)
-            async with stopped_when_client_leaves(request.receive, job):
-                first = await anext(job)  # so that an error has a status of its own, in a stream too
-                if not body.stream:
-                    async for _ in job:
-                        pass
-        except Exception as error:
-            return error_reply(error)
-        return EventStream(job, first, error_body) if body.stream else JsonReply(first)
+        return await generating.answer(request, ChatRequest)
 
 
 def _add_tokenizer(app: FastAPI, llm: Llama, bodies: Bodies) -> None:

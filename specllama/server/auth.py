@@ -16,7 +16,8 @@ from .errors import error_reply
 class KeyRequired:
     """Middleware: a request needs ``Authorization: Bearer KEY``.
 
-    Or ``Basic`` with the key as the password of any user: a browser asks for it, so that the page works, too.
+    Or ``Basic`` with the key as the password of any user: a browser asks for it, so that the page works, too. Or
+    ``X-Api-Key: KEY``, as Anthropic's clients send it.
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:
@@ -38,7 +39,7 @@ def _key_of(headers: Headers) -> bytes:
     if scheme.lower() == "bearer":
         return value.strip().encode("latin-1")  # as Starlette decoded it
     if scheme.lower() != "basic":
-        return b""
+        return headers.get("x-api-key", "").strip().encode("latin-1")
     try:
         return base64.b64decode(value, validate=True).partition(b":")[2]
     except (binascii.Error, ValueError):

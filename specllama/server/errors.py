@@ -67,9 +67,14 @@ def error_body(error: Exception) -> dict[str, dict[str, str | None]]:
     }
 
 
-def error_reply(error: Exception) -> JsonReply:
-    """A response that says what went wrong."""
+def error_headers(error: Exception) -> dict[str, str]:
+    """The headers of a response to it."""
     headers = dict(getattr(error, "headers", None) or {})
     if status_of(error) == 503:
         headers["Retry-After"] = str(getattr(error, "retry_after", 1))
-    return JsonReply(error_body(error), status_of(error), headers)
+    return headers
+
+
+def error_reply(error: Exception) -> JsonReply:
+    """A response that says what went wrong."""
+    return JsonReply(error_body(error), status_of(error), error_headers(error))

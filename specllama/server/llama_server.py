@@ -7,16 +7,21 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, PlainValidator
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from specllama import Llama, __version__
-from specllama.drop_in.chats import chat_call
+from specllama.drop_in.chats import ChatCall, chat_call
 from specllama.drop_in.images import reads_images
 from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
 from specllama.engine.samplers import CHAIN, DEFAULTS
 
 from .document import with_body
+from .errors import error_reply
+from .replies import JsonReply
 from .request_limits import Bodies
 from .requests import ChatRequest, DetokenizeRequest
+from .worker import Worker
 
 _TEMPLATE = "tokenizer.chat_template"
 
@@ -42,7 +47,7 @@ class TokenizeRequest(BaseModel):
 BODIES = (TokenizeRequest,)
 
 
-def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, num_slots: int) -> None:
+def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, worker: Worker) -> None:
     """Add the paths.
 
     Args:
@@ -50,7 +55,7 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, nu
         llm: what is asked.
         bodies: reads the bodies.
         name: what the model is called.
-        num_slots: how many requests are answered at once.
+        worker: who answers requests.
     """
 
     @app.post("/tokenize", openapi_extra=with_body(TokenizeRequest))
@@ -70,11 +75,26 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, nu
     async def apply_template(request: Request) -> dict[str, str]:
         body = await bodies.parsed(request, ChatRequest)
         await bodies.run(body.require_room, llm)
-        return {"prompt": await bodies.run(_rendered, llm, body)}
+        call = await bodies.run(chat_prompt, llm, body)
+        text = llm.engine.text(call.tokens, special=True).decode("utf-8", "replace") if call.text is None else call.text
+        return {"prompt": text}
 
     @app.get("/props")
     async def props() -> dict[str, Any]:
-        return _props(llm, name, num_slots)
+        return _props(llm, name, worker.max_running)
+
+    @app.get("/slots", response_model=None)
+    async def slots(fail_on_no_slot: str | None = None) -> Response:
+        if fail_on_no_slot and worker.num_running == worker.max_running:
+            return error_reply(HTTPException(503, f"all {worker.max_running} slots are busy: try again"))
+        return JsonReply([_slot(llm, number, worker) for number in range(worker.max_running)])
+
+
+def _slot(llm: Llama, number: int, worker: Worker) -> dict[str, Any]:
+    """As many of them are processing as requests are answered. Which of them it is, is nobody's business."""
+    drafts = llm.draft_model is not None and llm.num_draft_tokens != 0
+    is_processing = number < worker.num_running
+    return {"id": number, "n_ctx": llm.n_ctx(), "speculative": drafts, "is_processing": is_processing}
 
 
 def _tokenized(llm: Llama, body: TokenizeRequest, parts: list[Any]) -> dict[str, Any]:
@@ -99,11 +119,11 @@ def _piece(whole: bytes) -> str | list[int]:
         return list(whole)
 
 
-def _rendered(llm: Llama, body: ChatRequest) -> str:
+def chat_prompt(llm: Llama, body: ChatRequest) -> ChatCall:
     """The prompt that a chat becomes."""
     messages: Any = [message.model_dump(exclude_unset=True) for message in body.messages]
-    call = chat_call(llm, messages, tools=body.tools)
-    return call.text if call.text is not None else llm.engine.text(call.tokens, special=True).decode("utf-8", "replace")
+    names = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort")
+    return chat_call(llm, messages, **{name: getattr(body, name) for name in names})
 
 
 def _props(llm: Llama, name: str, num_slots: int) -> dict[str, Any]:

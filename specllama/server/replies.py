@@ -48,19 +48,28 @@ async def stopped_when_client_leaves(receive: Receive, job: Job) -> AsyncIterato
 
 
 class EventStream(Response):
-    """The items of a job as server-sent events, ended by ``[DONE]`` or by an error object.
+    """The items of a job as server-sent events, ended by ``[DONE]``, an item that is the last, or an error object.
 
     Starlette's StreamingResponse would notice only at the next event that the client has left.
+
+    Args:
+        job: gives the items.
+        first: that it has given already.
+        error_event: what is said of an error after so many items.
+        ends_itself: the items say which is the last.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, job: Job, first: Item, error_body: Callable[[Exception], Item]) -> None:
+    def __init__(
+        self, job: Job, first: Item, error_event: Callable[[Exception, int], Item], *, ends_itself: bool = False
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._job = job
         self._first = first
-        self._error_body = error_body
+        self._error_event = error_event
+        self._ends_itself = ends_itself
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
@@ -68,17 +77,26 @@ class EventStream(Response):
         try:
             async with stopped_when_client_leaves(receive, self._job):
                 async for event in self._events():
-                    await send({"type": "http.response.body", "body": b"data: " + event + b"\n\n", "more_body": True})
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
                 await send({"type": "http.response.body"})
         finally:
             self._job.stop()  # sending failed, or the server cancelled this
 
     async def _events(self) -> AsyncIterator[bytes]:
-        yield to_json(self._first)
+        count = 1
+        yield self._event(self._first)
         try:
             async for item in self._job:
-                yield to_json(item)
+                yield self._event(item)
+                count += 1
         except Exception as error:
-            yield to_json(self._error_body(error))
+            yield self._event(self._error_event(error, count))
         else:
-            yield b"[DONE]"
+            if not self._ends_itself:
+                yield b"data: [DONE]\n\n"
+
+    @staticmethod
+    def _event(item: Item) -> bytes:
+        """With its name, where items have any."""
+        name = b"event: " + item["type"].encode("ascii") + b"\n" if "type" in item else b""
+        return name + b"data: " + to_json(item) + b"\n\n"

@@ -25,8 +25,9 @@ from specllama import Llama
 from specllama.drop_in.chat_arguments import require_known
 from specllama.drop_in.images import reads_images
 from specllama.drop_in.parts import text_of
+from specllama.drop_in.prediction import checked_prediction, is_looked_up
 from specllama.drop_in.template_fields import given_fields, unread_fields
-from specllama.drop_in.view import Call
+from specllama.drop_in.view import Call, call_on
 from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
 from specllama.engine.options import Verify, checked_seed
 from specllama.engine.vocabulary import end_tokens
@@ -58,7 +59,7 @@ class StreamOptions(BaseModel):
         return without_nulls(options) if isinstance(options, dict) else options
 
 
-def _checked_prompt(prompt: Any) -> str | list[int] | list[str] | list[list[int]]:
+def checked_prompt(prompt: Any) -> str | list[int] | list[str] | list[list[int]]:
     """One text, token ids, or a list of these. A union of types would make millions of errors of a long list."""
     if isinstance(prompt, str) or _is_list_of(int, prompt) or (_is_list_of(str, prompt) and prompt):
         return cast("str | list[int] | list[str]", prompt)
@@ -86,7 +87,7 @@ class DetokenizeRequest(BaseModel):
 
 Prompt = Annotated[
     str | list[int] | list[str] | list[list[int]],
-    PlainValidator(_checked_prompt, json_schema_input_type=str | list[int] | list[str] | list[list[int]]),
+    PlainValidator(checked_prompt, json_schema_input_type=str | list[int] | list[str] | list[list[int]]),
 ]
 
 
@@ -110,6 +111,9 @@ class Additions(ChainFields, SamplerFields):
     stream_options: StreamOptions | None = None
     seed: int | None = Field(None, description="The same seed gives the same answer; null and -1: a random one.")
     ignore_eos: bool = Field(False, description="No token ends the answer but max_tokens, a stop text or the context.")
+    prediction: str | dict[str, Any] | None = Field(
+        None, description="What the answer is expected to be: it is looked up. A text, or OpenAI's object."
+    )
     n: int | None = Field(None, ge=1, le=_MOST_TEXTS, description="How many answers to each prompt. Default 1.")
 
     model_config = ConfigDict(extra="allow")  # what has no effect is named in `warnings`
@@ -131,7 +135,22 @@ class Additions(ChainFields, SamplerFields):
 
     def warnings(self, llm: Llama) -> list[str]:
         """What of the request was accepted and did nothing."""
-        return [f"{name} has no effect here" for name in sorted(self.model_extra or {})]
+        names = {*(self.model_extra or {})}
+        asked = call_on(llm, options=llm.engine.account.options.overridden(self.num_draft_tokens, None))
+        if self.prediction is not None and not is_looked_up(llm, asked):
+            names.add("prediction")
+        return [f"{name} has no effect here" for name in sorted(names)]
+
+    def _require_room_for_prediction(self, llm: Llama) -> None:
+        require_room(size_of(self.prediction), llm.n_ctx())
+
+    @field_validator("prediction")
+    @classmethod
+    def _of_text(cls, prediction: Any) -> Any:
+        try:
+            return checked_prediction(prediction)
+        except TypeError as error:
+            raise ValueError(str(error)) from None
 
     def _copies(self, count: int) -> list[Self]:
         """Requests of so many answers, each with a seed of its own. The first one has the request's."""
@@ -202,6 +221,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         for prompt in self._prompts():
             size = size_of(prompt) if isinstance(prompt, str) else len(prompt) * BYTES_OF_TOKEN
             require_room(size + size_of(self.suffix), llm.n_ctx())
+        self._require_room_for_prediction(llm)
 
     def text(self) -> str:
         """What is asked, by which it is seen whether another request continues it."""
@@ -209,7 +229,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
 
     def begin(self, llm: Llama, call: Call) -> Any:
         """A response, or the chunks of a stream."""
-        call = _asked(self, llm, call, is_prompt_only=self.max_tokens == 0)
+        call = _asked(self, llm, call, is_prompt_only=self.max_tokens == 0, knows_what_is_ignored=True)
         return llm.create_completion(**_arguments(self, llm), call=call)
 
 
@@ -309,6 +329,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         texts = [message.words() for message in self.messages]
         more = [self.chat_template_kwargs, self.reasoning_effort]
         require_room(size_of([texts, self.tools, self.functions, *more]), n_ctx)
+        self._require_room_for_prediction(llm)
         images = [part for message in self.messages for part in message.images()]
         if images and not reads_images(llm):
             raise ValueError(

@@ -11,9 +11,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from specllama import Llama
+from specllama.drop_in.prediction import prediction_usage
 from specllama.drop_in.view import Call
 from specllama.drop_in.watch import Watch
-from specllama.stats import Tally
+from specllama.stats import Stats, Tally
 
 from .answers import Answers, cached
 from .job import Item, Work
@@ -143,6 +144,7 @@ class _Several:
             "completion_tokens": num_generated,
             "total_tokens": num_prompt + num_generated,
             "prompt_tokens_details": {"cached_tokens": num_cached},
+            **(prediction_usage(_stats(watches)) if self._request.prediction else {}),
         }
 
 
@@ -184,4 +186,8 @@ def _likelihood(response: Item) -> float:
 
 
 def _timings(watches: list[Watch]) -> Item:
-    return {"timings": timings(sum((watch.tally() for watch in watches), Tally()).stats())}
+    return {"timings": timings(_stats(watches))}
+
+
+def _stats(watches: list[Watch]) -> Stats:
+    return sum((watch.tally() for watch in watches), Tally()).stats()

@@ -11,7 +11,7 @@ from specllama.drop_in.chat_arguments import as_llama_cpp_has_it, check_request,
 
 WITHOUT_EFFECT = {
     # OpenAI's that mean nothing to one local model
-    *("metadata", "moderation", "prediction", "prompt_cache_key", "prompt_cache_options"),
+    *("metadata", "moderation", "prompt_cache_key", "prompt_cache_options"),
     *("prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"),
     "modalities",  # of which only text is taken
     # llama-server's that say how the same answer is made, or what comes beside it

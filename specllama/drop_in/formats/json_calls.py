@@ -58,7 +58,7 @@ def captured(reading: Reading) -> Parsing[str]:
 
 
 def call_object(reading: Reading, *, known_only: bool = False) -> Parsing[str | None]:
-    """Reads ``{"name": ..., "arguments": {...}}``.
+    """Reads ``{"name": ..., "arguments": {...}}``. The first brace may be doubled, as in the template of Qwen2.5-Coder.
 
     Args:
         reading: where it may be next.
@@ -72,6 +72,7 @@ def call_object(reading: Reading, *, known_only: bool = False) -> Parsing[str | 
     yield from spaces(reading)
     if not (yield from literally(reading, "{")):
         return reading.since(start)
+    is_doubled = yield from literally(reading, "{")  # no object begins so
     while True:
         yield from spaces(reading)
         at = reading.at
@@ -100,6 +101,8 @@ def call_object(reading: Reading, *, known_only: bool = False) -> Parsing[str | 
             early = _as_arguments(value) if key in _ARGUMENTS else early
     if character != "}":
         reading.back_to(at)
+    elif is_doubled:
+        yield from literally(reading, "}")
     if is_called:
         return None
     if not name or not character or (known_only and not (early and character == "}")):

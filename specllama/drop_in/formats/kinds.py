@@ -58,6 +58,8 @@ def read_answer(
         yield from read_thought(reading, thoughts, is_thinking)
     if form is not None and form.at_start is not None and is_free:
         yield from form.at_start(reading)
+        reading.end_calls()
     openings = form.openings if form is not None else {}
     while mark := (yield from text_until(reading, reading.content, openings)):
         yield from openings[mark](reading, mark)
+        reading.end_calls()

@@ -23,6 +23,7 @@ class Reading:
 
     Attributes:
         tools: the same.
+        is_over: whether the one call that there may be was made: what follows would be left out.
     """
 
     def __init__(self, tools: Mapping[str, Any], *, parallel: bool = True, has_calls: bool = True) -> None:
@@ -40,6 +41,7 @@ class Reading:
         self._calls: list[Delta] = []  # what is new of each
         self._number = -1
         self._is_left_out = False
+        self.is_over = False
 
     # What is read
 
@@ -102,6 +104,7 @@ class Reading:
         self._spaces, self._is_fresh = "", True
         self._is_left_out = self._number >= 0 and not self._parallel
         if self._is_left_out:
+            self.is_over = True
             return
         self._number += 1
         # Some templates want nine letters or digits.
@@ -115,6 +118,10 @@ class Reading:
         if not self._calls:
             self._calls.append({"index": self._number, "function": {"arguments": ""}})
         self._calls[-1]["function"]["arguments"] += text
+
+    def end_calls(self) -> None:
+        """What was begun as calls is behind us."""
+        self.is_over = self.is_over or (self._number >= 0 and not self._parallel)
 
     def end(self) -> None:
         """The answer is over."""
@@ -185,7 +192,12 @@ class Reader:
     def __init__(self, reading: Reading, parsing: Parsing[None]) -> None:
         self._reading = reading
         self._parsing = parsing
-        self._is_over = next(parsing, True) is True
+        self._has_ended = next(parsing, True) is True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing that follows would be told."""
+        return self._reading.is_over
 
     def feed(self, text: str) -> Delta:
         """What a piece of it says."""
@@ -196,9 +208,9 @@ class Reader:
     def end(self) -> Delta:
         """What is left to say."""
         try:
-            while not self._is_over:
+            while not self._has_ended:
                 self._parsing.send("")
         except StopIteration:
-            self._is_over = True
+            self._has_ended = True
         self._reading.end()
         return self._reading.take()

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from specllama import _core
 from specllama.engine.model import Model
+from specllama.engine.options import Options
 
 from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, Loader, Sequences
 
@@ -84,6 +85,10 @@ class DecodingDraft(Draft):
         """See the base class."""
         drafters = [GRAMMAR, LOOKUP, self.drafter]
         return _core.Speculator(target, drafters, corpus=self._corpus, scheduler=scheduler, **self.parts(own))
+
+    def looks_up(self, options: Options) -> bool:
+        """See the base class. So many tokens as were asked for are drafted by what decodes alone."""
+        return options.paced
 
     def notice_closing(self) -> None:
         """Look whether the draft's owner has closed it: its native context must not be touched then."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from specllama import _core
 from specllama.engine.hidden import Hidden
 from specllama.engine.model import Model, token_ids
+from specllama.engine.options import Options
 
 from .draft_options import DraftOptions
 
@@ -68,6 +69,10 @@ class Draft(abc.ABC):
             scheduler: what decodes for several texts, where this is one of them.
         """
 
+    def looks_up(self, options: Options) -> bool:
+        """Whether it also drafts from a text that a request gives for this, with these options."""
+        return False
+
     # A draft without a context of its own has nothing to do in what follows.
 
     def notice_closing(self) -> None:  # noqa: B027
@@ -98,6 +103,10 @@ class DraftOfMany(Draft):
         if self.unusable is not None:
             return _core.Speculator(target, scheduler=scheduler)
         return self._draft.loop(target, own or self._sequences or None, scheduler)
+
+    def looks_up(self, options: Options) -> bool:
+        """See the base class."""
+        return self._draft.looks_up(options)
 
 
 def raise_no_draft(given: Any) -> NoReturn:

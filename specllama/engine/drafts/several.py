@@ -12,6 +12,7 @@ import numpy.typing as npt
 from specllama import _core
 from specllama.engine.hidden import Hidden
 from specllama.engine.model import Model
+from specllama.engine.options import Options
 
 from .decoding import DecodingDraft, DecodingKind
 from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, Loader, Sequences
@@ -56,6 +57,10 @@ class Together(Draft):
         parts = {name: part for draft in self.both for name, part in draft.parts(own).items()}
         drafters = [GRAMMAR, LOOKUP, *(draft.drafter for draft in self.both)]
         return _core.Speculator(target, drafters, corpus=self._corpus, scheduler=scheduler, **parts)
+
+    def looks_up(self, options: Options) -> bool:
+        """See the base class. So many tokens as were asked for are drafted by what decodes alone."""
+        return options.paced
 
     def notice_closing(self) -> None:
         """See the base class."""

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from specllama import _core
 from specllama.engine.model import Model
+from specllama.engine.options import Options
 
 from .draft import GRAMMAR, Draft, DraftKind, Loader, Sequences
 from .draft_options import TEXT
@@ -30,6 +31,10 @@ class TextDraft(Draft):
     ) -> _core.Speculator:
         """See the base class."""
         return _core.Speculator(target, [GRAMMAR, self._name], corpus=self._corpus, scheduler=scheduler)
+
+    def looks_up(self, options: Options) -> bool:
+        """See the base class."""
+        return options.most_draft_tokens > 0
 
 
 class NamedTextDrafter(DraftKind):

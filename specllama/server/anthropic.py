@@ -1,0 +1,350 @@
+"""/v1/messages: Anthropic's form of chats, as its clients ask for it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from starlette.responses import Response
+
+from specllama import Llama
+from specllama.drop_in.chat_arguments import require_known
+
+from .blocks import READ, Block, Blocks
+from .document import with_body
+from .errors import error_body, error_headers, status_of
+from .generating import Generating
+from .job import Item
+from .llama_server import chat_prompt
+from .replies import JsonReply
+from .request_limits import checked
+from .requests import ChatRequest, with_nulls
+from .wire import without_nulls
+
+_REFUSED = {
+    "container": "nothing is run here",
+    "mcp_servers": "nobody is asked from here: give the tools as tools",
+}
+_IGNORED = {
+    *("betas", "cache_control", "context_management", "diagnostics", "inference_geo", "metadata", "service_tier"),
+    *("speed", "user_profile_id", "workspace_id"),
+}
+_OF_CHATS = {
+    **dict.fromkeys(("max_completion_tokens", "n_predict"), "max_tokens"),
+    **dict.fromkeys(("functions", "function_call"), "tools"),
+    **dict.fromkeys(("n", "n_cmpl"), "several requests"),
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "reasoning_effort": "output_config.effort",
+    "response_format": "output_config.format",
+    "stop": "stop_sequences",
+    **dict.fromkeys(("logprobs", "stream_options", "timings_per_token", "return_origins"), "/v1/chat/completions"),
+}
+"""Fields of chats, and what says the same here."""
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_OF_TOOL = {"name", "description", "input_schema", "strict"}
+_WITHOUT_EFFECT_OF_TOOL = {
+    *("type", "cache_control", "allowed_callers", "defer_loading", "eager_input_streaming", "input_examples"),
+}
+_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
+
+
+class CountRequest(BaseModel):
+    """The body of /v1/messages/count_tokens. Fields of chats that are not here go on as they are."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    model: str | None = None
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] = []
+    tool_choice: dict[str, Any] = {"type": "auto"}
+    thinking: dict[str, Any] = Field({}, description="Whether the model thinks, where the chat template reads it.")
+    output_config: dict[str, Any] = Field({}, description="effort, and the format of the answer.")
+    output_format: dict[str, Any] | None = Field(None, description="The older name of output_config.format.")
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=with_nulls)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        plain = without_nulls(body)
+        for name in plain.keys() & _REFUSED:
+            raise ValueError(f'"{name}" is not supported: {_REFUSED[name]}')
+        for name in plain.keys() & _OF_CHATS:
+            raise ValueError(f'"{name}" is for /v1/chat/completions: here it is {_OF_CHATS[name]}')
+        require_known("output_config", plain.get("output_config"), {"effort", "format", "task_budget"})
+        return plain
+
+    @field_validator("messages")
+    @classmethod
+    def _begins_no_answer(cls, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if messages[-1].get("role") == "assistant":
+            raise ValueError("the last message is the assistant's, and an answer cannot be begun: end with the user's")
+        return messages
+
+    @property
+    def warnings(self) -> list[str]:
+        """What of the request does nothing, beside what chats say of it."""
+        names = sorted(_IGNORED & (self.model_extra or {}).keys())
+        names += [f"thinking.{name}" for name in self.thinking if name != "type"]
+        names += ["output_config.task_budget"] if self.output_config.get("task_budget") else []
+        return [f"{name} has no effect here" for name in names]
+
+    def chat(self) -> dict[str, Any]:
+        """The body of the chat that it means."""
+        body = {name: value for name, value in (self.model_extra or {}).items() if name not in _IGNORED}
+        leading = [{"role": "system", "content": self.system}] if self.system else []
+        choice = self.tool_choice.get("type")
+        named = {"type": "function", "function": {"name": self.tool_choice.get("name")}}
+        body.update(
+            messages=[*leading, *(each for message in self.messages for each in _messages(without_nulls(message)))],
+            model=self.model,
+            tools=[_tool(without_nulls(tool)) for tool in self.tools] or None,
+            tool_choice=named if choice == "tool" else _CHOICES.get(str(choice), choice) if self.tools else None,
+            parallel_tool_calls=not self.tool_choice.get("disable_parallel_tool_use"),
+            response_format=_format(self.output_config.get("format") or self.output_format),
+            reasoning_effort=self.output_config.get("effort"),
+            chat_template_kwargs={**self._thinks(), **(self.chat_template_kwargs or {})} or None,
+        )
+        return body
+
+    def asked(self, llm: Llama) -> ChatRequest:
+        """See ``Translated``."""
+        return checked({**self.chat(), **READ}, ChatRequest)
+
+    def _thinks(self) -> dict[str, Any]:
+        """Only an explicit word counts: without it a template has its own default."""
+        kind = self.thinking.get("type")
+        return {"enable_thinking": kind != "disabled"} if kind is not None else {}
+
+
+class MessagesRequest(CountRequest):
+    """The body of /v1/messages. Fields of chats that are not here, such as those of samplers, go on as they are."""
+
+    max_tokens: int = Field(ge=-1, description="-1: as many as fit.")
+    stop_sequences: list[str] = []
+    stream: bool = False
+
+    def chat(self) -> dict[str, Any]:
+        """The body of the chat that it means."""
+        return {**super().chat(), "max_tokens": self.max_tokens, "stop": self.stop_sequences or None}
+
+    def teller(self, asked: ChatRequest) -> _Events:
+        """See ``Translated``."""
+        return _Events(self, asked)
+
+
+def add_messages(app: FastAPI, generating: Generating) -> None:
+    """Add the paths.
+
+    Args:
+        app: gets them.
+        generating: answers their requests.
+    """
+
+    @app.post("/v1/messages", response_model=None, openapi_extra=with_body(MessagesRequest))
+    async def messages(request: Request) -> Response:
+        return await generating.told(request, MessagesRequest, lambda error, _: _error(error), _error_reply)
+
+    @app.post("/v1/messages/count_tokens", response_model=None, openapi_extra=with_body(CountRequest))
+    async def count_tokens(request: Request) -> Response:
+        try:
+            body = await generating.bodies.parsed(request, CountRequest)
+            tokens = await generating.bodies.run(_tokens, body, generating.lender.llm)
+        except Exception as error:
+            return _error_reply(error)
+        return JsonReply({"input_tokens": len(tokens)})
+
+
+def _tokens(body: CountRequest, llm: Llama) -> list[int]:
+    asked = body.asked(llm)
+    asked.require_room(llm)
+    return chat_prompt(llm, asked).tokens
+
+
+def _error(error: Exception) -> Item:
+    status = status_of(error)
+    other = "invalid_request_error" if status < 500 else "overloaded_error" if status == 503 else "api_error"
+    said = {"type": _TYPES.get(status, other), "message": error_body(error)["error"]["message"]}
+    return {"type": "error", "error": said}
+
+
+def _error_reply(error: Exception) -> JsonReply:
+    return JsonReply(_error(error), status_of(error), error_headers(error))
+
+
+# The request
+
+
+def _messages(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The messages of a chat that one of Anthropic's is: results of tools are messages of their own there.
+
+    Raises:
+        ValueError: a block that is not known, or malformed.
+    """
+    role, content = message.get("role"), message.get("content")
+    require_known("a message", message, {"role", "content"})
+    if not isinstance(content, list):
+        yield {"role": role, "content": content}
+        return
+    parts: list[Any] = []
+    answer: dict[str, Any] = {"role": role}
+    for block in content:
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind == "tool_result":
+            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": _result(block.get("content"))}
+        elif kind == "tool_use":
+            function = {"name": block.get("name"), "arguments": block.get("input") or {}}
+            answer.setdefault("tool_calls", []).append(
+                {"id": block.get("id"), "type": "function", "function": function}
+            )
+        elif kind == "thinking":
+            answer["reasoning_content"] = answer.get("reasoning_content", "") + str(block.get("thinking") or "")
+        elif kind != "redacted_thinking":  # nobody can read that
+            parts.append(_part(block))
+    if parts or len(answer) > 1:
+        yield {**answer, "content": parts or None}
+
+
+def _result(content: Any) -> Any:
+    return [_part(block) for block in content] if isinstance(content, list) else content or ""
+
+
+def _part(block: Any) -> Any:
+    """A part of a message. What is not known is left to chats."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind == "text":
+        return {"type": "text", "text": block.get("text")}
+    if kind == "image":
+        source = block["source"] if isinstance(block.get("source"), dict) else {}
+        url = source.get("url") or f"data:{source.get('media_type')};base64,{source.get('data')}"
+        return {"type": "image_url", "image_url": {"url": url}}
+    return block if isinstance(block, dict) else {"type": str(block)[:60]}
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    if tool.get("type", "custom") != "custom":
+        raise ValueError(f"a tool has the type {tool['type']!r:.60}: this server has no tools, send custom ones")
+    require_known("a tool", tool, _OF_TOOL | _WITHOUT_EFFECT_OF_TOOL)
+    function = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
+    return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
+
+
+def _format(given: Any) -> Any:
+    """``response_format`` of a chat."""
+    if not isinstance(given, dict) or given.get("type") != "json_schema":
+        return given
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": given.get("schema")}}
+
+
+# The answer
+
+
+class _Events:
+    """Tells an answer."""
+
+    def __init__(self, request: MessagesRequest, asked: ChatRequest) -> None:
+        self._request = request
+        self._asked = asked
+        self._blocks = Blocks()
+        self._id = f"msg_{uuid.uuid4().hex}"
+
+    def __call__(self, chunks: Generator[Item, None, None]) -> Generator[Item, None, None]:
+        """One response, or the events of a stream."""
+        for event in self._events(chunks):
+            if self._request.stream:
+                yield event
+        if not self._request.stream:
+            yield {**self._message(), **self._end(), "usage": self._usage(), **self._more()}
+
+    def _events(self, chunks: Iterator[Item]) -> Iterator[Item]:
+        first = True
+        for chunk in chunks:
+            steps = list(self._blocks.read(chunk))
+            if first:  # only now: an error before it has a status of its own
+                head = {**self._message(), "content": [], "stop_reason": None, "stop_sequence": None}
+                yield {"type": "message_start", "message": {**head, "usage": {**self._read(), "output_tokens": 0}}}
+                first = False
+            for step, block, more, _ in steps:
+                yield from self._step(step, block, more)
+        for step, block, more, _ in self._blocks.end():
+            yield from self._step(step, block, more)
+        yield {"type": "message_delta", "delta": self._end(), "usage": self._usage(), **self._more()}
+        yield {"type": "message_stop"}
+
+    @staticmethod
+    def _step(step: str, block: Block, more: str) -> Iterator[Item]:
+        if step == "begin":
+            yield {"type": "content_block_start", "index": block.index, "content_block": _BEGINS[block.kind](block)}
+        elif step == "more":
+            kind, field = _DELTAS[block.kind]
+            yield {"type": "content_block_delta", "index": block.index, "delta": {"type": kind, field: more}}
+        else:
+            yield {"type": "content_block_stop", "index": block.index}
+
+    def _message(self) -> Item:
+        content = [_whole(block) for block in self._blocks.all]
+        model = self._asked.model
+        return {"id": self._id, "type": "message", "role": "assistant", "model": model, "content": content}
+
+    def _end(self) -> Item:
+        calls = any(block.kind == "call" for block in self._blocks.all)
+        stopped = self._blocks.told.get("stopping_word")
+        reason = "stop_sequence" if stopped else "tool_use" if calls else "end_turn"
+        return {"stop_reason": "max_tokens" if self._blocks.is_cut_off else reason, "stop_sequence": stopped}
+
+    def _read(self) -> Item:
+        """What was read: what the cache had does not count among the tokens of the input."""
+        timings = self._blocks.told["timings"]
+        return {
+            "input_tokens": timings["prompt_n"],
+            "cache_read_input_tokens": timings["cache_n"],
+            "cache_creation_input_tokens": 0,
+        }
+
+    def _usage(self) -> Item:
+        usage = self._blocks.told["usage"]
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        return {
+            "input_tokens": usage["prompt_tokens"] - cached,
+            "cache_read_input_tokens": cached,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": usage["completion_tokens"],
+        }
+
+    def _more(self) -> Item:
+        warnings = [*self._blocks.told.get("warnings", ()), *self._request.warnings]
+        return {"timings": self._blocks.told["timings"], **({"warnings": warnings} if warnings else {})}
+
+
+_DELTAS = {
+    "thought": ("thinking_delta", "thinking"),
+    "text": ("text_delta", "text"),
+    "call": ("input_json_delta", "partial_json"),
+}
+_BEGINS: dict[str, Callable[[Block], Item]] = {
+    "thought": lambda _: {"type": "thinking", "thinking": "", "signature": ""},
+    "text": lambda _: {"type": "text", "text": ""},
+    "call": lambda block: {"type": "tool_use", "id": block.known_as, "name": block.name, "input": {}},
+}
+
+
+def _whole(block: Block) -> Item:
+    """A block that has ended."""
+    begun = _BEGINS[block.kind](block)
+    if block.kind != "call":
+        return {**begun, _DELTAS[block.kind][1]: block.text}
+    return {**begun, "input": _object(block.text)}
+
+
+def _object(text: str) -> Any:
+    """The arguments of a call. What was cut off is in it as a text: Anthropic's clients send such back likewise."""
+    try:
+        return json.loads(text or "{}")
+    except ValueError:
+        return {"INVALID_JSON": text}

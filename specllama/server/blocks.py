@@ -1,0 +1,101 @@
+"""The stream of a chat, block by block: a thought, a text, a call. Each ends before the next one begins."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from .job import Item
+
+Kind = Literal["thought", "text", "call"]
+_KINDS: dict[str, Kind] = {"reasoning_content": "thought", "content": "text"}
+READ = {"stream": True, "stream_options": {"include_usage": True}, "timings_per_token": True, "return_origins": True}
+"""What a chat must say to be read."""
+_TOLD = ("timings", "usage", "warnings", "stopping_word")
+
+
+@dataclasses.dataclass
+class Block:
+    """A part of an answer.
+
+    Attributes:
+        kind: what it is.
+        index: how many blocks come before it.
+        text: so far; the arguments of a call.
+        name: of the tool that is called.
+        known_as: what the call is known as.
+        logprobs: of the tokens of a text, as chats have them, if they were asked for.
+    """
+
+    kind: Kind
+    index: int
+    text: str = ""
+    name: str = ""
+    known_as: str = ""
+    logprobs: list[Any] = dataclasses.field(default_factory=list)
+
+
+Step = tuple[Literal["begin", "more", "end"], Block, str, list[Any]]
+"""What becomes of a block, and by how much its text and its log-probabilities grow."""
+
+
+class Blocks:
+    """Reads the chunks of a stream.
+
+    Attributes:
+        all: the blocks so far.
+        num_thought: how many tokens were thoughts.
+        is_cut_off: whether the answer was ended by its length.
+        told: what the chunks say beside the answer, the last of each: ``timings``, ``usage``, ``warnings``,
+            ``stopping_word``.
+    """
+
+    def __init__(self) -> None:
+        self.all: list[Block] = []
+        self.num_thought = 0
+        self.is_cut_off = False
+        self.told: Item = {}
+        self._calls = -1  # which of the calls the last block is
+
+    def read(self, chunk: Item) -> Iterator[Step]:
+        """What a chunk says."""
+        self.told.update({name: chunk[name] for name in _TOLD if name in chunk})
+        for choice in chunk["choices"]:  # none in the one with the usage
+            delta = choice["delta"]
+            self.is_cut_off = self.is_cut_off or choice["finish_reason"] == "length"
+            if delta.get("reasoning_content"):
+                self.num_thought += len(chunk.get("tokens", ()))
+            for field, kind in _KINDS.items():
+                if delta.get(field):
+                    yield from self._more(kind, delta[field], choice["logprobs"])
+            for call in delta.get("tool_calls") or ():
+                yield from self._called(call)
+
+    def end(self) -> Iterator[Step]:
+        """The stream is over."""
+        if self.all:
+            yield "end", self.all[-1], "", []
+
+    def _more(self, kind: Kind, text: str, logprobs: Any) -> Iterator[Step]:
+        if not self.all or self.all[-1].kind != kind:
+            yield from self._begin(Block(kind, len(self.all)))
+        scores = logprobs["content"] if logprobs and kind == "text" else []
+        block = self.all[-1]
+        block.text += text
+        block.logprobs += scores
+        yield "more", block, text, scores
+
+    def _called(self, call: Any) -> Iterator[Step]:
+        function = call["function"]
+        if not self.all or self.all[-1].kind != "call" or call["index"] != self._calls:
+            self._calls = call["index"]
+            yield from self._begin(Block("call", len(self.all), name=function["name"], known_as=call["id"]))
+        if function["arguments"]:
+            self.all[-1].text += function["arguments"]
+            yield "more", self.all[-1], function["arguments"], []
+
+    def _begin(self, block: Block) -> Iterator[Step]:
+        yield from self.end()
+        self.all.append(block)
+        yield "begin", block, "", []

@@ -1,0 +1,438 @@
+"""/v1/responses: OpenAI's newer form of chats. Nothing is stored: a request has the whole conversation."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from specllama import Llama
+from specllama.drop_in.chat_arguments import require_known
+
+from .blocks import READ, Block, Blocks
+from .document import with_body
+from .errors import error_body, error_reply
+from .generating import Generating
+from .job import Item
+from .request_limits import checked
+from .requests import ChatRequest, with_nulls
+from .wire import without_nulls
+
+_STATELESS = "nothing is stored: send the whole conversation as input"
+_REFUSED = {
+    "background": "wait for the answer, or read it as a stream",
+    "context_management": "send a shorter input",
+    "conversation": _STATELESS,
+    "previous_response_id": _STATELESS,
+    "prompt": "there are no stored prompts: send the text as instructions and input",
+}
+_IGNORED = {"max_tool_calls", "truncation"}  # they limit OpenAI's own tools, and say what becomes of what is too long
+_OF_CHATS = {
+    "functions": "tools",
+    "function_call": "tool_choice",
+    "logprobs": 'include: ["message.output_text.logprobs"]',
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "n_predict"), "max_output_tokens"),
+    "messages": "input",
+    **dict.fromkeys(("n", "n_cmpl"), "several requests"),
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+    **dict.fromkeys(("timings_per_token", "return_origins"), "/v1/chat/completions"),
+}
+"""Fields of chats, and what says the same here."""
+_LOGPROBS = "message.output_text.logprobs"
+_INCLUDED = {  # of which all but the first is about what there is not
+    *(_LOGPROBS, "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results"),
+    *("web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url"),
+    "code_interpreter_call.outputs",
+}
+_OF_TOOL = {"type", "name", "description", "parameters", "strict"}
+_WITHOUT_EFFECT_OF_TOOL = {"allowed_callers", "defer_loading", "output_schema"}
+
+
+class ResponsesRequest(BaseModel):
+    """The body of /v1/responses. Fields of chats that are not here, such as those of samplers, go on as they are."""
+
+    input: str | list[dict[str, Any]] = Field(description="A text, or messages, calls and what came of them.")
+    model: str | None = None
+    instructions: str | None = Field(None, description="The system message before the input.")
+    max_output_tokens: int | None = Field(None, ge=-1, description="Default, and -1: as many as fit.")
+    stream: bool = False
+    stream_options: dict[str, Any] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    text: dict[str, Any] = Field({}, description='{"format": ...}: text, json_object or json_schema.')
+    reasoning: dict[str, Any] = Field({}, description='{"effort": ...}, where the chat template reads it.')
+    tools: list[dict[str, Any]] = Field([], description="Functions; there are no tools of the server's.")
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
+    include: list[str] = []
+    top_logprobs: int | None = Field(None, ge=0)
+    metadata: dict[str, Any] = Field({}, description="Comes back with the answer.")
+    store: bool = Field(False, description="Nothing is stored.")
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=with_nulls)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        plain = without_nulls(body)
+        for name in plain.keys() & _REFUSED:
+            if plain[name] is not False:
+                raise ValueError(f'"{name}" is not supported: {_REFUSED[name]}')
+        for name in plain.keys() & _OF_CHATS:
+            raise ValueError(f'"{name}" is for /v1/chat/completions: here it is {_OF_CHATS[name]}')
+        require_known("text", plain.get("text"), {"format", "verbosity"})
+        require_known("reasoning", plain.get("reasoning"), {"effort", "summary", "generate_summary", "context", "mode"})
+        if "stream_options" in plain:
+            if not plain.get("stream"):
+                raise ValueError('"stream_options" is for streams: send "stream": true with it, or leave it out')
+            require_known("stream_options", plain["stream_options"], {"include_obfuscation"})
+        for name in plain["include"] if isinstance(plain.get("include"), list) else ():
+            if not isinstance(name, str) or name not in _INCLUDED:
+                raise ValueError(f"include={name!r:.60} is not known: it may be {_LOGPROBS}")
+        return {name: value for name, value in plain.items() if name not in _REFUSED}
+
+    @property
+    def _wants_logprobs(self) -> bool:
+        return self.top_logprobs is not None or _LOGPROBS in self.include
+
+    @property
+    def warnings(self) -> list[str]:
+        """What of the request does nothing, beside what chats say of it."""
+        names = sorted(_IGNORED & (self.model_extra or {}).keys())
+        names += ["store"] if self.store else []
+        names += [f"include {name}" for name in self.include if name != _LOGPROBS]
+        names += ["text.verbosity"] if self.text.get("verbosity") else []
+        names += [f"reasoning.{name}" for name in self.reasoning if name != "effort"]
+        return [f"{name} has no effect here" for name in names]
+
+    def chat(self) -> dict[str, Any]:
+        """The body of the chat that it means."""
+        body = {name: value for name, value in (self.model_extra or {}).items() if name not in _IGNORED}
+        leading = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        body.update(
+            messages=[*leading, *_messages(self.input)],
+            model=self.model,
+            max_tokens=self.max_output_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            tools=[_tool(tool) for tool in self.tools] or None,
+            tool_choice=_choice(self.tool_choice),
+            parallel_tool_calls=self.parallel_tool_calls,
+            response_format=_format(self.text.get("format")),
+            reasoning_effort=self.reasoning.get("effort"),
+        )
+        if self._wants_logprobs:
+            body.update(logprobs=True, top_logprobs=self.top_logprobs or 0)
+        return body
+
+    def asked(self, llm: Llama) -> ChatRequest:
+        """See ``Translated``."""
+        return checked({**self.chat(), **READ}, ChatRequest)
+
+    def teller(self, asked: ChatRequest) -> _Events:
+        """See ``Translated``."""
+        return _Events(self, asked)
+
+
+def add_responses(app: FastAPI, generating: Generating) -> None:
+    """Add the path.
+
+    Args:
+        app: gets it.
+        generating: answers its requests.
+    """
+
+    @app.post("/responses", include_in_schema=False, response_model=None)
+    @app.post("/v1/responses", response_model=None, openapi_extra=with_body(ResponsesRequest))
+    async def responses(request: Request) -> Response:
+        return await generating.told(request, ResponsesRequest, _error_event)
+
+    @app.api_route("/v1/responses/{found}", methods=["GET", "DELETE"], include_in_schema=False)
+    @app.get("/v1/responses/{found}/input_items", include_in_schema=False)
+    @app.post("/v1/responses/{found}/cancel", include_in_schema=False)
+    async def stored(found: str) -> Response:
+        return error_reply(HTTPException(404, f"there is no response {found[:100]!r}: this server stores none"))
+
+
+def _error_event(error: Exception, number: int) -> Item:
+    """OpenAI's event, and the object by which its clients raise an error in the middle of a stream."""
+    said = error_body(error)
+    told = {name: said["error"][name] for name in ("code", "message", "param")}
+    return {"type": "error", **told, "sequence_number": number, **said}
+
+
+# The request
+
+
+def _messages(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages of a chat.
+
+    Raises:
+        ValueError: an item that is none of a conversation, or refers to one that would have to be stored.
+    """
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    messages: list[dict[str, Any]] = []
+    for item in map(without_nulls, given):
+        kind = item.get("type", "message")
+        if not isinstance(kind, str) or kind not in _ITEMS:
+            why = _STATELESS if kind == "item_reference" else f"send {', '.join(_ITEMS)}"
+            raise ValueError(f"input has an item of type {kind!r:.60}: {why}")
+        _ITEMS[kind](messages, item)
+    return messages
+
+
+def _add_message(messages: list[dict[str, Any]], item: dict[str, Any]) -> None:
+    content = item.get("content")
+    if "role" not in item or content is None:
+        raise ValueError('a message of the input needs a role and content: {"role": "user", "content": "Hello"}')
+    parts = [_part(part) for part in content] if isinstance(content, list) else content
+    if item["role"] == "assistant" and _is_open(messages) and not {"content", "tool_calls"} & messages[-1].keys():
+        messages[-1]["content"] = parts
+    else:
+        messages.append({"role": item["role"], "content": parts})
+
+
+def _add_thought(messages: list[dict[str, Any]], item: dict[str, Any]) -> None:
+    parts = item.get("content") or item.get("summary")
+    texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    thought = "\n".join(text for text in texts if isinstance(text, str))
+    if thought:
+        messages.append({"role": "assistant", "reasoning_content": thought})
+
+
+def _add_call(messages: list[dict[str, Any]], item: dict[str, Any]) -> None:
+    function = {name: _text(item, name) for name in ("name", "arguments")}
+    if not _is_open(messages):
+        messages.append({"role": "assistant"})
+    call = {"id": _text(item, "call_id"), "type": "function", "function": function}
+    messages[-1].setdefault("tool_calls", []).append(call)
+
+
+def _add_result(messages: list[dict[str, Any]], item: dict[str, Any]) -> None:
+    output = item.get("output")
+    if not isinstance(output, (str, list)):
+        raise ValueError("a function_call_output needs output, a text or a list of parts")
+    content = [_part(part) for part in output] if isinstance(output, list) else output
+    messages.append({"role": "tool", "tool_call_id": _text(item, "call_id"), "content": content})
+
+
+_ITEMS: dict[str, Callable[[list[dict[str, Any]], dict[str, Any]], None]] = {
+    "message": _add_message,
+    "reasoning": _add_thought,
+    "function_call": _add_call,
+    "function_call_output": _add_result,
+}
+
+
+def _is_open(messages: list[dict[str, Any]]) -> bool:
+    """Whether the last message is the model's: its thoughts, its text and its calls are one message."""
+    return bool(messages) and messages[-1]["role"] == "assistant"
+
+
+def _text(item: dict[str, Any], name: str) -> str:
+    if not isinstance(item.get(name), str):
+        raise ValueError(f"a {item['type']} of the input needs {name}, a text")
+    text: str = item[name]
+    return text
+
+
+def _part(part: Any) -> Any:
+    """A part of a message. Those of text are the same in chats."""
+    if isinstance(part, dict) and part.get("type") == "input_image":
+        return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
+    return part
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    if tool.get("type") != "function":
+        raise ValueError(f"a tool has the type {tool.get('type')!r:.60}: this server has no tools, send functions")
+    require_known("a tool", tool, _OF_TOOL | _WITHOUT_EFFECT_OF_TOOL)
+    function = {name: tool[name] for name in _OF_TOOL - {"type"} if tool.get(name) is not None}
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: str | dict[str, Any]) -> Any:
+    """``tool_choice`` of a chat. What is malformed is left to it."""
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") == "allowed_tools":
+        tools = choice.get("tools")
+        named = [_named(tool) for tool in tools] if isinstance(tools, list) else tools
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": named}}
+    if choice.get("type") != "function":
+        raise ValueError(f"tool_choice has the type {choice.get('type')!r:.60}: it may be function or allowed_tools")
+    return _named(choice)
+
+
+def _named(tool: Any) -> Any:
+    return {"type": "function", "function": {"name": tool.get("name")}} if isinstance(tool, Mapping) else tool
+
+
+def _format(given: Any) -> Any:
+    """``response_format`` of a chat."""
+    if not isinstance(given, dict) or given.get("type") != "json_schema":
+        return given
+    return {"type": "json_schema", "json_schema": {name: given[name] for name in given if name != "type"}}
+
+
+# The answer
+
+
+class _Events:
+    """Tells an answer."""
+
+    def __init__(self, request: ResponsesRequest, asked: ChatRequest) -> None:
+        self._request = request
+        self._asked = asked
+        self._blocks = Blocks()
+        self._items: list[Item] = []
+        self._created = time.time()
+        self._id = _new_id("resp")
+        self._number = 0
+
+    def __call__(self, chunks: Generator[Item, None, None]) -> Generator[Item, None, None]:
+        """One response, or the events of a stream."""
+        for event in self._events(chunks):
+            if self._request.stream:
+                yield {**event, "sequence_number": self._number}
+                self._number += 1
+        if not self._request.stream:
+            yield self._response(is_done=True)
+
+    def _events(self, chunks: Iterator[Item]) -> Iterator[Item]:
+        first = True
+        for chunk in chunks:
+            if first:  # only now: an error before it has a status of its own
+                yield {"type": "response.created", "response": self._response()}
+                yield {"type": "response.in_progress", "response": self._response()}
+                first = False
+            for step in self._blocks.read(chunk):
+                yield from self._step(*step)
+        for step in self._blocks.end():
+            yield from self._step(*step)
+        how = "incomplete" if self._blocks.is_cut_off else "completed"
+        yield {"type": f"response.{how}", "response": self._response(is_done=True)}
+
+    def _step(self, step: str, block: Block, more: str, scores: list[Any]) -> Iterator[Item]:
+        if step == "begin":
+            self._items.append({**_ITEMS_OF[block.kind](block), "status": "in_progress"})
+        item = self._items[block.index]
+        place = {"item_id": item["id"], "output_index": block.index}
+        if step == "end":
+            is_last = self._blocks.is_cut_off and block is self._blocks.all[-1]
+            item["status"] = "incomplete" if is_last else "completed"
+        tell = self._call if block.kind == "call" else self._part
+        if step == "begin":
+            yield {"type": "response.output_item.added", "output_index": block.index, "item": {**item}}
+        yield from tell(step, block, more, scores, item, place)
+        if step == "end":
+            yield {"type": "response.output_item.done", "output_index": block.index, "item": item}
+
+    @staticmethod
+    def _call(step: str, block: Block, more: str, _: list[Any], item: Item, place: dict[str, Any]) -> Iterator[Item]:
+        if step == "more":
+            yield {"type": "response.function_call_arguments.delta", **place, "delta": more}
+        elif step == "end":
+            item["arguments"] = block.text
+            done = {"name": block.name, "arguments": block.text}
+            yield {"type": "response.function_call_arguments.done", **place, **done}
+
+    @staticmethod
+    def _part(
+        step: str, block: Block, more: str, scores: list[Any], item: Item, place: dict[str, Any]
+    ) -> Iterator[Item]:
+        place = {**place, "content_index": 0}
+        name = "response.output_text" if block.kind == "text" else "response.reasoning_text"
+        if step == "begin":
+            yield {"type": "response.content_part.added", **place, "part": _content(block)}
+        elif step == "more":
+            logprobs = {"logprobs": scores} if block.kind == "text" else {}
+            yield {"type": f"{name}.delta", **place, "delta": more, **logprobs}
+        else:
+            part = _content(block)
+            item["content"] = [part]
+            logprobs = {"logprobs": block.logprobs} if block.kind == "text" else {}
+            yield {"type": f"{name}.done", **place, "text": block.text, **logprobs}
+            yield {"type": "response.content_part.done", **place, "part": part}
+
+    def _response(self, *, is_done: bool = False) -> Item:
+        asked, blocks = self._request, self._blocks
+        status = "in_progress" if not is_done else "incomplete" if blocks.is_cut_off else "completed"
+        response: Item = {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": asked.instructions,
+            "max_output_tokens": asked.max_output_tokens,
+            "metadata": asked.metadata,
+            "model": self._asked.model,
+            "output": list(self._items) if is_done else [],
+            "parallel_tool_calls": asked.parallel_tool_calls,
+            "previous_response_id": None,
+            "reasoning": {"effort": asked.reasoning.get("effort"), "summary": None},
+            "store": False,
+            "temperature": asked.temperature,
+            "text": {"format": {"type": "text"}, **without_nulls(asked.text)},
+            "tool_choice": asked.tool_choice,
+            "tools": [{"strict": None, "parameters": None, **tool} for tool in asked.tools],
+            "top_logprobs": asked.top_logprobs or 0,
+            "top_p": asked.top_p,
+            "truncation": "disabled",
+            "usage": self._usage() if is_done else None,
+        }
+        if status == "completed":
+            response["completed_at"] = time.time()
+        if is_done:
+            response["timings"] = blocks.told["timings"]
+            warnings = [*blocks.told.get("warnings", ()), *asked.warnings]
+            response.update({"warnings": warnings} if warnings else {})
+        return response
+
+    def _usage(self) -> Item:
+        usage = self._blocks.told["usage"]
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        return {
+            "input_tokens": usage["prompt_tokens"],
+            "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": self._blocks.num_thought},
+            "total_tokens": usage["total_tokens"],
+        }
+
+
+def _new_id(kind: str) -> str:
+    return f"{kind}_{uuid.uuid4().hex}"
+
+
+def _content(block: Block) -> Item:
+    """The one part of an item that is a text or a thought, as far as it is written."""
+    if block.kind == "thought":
+        return {"type": "reasoning_text", "text": block.text}
+    return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": list(block.logprobs)}
+
+
+_ITEMS_OF: dict[str, Callable[[Block], Item]] = {
+    "thought": lambda _: {"id": _new_id("rs"), "type": "reasoning", "summary": [], "content": []},
+    "text": lambda _: {"id": _new_id("msg"), "type": "message", "role": "assistant", "content": []},
+    "call": lambda block: {
+        "id": _new_id("fc"),
+        "type": "function_call",
+        "call_id": block.known_as,
+        "name": block.name,
+        "arguments": "",
+    },
+}

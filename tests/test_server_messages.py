@@ -1,0 +1,243 @@
+"""/v1/messages, as Anthropic's clients ask for it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from needed import imported
+from test_tool_calls import BEGINS, CALLS, HERMES, LOOK, LOOK_AT, THINKS, THOUGHT
+
+imported("fastapi")
+
+from served import Served, serving  # needs the extra
+
+from specllama.drop_in.chats import chat_call
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama, Saying, TinyFiles
+
+PATH, COUNT, CHATS = "/v1/messages", "/v1/messages/count_tokens", "/v1/chat/completions"
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+GREEDY: dict[str, Any] = {"messages": HI, "temperature": 0.0, "max_tokens": 200}
+TOOLS: list[Any] = [
+    {"name": "look", "description": "Looks.", "input_schema": LOOK_AT, "cache_control": {"type": "ephemeral"}},
+    {"name": "add", "input_schema": {"type": "object", "properties": {}}, "type": "custom"},
+]
+DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+
+pytestmark = pytest.mark.filterwarnings("ignore::specllama.FallbackWarning")
+
+
+def ask(served: Served, **body: Any) -> Any:
+    """A message; asserts that a stream says the same."""
+    body = {**GREEDY, **body}
+    reply = served.post(PATH, **body)
+    assert reply.status_code == 200, reply.text
+    message = reply.json()
+    assert (message["type"], message["role"], message["model"]) == ("message", "assistant", "tiny")
+    told = joined(served.named_events(PATH, **body))
+    for name in ("stop_reason", "stop_sequence"):
+        assert told[name] == message[name]
+    assert without_ids(told["content"]) == without_ids(message["content"])
+    assert told["usage"]["output_tokens"] == message["usage"]["output_tokens"]
+    for usage in (told["usage"], message["usage"]):  # what the cache had is no input
+        assert sum(usage[name] for name in usage if name != "output_tokens") == message_size(served, body)
+    return message
+
+
+def message_size(served: Served, body: dict[str, Any]) -> int:
+    names = ("messages", "system", "tools", "tool_choice", "thinking", "chat_template_kwargs")
+    reply = served.post(COUNT, **{name: body[name] for name in names if name in body})
+    assert reply.status_code == 200, reply.text
+    size: int = reply.json()["input_tokens"]
+    return size
+
+
+def without_ids(content: list[Any]) -> list[Any]:
+    return [{name: value for name, value in block.items() if name != "id"} for block in content]
+
+
+def joined(events: list[Any]) -> Any:
+    """The message of a stream, put together as Anthropic's client does it."""
+    first, *between, last = events
+    assert (first["type"], last) == ("message_start", {"type": "message_stop"})
+    message = first["message"]
+    texts: list[str] = []
+    assert message["content"] == [] and message["stop_reason"] is None
+    for event in between:
+        if event["type"] == "content_block_start":
+            assert event["index"] == len(message["content"])
+            message["content"].append(event["content_block"])
+            texts = []
+        elif event["type"] == "content_block_delta":
+            texts.append(event["delta"][DELTAS[event["delta"]["type"]]])
+        elif event["type"] == "content_block_stop":
+            block = message["content"][event["index"]]
+            if block["type"] == "tool_use":
+                block["input"] = json.loads("".join(texts) or "{}")
+            else:
+                block[block["type"]] = "".join(texts)
+        else:
+            assert event["type"] == "message_delta"
+            message.update(event["delta"])
+            message["usage"].update(event["usage"])
+    return message
+
+
+def refused(served: Served, **body: Any) -> str:
+    reply = served.post(PATH, **{**GREEDY, "max_tokens": 1, **body})
+    assert reply.status_code == 400 and reply.json()["type"] == "error", reply.text
+    error = reply.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    message: str = error["message"]
+    return message
+
+
+def test_a_text_is_that_of_a_chat(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+    with serving(make_llama(draft=tiny_files.good), api_key="sesame") as served:
+        served.client.headers["x-api-key"] = "sesame"
+        system = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+        message = ask(served, system=system, max_tokens=12)
+        messages = [{"role": "system", "content": "Be brief."}, *HI]
+        chat = served.post(CHATS, messages=messages, temperature=0.0, max_tokens=12).json()
+        assert message["content"] == [{"type": "text", "text": chat["choices"][0]["message"]["content"]}]
+        assert (message["stop_reason"], message["usage"]["output_tokens"]) == ("max_tokens", 12)
+        assert message["timings"]["draft_n"] > 0
+        served.client.headers["x-api-key"] = "wrong"
+        assert served.post(PATH, **GREEDY).status_code == 401
+
+
+def test_a_stop_sequence(saying: Saying) -> None:
+    with serving(saying(["One", ", two", ", three"], HERMES)) as served:
+        message = ask(served, stop_sequences=["four", " th"])
+        assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", " th")
+        assert message["content"][0]["text"] == "One, two,"
+        ended = ask(served, stop_sequences=["four"])
+        assert (ended["stop_reason"], ended["stop_sequence"]) == ("end_turn", None)
+        chat = served.post(CHATS, messages=HI, temperature=0.0, max_tokens=20, stop=[" th"]).json()
+        assert chat["stopping_word"] == " th"
+
+
+def test_calls_and_thoughts_are_blocks(saying: Saying) -> None:
+    with serving(saying(CALLS, HERMES)) as served:
+        message = ask(served, tools=TOOLS)
+        assert without_ids(message["content"]) == [
+            {"type": "text", "text": "Well, let me."},
+            {"type": "tool_use", "name": "look", "input": {"n": 1}},
+            {"type": "tool_use", "name": "add", "input": {}},
+        ]
+        assert message["stop_reason"] == "tool_use"
+        assert (
+            len(ask(served, tools=TOOLS, tool_choice={"type": "auto", "disable_parallel_tool_use": True})["content"])
+            == 2
+        )
+        assert len(ask(served, tools=TOOLS, tool_choice={"type": "none"})["content"]) == 1
+        cut = served.post(PATH, **{**GREEDY, "max_tokens": 6}, tools=TOOLS).json()
+        assert cut["stop_reason"] == "max_tokens" and cut["content"][1]["input"] == {"INVALID_JSON": '{"n": '}
+    with serving(saying([LOOK], HERMES)) as served:
+        for choice in ({"type": "tool", "name": "look"}, {"type": "any"}):
+            choice = {**choice, "disable_parallel_tool_use": True}
+            [call] = ask(served, tools=TOOLS[:1], tool_choice=choice)["content"]
+            assert call["name"] == "look" and call["input"]["n"] in (1, 2)
+    with serving(saying(THOUGHT, THINKS)) as served:
+        message = ask(served, thinking={"type": "enabled", "budget_tokens": 1024})
+        assert message["content"] == [
+            {"type": "thinking", "thinking": "Hm..", "signature": ""},
+            {"type": "text", "text": "Hi there."},
+        ]
+        assert message["warnings"] == ["thinking.budget_tokens has no effect here"]
+        assert message_size(served, {**GREEDY, "thinking": {"type": "disabled"}}) > message_size(served, GREEDY)
+
+
+def test_a_schema(saying: Saying) -> None:
+    wanted = {"type": "json_schema", "schema": LOOK_AT}
+    with serving(saying(THOUGHT[2:], BEGINS)) as served:
+        for fields in ({"output_config": {"format": wanted}}, {"output_format": wanted}):
+            [block] = ask(served, **fields)["content"]
+            assert json.loads(block["text"]) in ({"n": 1}, {"n": 2})
+
+
+def test_what_was_said_goes_back(saying: Saying) -> None:
+    llm = saying([*THOUGHT[:6], *CALLS], THINKS)
+    with serving(llm) as served:
+        content = ask(served, tools=TOOLS)["content"]
+        calls = [block for block in content if block["type"] == "tool_use"]
+        results: list[Any] = [
+            {"type": "tool_result", "tool_use_id": calls[0]["id"], "content": "a cat"},
+            {"type": "tool_result", "tool_use_id": calls[1]["id"], "content": [{"type": "text", "text": "done"}]},
+            {"type": "text", "text": "Well?"},
+        ]
+        messages = [*HI, {"role": "assistant", "content": content}, {"role": "user", "content": results}]
+        ask(served, messages=messages, tools=TOOLS)
+        found = [int(token) for token in llm.input_ids[: llm.stats.num_prompt_tokens]]
+    chat = [
+        *HI,
+        {
+            "role": "assistant",
+            "content": "Well, let me.",
+            "reasoning_content": "Hm..",
+            "tool_calls": [
+                {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": call["input"]}}
+                for call in calls
+            ],
+        },
+        {"role": "tool", "tool_call_id": calls[0]["id"], "content": "a cat"},
+        {"role": "tool", "tool_call_id": calls[1]["id"], "content": "done"},
+        {"role": "user", "content": "Well?"},
+    ]
+    functions = [{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": LOOK_AT}}]
+    functions += [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+    expected = chat_call(llm, chat, tools=functions).tokens
+    assert llm.detokenize(found, special=True) == llm.detokenize(expected, special=True)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no length": ({"max_tokens": None}, "max_tokens: Field required"),
+    "a tool of the server": ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "the type 'bash_20250124'"),
+    "a document": ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "'document' is not supported"),
+    "an image": (
+        {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": "x"}}]}]},
+        "start the server with --mmproj",
+    ),
+    "other servers": ({"mcp_servers": [{}]}, '"mcp_servers" is not supported'),
+    "a role": ({"messages": [{"role": "robot", "content": "hi"}]}, "role"),
+    "a part of a message": ({"messages": [{"role": "user", "content": ["hi"]}]}, "is not supported: send text"),
+    "a field of a message": ({"messages": [{"role": "user", "contents": "hi"}]}, "did you mean content?"),
+    "a field of chats": ({"stop": ["a"]}, "here it is stop_sequences"),
+    "a field that nobody knows": ({"temprature": 1}, "did you mean temperature?"),
+    "a choice": ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "loook"}}, "did you mean look?"),
+    "no messages": ({"messages": []}, "messages"),
+    "the beginning of an answer": (
+        {"messages": [*HI, {"role": "assistant", "content": "The"}]},
+        "an answer cannot be begun: end with the user's",
+    ),
+    "a format": ({"output_config": {"format": {"type": "xml"}}}, "response_format"),
+}
+
+
+def test_what_is_refused(make_llama: MakeLlama) -> None:
+    with serving(make_llama()) as served:
+        said = {what: refused(served, **fields) for what, (fields, _) in REFUSED.items()}
+        for block in (
+            {"type": "tool_use"},
+            {"type": "tool_result"},
+            {"type": "thinking", "thinking": 5},
+            {"type": "text"},
+        ):
+            malformed = [{"role": "assistant", "content": [block]}, *HI]
+            assert served.post(PATH, **{**GREEDY, "messages": malformed, "max_tokens": 1}).status_code < 500
+        assert served.post(COUNT, messages=[]).json()["error"]["type"] == "invalid_request_error"
+    assert {what: REFUSED[what][1] for what in said if REFUSED[what][1] not in said[what]} == {}, said
+
+
+def test_a_client_of_anthropics_coding_tools(make_llama: MakeLlama) -> None:
+    """What such programs send beside what is asked: it is taken, and what does nothing is named."""
+    fields = {"metadata": {"user_id": "x"}, "service_tier": "auto", "context_management": {"edits": []}, "top_k": 5}
+    with serving(make_llama()) as served:
+        message = ask(served, **fields, max_tokens=2, tool_choice={"type": "auto"}, tools=[])
+        assert message["warnings"] == [
+            f"{name} has no effect here" for name in ("context_management", "metadata", "service_tier")
+        ]
+        assert served.client.post(PATH + "?beta=true", json={**GREEDY, "max_tokens": 1}).status_code == 200
