@@ -112,7 +112,7 @@ class Products:
         inputs = self._new_stack(arena, _F32, self._num_inputs, 1, len(chosen))
         ids = self._new_matrix(arena, _I32, len(chosen[0]), len(chosen))
         product = self._mul_mat_id(arena, weights, inputs, ids)
-        given = {
+        given: dict[int, array.array[float] | array.array[int]] = {
             inputs: self._inputs[: self._num_inputs * len(chosen)],
             ids: array.array("i", [expert for column in chosen for expert in column]),
         }
