@@ -37,8 +37,13 @@ _SHOW_NEXTN = ("llama_set_embeddings_nextn", "_Z26llama_set_embeddings_nextnP13l
 _NEXTN = ("llama_get_embeddings_nextn", "_Z26llama_get_embeddings_nextnP13llama_context")
 
 
-def weights_of(kind: str, vocabulary: tiny.Vocabulary, seed: int, *, n_embd: int, n_layer: int = 2) -> tiny.Weights:
-    """Random weights of a head over a target of states of `n_embd`, which has `LAYERS`."""
+def weights_of(
+    kind: str, vocabulary: tiny.Vocabulary, seed: int, *, n_embd: int, n_layer: int = 2, chain: float = 0.7
+) -> tiny.Weights:
+    """Random weights of a head over a target of states of `n_embd`, which has `LAYERS`.
+
+    What it says is moved about so much, `chain`, by the token before.
+    """
     rng = np.random.default_rng(seed)
     weights = tiny.llama_weights(vocabulary, seed, n_embd=n_embd, n_layer=n_layer)
     weights["fc.weight"] = tiny._dense(rng, n_embd, len(LAYERS) * n_embd)
@@ -48,10 +53,10 @@ def weights_of(kind: str, vocabulary: tiny.Vocabulary, seed: int, *, n_embd: int
             weights[f"blk.{i}.{name}.weight"] = np.full(n_embd // HEADS, 1.5, np.float32)
     if kind.startswith("dspark"):
         weights["markov_w1.weight"] = tiny._dense(rng, len(vocabulary), RANK)
-        weights["markov_w2.weight"] = tiny._dense(rng, len(vocabulary), RANK, 0.7)
+        weights["markov_w2.weight"] = tiny._dense(rng, len(vocabulary), RANK, chain)
         weights["conf_proj.weight"] = tiny._dense(rng, 1, n_embd + RANK)
     if kind == "dflash2":
-        weights["selector_predecessor.weight"] = tiny._dense(rng, len(vocabulary), RANK)
+        weights["selector_predecessor.weight"] = tiny._dense(rng, len(vocabulary), RANK, 1.5 * chain)
         weights["selector_successor.weight"] = tiny._dense(rng, len(vocabulary), RANK)
         weights["selector_hidden.weight"] = tiny._dense(rng, RANK, n_embd)
         for i, part in itertools.product(range(n_layer), ("attn", "ffn")):
@@ -63,7 +68,7 @@ def weights_of(kind: str, vocabulary: tiny.Vocabulary, seed: int, *, n_embd: int
 
 
 def fitted_block_head(
-    kind: str, vocabulary: tiny.Vocabulary, target: tiny.Weights, *, seed: int = 5, first: int = 3, size: int = SIZE
+    kind: str, vocabulary: tiny.Vocabulary, target: tiny.Weights, *, seed: int = 5, first: int = 3, chain: float = 0.7
 ) -> tiny.Weights:
     """A head that is right now and then: its output matrix is fitted to what its target goes on with.
 
@@ -73,9 +78,9 @@ def fitted_block_head(
         target: Weights of `tiny.llama_weights`, of four layers or more.
         seed: The weights are a function of it.
         first: The matrix is fitted to texts of tokens from here on.
-        size: Of its blocks.
+        chain: See `weights_of`. The fit knows nothing of it.
     """
-    weights = weights_of(kind, vocabulary, seed, n_embd=target["token_embd.weight"].shape[1])
+    weights = weights_of(kind, vocabulary, seed, n_embd=target["token_embd.weight"].shape[1], chain=chain)
     flash, rng = Flash(weights), np.random.default_rng(seed)
     multiplied, wanted = [], []
     for _ in range(4):
@@ -83,10 +88,10 @@ def fitted_block_head(
         for _ in range(24):
             text.append(int(forward(target, text)[0][-1].argmax()))
         logits, states = forward(target, text)
-        for end in range(4, len(text) - size, 2):
-            said = flash(text[: end + 1], states, size)
+        for end in range(4, len(text) - SIZE, 2):
+            said = flash(text[: end + 1], states, SIZE)
             multiplied.append(said[1:])
-            wanted.append(logits[end : end + size - 1])
+            wanted.append(logits[end : end + SIZE - 1])
     x, y = np.concatenate(multiplied), np.concatenate(wanted)
     weights["output.weight"] = np.linalg.solve(x.T @ x + _RIDGE * len(x) * np.eye(x.shape[1]), x.T @ y).T
     return weights
