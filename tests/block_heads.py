@@ -203,7 +203,7 @@ class Feeding:
         own: Any = llama_cpp.llama_context_default_params()
         own.n_ctx, own.n_threads, own.n_threads_batch = 512, 1, 1
         own.n_batch = own.n_ubatch = 512
-        own.type_k = own.type_v = llama_cpp.GGML_TYPE_F32
+        own.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED  # as of ours
         own.ctx_other = self._target.ctx
         self._head = llama_cpp.llama_init_from_model(self._model, own)
         said = llama_cpp.llama_model_meta_val_str
@@ -233,16 +233,21 @@ class Feeding:
 
     def rounds(
         self, prompt: list[int], most: int, count: int, cut: int | None = None
-    ) -> list[tuple[list[int], list[int]]]:
-        """What is drafted, and emitted, in so many rounds behind a prompt: of each draft the first `cut` tokens."""
+    ) -> list[tuple[list[int], list[int], list[Array]]]:
+        """What is drafted and emitted in so many rounds behind a prompt, and what the head said of each place.
+
+        Of each draft the target is given the first `cut` tokens.
+        """
         for context in (self._target.ctx, self._head):
             llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
         if len(prompt) > 1:
             self._decode(self._target.ctx, prompt[:-1], 0)
             self._process(len(prompt) - 1, 0)
-        num_past, last, found = len(prompt) - 1, prompt[-1], []
+        num_past, last = len(prompt) - 1, prompt[-1]
+        found: list[tuple[list[int], list[int], list[Array]]] = []
         for _ in range(count):
-            draft = self._draft(num_past, last, most)[:cut]
+            said = self._draft(num_past, last, most)
+            draft = [int(row.argmax()) for row in said][:cut]
             llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(self._head), 0, num_past, -1)
             self._decode(self._target.ctx, [last, *draft], num_past)
             self._process(1 + len(draft), num_past)
@@ -254,7 +259,7 @@ class Feeding:
             num_past, last = num_past + len(emitted), emitted[-1]
             for context in (self._target.ctx, self._head):
                 llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(context), 0, num_past, -1)
-            found.append((draft, emitted))
+            found.append((draft, emitted, said))
         return found
 
     def _process(self, num_rows: int, place: int) -> None:
@@ -267,18 +272,20 @@ class Feeding:
         ctypes.memmove(batch.embd, features.ctypes.data, features.nbytes)
         self._decode_batch(self._head, batch, num_rows, place, wants=False)
 
-    def _draft(self, place: int, last: int, most: int) -> list[int]:
-        """`draft`: one block, and of each place the best token."""
+    def _draft(self, place: int, last: int, most: int) -> list[Array]:
+        """`draft`: one block, and of each place how good its tokens are. The best one is taken."""
         most = min(most, self._size - self._first)
         self._decode(self._head, [last, *[self._mask] * (most + self._first - 1)], place)
         if self._num_candidates == 0:
-            return [int(self._logits(self._head, self._first + i).argmax()) for i in range(most)]
+            return [self._logits(self._head, self._first + i).astype(float) for i in range(most)]
         lattice = np.ctypeslib.as_array(self._nextn(self._head), (most + 1, self._n_embd))
-        k, before, drafted = self._num_candidates, 0, []
+        k, before, said = self._num_candidates, 0, []
         for row in lattice[1:]:
-            before = int(row[k:][before * k : (before + 1) * k].argmax())
-            drafted.append(int(row[before]))
-        return drafted
+            scores = row[k:][before * k : (before + 1) * k]
+            before = int(scores.argmax())
+            said.append(np.full(self._n_vocab, -np.inf))
+            said[-1][row[:k].astype(int)] = scores
+        return said
 
     def _decode(self, context: Any, tokens: Sequence[int], place: int) -> None:
         batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)

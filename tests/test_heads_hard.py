@@ -259,6 +259,21 @@ def test_small_batches_and_contexts(make_llama: MakeLlama, tiny_files: TinyFiles
             assert by_head(llm.total_stats).num_draft_tokens > 0
 
 
+def test_the_window_moves_beyond_the_states_that_are_kept(
+    make_llama: MakeLlama, tiny_files: TinyFiles, head: Path
+) -> None:
+    """Those are of some hundred tokens: what the head holds begins with the first of them, and with nothing before."""
+    llm = make_llama(tiny_files.deep, head, n_ctx=1400, draft_window=1200, **EXACT_CACHE)
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, n_ctx=1400, **EXACT_CACHE)
+    tokens = plain.engine.tokenize("the cat sat on the dog and " * 300)[:1190]
+    found, expected = (list(one.engine.generate(tokens, max_tokens=60, temperature=0.0)) for one in (llm, plain))
+    assert found == expected
+    assert by_head(llm.stats).num_draft_tokens > 0
+    draft = llm.engine.own.draft
+    assert isinstance(draft, DecodingDraft)
+    assert 60 < draft.sequence.num_tokens < 512 + 60
+
+
 def test_a_head_is_exchanged(make_llama: MakeLlama, tiny_files: TinyFiles, head: Path) -> None:
     """For none, for another draft and back; the text goes on, and states of the target are lacking for a part of it."""
     llm = make_llama(tiny_files.deep, head, **EXACT_CACHE)
