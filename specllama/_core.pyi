@@ -203,6 +203,9 @@ class Taps:
     @property
     def address(self) -> int: ...
 
+class NoiseBlock:
+    def __init__(self, size: int, mask: int, first: int, is_whole: bool, num_candidates: int) -> None: ...
+
 class Decoder:
     def __init__(
         self,
@@ -214,6 +217,7 @@ class Decoder:
         n_features: int = 0,
         encodes: bool = False,
         embeds: bool = False,
+        block: NoiseBlock | None = None,
     ) -> None: ...
     @property
     def is_in_use(self) -> bool: ...

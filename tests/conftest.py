@@ -19,6 +19,7 @@ import hypothesis
 import platformdirs
 import pytest
 import tiny_models as tiny
+from block_heads import fitted_block_head, write_block_head
 from fake_hub import Hub, serving_hub
 from heads import fitted_head, fitted_mtp
 from needed import MODELS, missing
@@ -140,6 +141,7 @@ class TinyFiles:
     letters_adversarial: Path
     deep: Path
     deep_head: Path
+    deep_block: Path
     letters_deep: Path
     letters_head: Path
     mtp: Path
@@ -219,6 +221,9 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
         letters_adversarial=llama("letters_adversarial", letters, tiny.adversarial(letter_weights)),
         deep=llama("deep", words, deep),
         deep_head=tiny.write_head(folder / "deep_head.gguf", words, fitted_head(words, deep, n_embd=64, first=259)),
+        deep_block=write_block_head(
+            folder / "deep_block.gguf", "dflash", words, fitted_block_head("dflash", words, deep, first=259)
+        ),
         letters_deep=llama("letters_deep", letters, letters_deep),
         letters_head=tiny.write_head(
             folder / "letters_head.gguf", letters, fitted_head(letters, letters_deep, n_embd=32), n_target=16

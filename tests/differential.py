@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import tiny_models as tiny
+from block_heads import fitted_block_head, weights_of, write_block_head
 from exact import EXACT_CACHE
 from heads import fitted_head
 
@@ -80,6 +81,11 @@ KINDS: dict[str, Kind] = {
     "head with the target's embeddings": Kind("deep", "bare_head"),
     "head of some tokens": Kind("deep", "small_head"),
     "head and model": Kind("deep", ["deep_head", "good"]),
+    "head of blocks": Kind("deep", "deep_block"),
+    "head of blocks and model": Kind("deep", ["good", "deep_block"]),
+    "head of blocks with the target's embeddings": Kind("deep", "bare_block", {"draft_window": 24}),
+    "head of chained blocks": Kind("deep", "chained_block"),
+    "head of blocks that chooses": Kind("deep", "choosing_block"),
     "mtp": Kind("mtp", "mtp"),
     "mtp of a hybrid": Kind("mtp_hybrid", "mtp"),
     "mtp by itself": Kind("mtp", "auto"),
@@ -102,6 +108,14 @@ def written(folder: Path, files: Mapping[str, Path]) -> dict[str, str]:
             folder / "small_head.gguf", words, {**weights, "output.weight": weights["output.weight"][some]}, tokens=some
         ),
     }
+    matrix = fitted_block_head("dflash", words, deep, first=259)["output.weight"]
+    for name, kind in {"chained_block": "dspark", "choosing_block": "dflash2"}.items():
+        own = {**weights_of(kind, words, 5, n_embd=32), "output.weight": matrix}
+        heads[name] = write_block_head(folder / f"{name}.gguf", kind, words, own)
+    bare = weights_of("dflash", words, 5, n_embd=32)
+    for name in ("token_embd.weight", "output.weight"):
+        del bare[name]
+    heads["bare_block"] = write_block_head(folder / "bare_block.gguf", "dflash", words, bare)
     return {name: str(path) for name, path in {**files, **heads}.items()}
 
 

@@ -65,6 +65,9 @@ CASES = {
     "recurrent": Case("recurrent", lambda files: files.recurrent_draft),
     "sliding window": Case("sliding", lambda files: files.sliding_draft),
     "head": Case("deep", lambda files: files.deep_head, {"draft_window": 100, "draft_kwargs": {"n_ctx": 256}}),
+    "head of blocks": Case(
+        "deep", lambda files: files.deep_block, {"draft_window": 99, "draft_kwargs": {"n_ctx": 256}}
+    ),
     "mtp": Case("mtp", lambda files: "mtp", {"lookup_corpus": CORPUS, "draft_window": 100}),
     "auto with mtp": Case("mtp", lambda files: "auto"),
     "head and model": Case("deep", lambda files: [files.deep_head, files.good], {"draft_window": 100}),
@@ -72,6 +75,9 @@ CASES = {
         "deep",
         lambda files: [files.good, files.deep_head],
         {"draft_mask_token": 5, "draft_kwargs": {"n_ctx": 256, "flash_attn": True}},
+    ),
+    "head of blocks and parallel model": Case(
+        "deep", lambda files: [files.good, files.deep_block], {"draft_mask_token": 5, "draft_kwargs": {"n_ctx": 256}}
     ),
     "auto and model": Case("target", lambda files: ["auto", files.good], {"draft_window": 100}),
     "auto and model, with mtp": Case("mtp", lambda files: ["auto", files.good]),

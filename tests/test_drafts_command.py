@@ -320,17 +320,19 @@ def test_heads_beside_the_model(tiny_files: TinyFiles, target: Path) -> None:
     shutil.copy(tiny_files.deep_head, folder / "eagle3-deep-Q4_0.gguf")
     shutil.copy(tiny_files.deep_head, folder / "eagle3-deep-Q8_0.gguf")
     shutil.copy(tiny_files.letters_head, folder / "eagle3-deep.gguf")  # of another model
-    header(folder / "dflash-deep.gguf", "dflash", "a head")
+    shutil.copy(tiny_files.deep_block, folder / "dflash-deep.gguf")
+    header(folder / "mtp-deep.gguf", "gemma4-assistant", "a head")
     small(folder / "small.gguf")
     found = survey(str(model))
     assert [Path(one.draft_model).name for one in found.usable] == [
+        "dflash-deep.gguf",
         "eagle3-deep-Q8_0.gguf",
         "eagle3-deep-Q4_0.gguf",
         "small.gguf",
     ]
     refused = {Path(one.draft_model).name: one.why_not or "" for one in found.found if one.why_not}
     assert "for another target" in refused["eagle3-deep.gguf"]
-    assert "of the kind DFlash" in refused["dflash-deep.gguf"]
+    assert "of the kind Gemma 4's assistant" in refused["mtp-deep.gguf"]
 
 
 def test_a_parallel_draft_needs_its_mask(target: Path) -> None:

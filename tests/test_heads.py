@@ -269,7 +269,7 @@ def test_an_engine_of_ones_own(tiny_files: TinyFiles) -> None:
         ({"without": "fc.weight"}, "not found"),
         ({"without": "blk.0.attn_q.weight"}, "not found"),
         ({"without": "output.weight"}, "token embeddings or output matrix"),
-        ({"arch": "dflash"}, "head of the kind DFlash"),
+        ({"arch": "gemma4-assistant"}, "head of the kind Gemma 4's assistant"),
         ({"vocabulary": "other"}, "another vocabulary"),
     ],
     ids=str,

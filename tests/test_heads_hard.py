@@ -11,6 +11,7 @@ import re
 import types
 from typing import TYPE_CHECKING, Any
 
+import block_heads as blocks
 import gguf
 import llama_cpp
 import numpy as np
@@ -23,7 +24,8 @@ from interrupts import seconds_until_interrupted
 from test_decode_failures import aborting
 
 import specllama
-from specllama.engine.drafts.head import HeadDraft
+from specllama.engine.drafts.decoding import DecodingDraft
+from specllama.stats import DrafterStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -173,18 +175,29 @@ def test_a_target_without_weights(tiny_files: TinyFiles) -> None:
         specllama.Llama(str(tiny_files.deep), draft_model=str(tiny_files.deep_head), vocab_only=True, verbose=False)
 
 
+@pytest.fixture(params=["deep_head", "deep_block"])
+def head(request: pytest.FixtureRequest, tiny_files: TinyFiles) -> Path:
+    return getattr(tiny_files, request.param)  # type: ignore[no-any-return]
+
+
+def by_head(stats: specllama.Stats) -> DrafterStats:
+    """What the head has drafted, of whatever kind it is."""
+    (found,) = (drafted for name, drafted in stats.per_drafter.items() if name in ("head", "block_head"))
+    return found
+
+
 def assert_like_plain(llm: specllama.Llama, make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
     """The next texts, also behind each other, are those of plain decoding, and the head drafts."""
     plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
     for prompt in (PROMPT, PROMPT + " no fox", "a dog"):
         assert text_of(llm, prompt) == text_of(plain, prompt)
         assert llm.stats.fallback_reason is None
-        assert llm.stats.per_drafter["head"].num_draft_tokens > 0
+        assert by_head(llm.stats).num_draft_tokens > 0
 
 
-def test_decodes_that_fail(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+def test_decodes_that_fail(make_llama: MakeLlama, tiny_files: TinyFiles, head: Path) -> None:
     """The target's, in its prompt and later, and the head's."""
-    llm = make_llama(tiny_files.deep, tiny_files.deep_head, **EXACT_CACHE)
+    llm = make_llama(tiny_files.deep, head, **EXACT_CACHE)
     with aborting(llm), pytest.raises(specllama.DecodeError, match="returned 2 on the target"):
         text_of(llm)
     assert_like_plain(llm, make_llama, tiny_files)
@@ -195,19 +208,19 @@ def test_decodes_that_fail(make_llama: MakeLlama, tiny_files: TinyFiles) -> None
     assert_like_plain(llm, make_llama, tiny_files)
 
 
-def test_a_heads_decodes_that_fail_cost_no_text(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+def test_a_heads_decodes_that_fail_cost_no_text(make_llama: MakeLlama, tiny_files: TinyFiles, head: Path) -> None:
     """In its prompt, and in the middle of a text."""
-    llm = make_llama(tiny_files.deep, tiny_files.deep_head, **EXACT_CACHE)
+    llm = make_llama(tiny_files.deep, head, **EXACT_CACHE)
     plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
     draft = llm.engine.own.draft
-    assert isinstance(draft, HeadDraft)
-    head: Any = types.SimpleNamespace(_ctx=types.SimpleNamespace(ctx=draft.model.context))
+    assert isinstance(draft, DecodingDraft)
+    own: Any = types.SimpleNamespace(_ctx=types.SimpleNamespace(ctx=draft.model.context))
     for first in (0, 7):
         tokens = plain.tokenize(PROMPT.encode())
         whole = list(itertools.islice(plain.generate(tokens, temp=0.0), 40))
         rest = llm.generate(tokens, temp=0.0)
         found = list(itertools.islice(rest, first))
-        with aborting(head), pytest.warns(specllama.FallbackWarning, match="returned 2 on the draft"):
+        with aborting(own), pytest.warns(specllama.FallbackWarning, match="returned 2 on the draft"):
             found += itertools.islice(rest, 40 - first)
         rest.close()
         assert found == whole
@@ -215,8 +228,8 @@ def test_a_heads_decodes_that_fail_cost_no_text(make_llama: MakeLlama, tiny_file
         llm.reset()
 
 
-def test_ctrl_c(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    llm = make_llama(tiny_files.deep, tiny_files.deep_head, n_ctx=8192, **EXACT_CACHE)
+def test_ctrl_c(make_llama: MakeLlama, tiny_files: TinyFiles, head: Path) -> None:
+    llm = make_llama(tiny_files.deep, head, n_ctx=8192, **EXACT_CACHE)
     assert seconds_until_interrupted(lambda: text_of(llm, PROMPT, max_tokens=8000)) < 1
     assert_like_plain(llm, make_llama, tiny_files)
     assert seconds_until_interrupted(lambda: text_of(llm, PROMPT * 700)) < 1
@@ -224,17 +237,18 @@ def test_ctrl_c(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
 
 
 @pytest.mark.parametrize("n_batch", [1, 2, 3, 8])
-def test_small_batches_and_contexts(make_llama: MakeLlama, tiny_files: TinyFiles, n_batch: int) -> None:
+def test_small_batches_and_contexts(make_llama: MakeLlama, tiny_files: TinyFiles, head: Path, n_batch: int) -> None:
     """Of the target and of the head, whose context is shorter than the prompt."""
     long = "the cat sat on the dog and " * 30
     plain = make_llama(tiny_files.deep, num_draft_tokens=0, n_ctx=512, **EXACT_CACHE)
+    least = blocks.SIZE if head == tiny_files.deep_block else 1
     for own, window in ((1, None), (n_batch, 1), (64, 3)):
         llm = make_llama(
             tiny_files.deep,
-            tiny_files.deep_head,
+            head,
             n_ctx=512,
             n_batch=n_batch,
-            draft_kwargs={"n_batch": own, "n_ctx": 32},
+            draft_kwargs={"n_batch": max(own, least), "n_ctx": 32},
             draft_window=window,
             **EXACT_CACHE,
         )
@@ -242,15 +256,30 @@ def test_small_batches_and_contexts(make_llama: MakeLlama, tiny_files: TinyFiles
             assert text_of(llm, prompt) == text_of(plain, prompt)
             assert llm.stats.fallback_reason is None
         if n_batch > 1:
-            assert llm.total_stats.per_drafter["head"].num_draft_tokens > 0
+            assert by_head(llm.total_stats).num_draft_tokens > 0
 
 
-def test_a_head_is_exchanged(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+def test_the_window_moves_beyond_the_states_that_are_kept(
+    make_llama: MakeLlama, tiny_files: TinyFiles, head: Path
+) -> None:
+    """Those are of some hundred tokens: what the head holds begins with the first of them, and with nothing before."""
+    llm = make_llama(tiny_files.deep, head, n_ctx=1400, draft_window=1200, **EXACT_CACHE)
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, n_ctx=1400, **EXACT_CACHE)
+    tokens = plain.engine.tokenize("the cat sat on the dog and " * 300)[:1190]
+    found, expected = (list(one.engine.generate(tokens, max_tokens=60, temperature=0.0)) for one in (llm, plain))
+    assert found == expected
+    assert by_head(llm.stats).num_draft_tokens > 0
+    draft = llm.engine.own.draft
+    assert isinstance(draft, DecodingDraft)
+    assert 60 < draft.sequence.num_tokens < 512 + 60
+
+
+def test_a_head_is_exchanged(make_llama: MakeLlama, tiny_files: TinyFiles, head: Path) -> None:
     """For none, for another draft and back; the text goes on, and states of the target are lacking for a part of it."""
-    llm = make_llama(tiny_files.deep, tiny_files.deep_head, **EXACT_CACHE)
+    llm = make_llama(tiny_files.deep, head, **EXACT_CACHE)
     plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
     text = PROMPT
-    for draft in (None, "lookup", str(tiny_files.deep_head), None, str(tiny_files.deep_head)):
+    for draft in (None, "lookup", str(head), None, str(head)):
         llm.draft_model = draft
         found = text_of(llm, text)
         assert found == text_of(plain, text)
@@ -259,10 +288,10 @@ def test_a_head_is_exchanged(make_llama: MakeLlama, tiny_files: TinyFiles) -> No
     assert_like_plain(llm, make_llama, tiny_files)
 
 
-def test_two_in_two_threads(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
+def test_two_in_two_threads(make_llama: MakeLlama, tiny_files: TinyFiles, head: Path) -> None:
     plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
     expected = [text_of(plain, f"the cat {i}", seed=i) for i in range(12)]
-    two = [make_llama(tiny_files.deep, tiny_files.deep_head, **EXACT_CACHE) for _ in range(2)]
+    two = [make_llama(tiny_files.deep, head, **EXACT_CACHE) for _ in range(2)]
 
     def texts(llm: specllama.Llama) -> list[str]:
         return [text_of(llm, f"the cat {i}", seed=i) for i in range(12)]
@@ -272,15 +301,15 @@ def test_two_in_two_threads(make_llama: MakeLlama, tiny_files: TinyFiles) -> Non
 
 
 @forks
-def test_forks(tiny_files: TinyFiles) -> None:
-    with uses.started(tiny_files.deep, tiny_files.deep_head) as child:
+def test_forks(tiny_files: TinyFiles, head: Path) -> None:
+    with uses.started(tiny_files.deep, head) as child:
         for before in (["text"], ["stream", "next"], ["texts"], ["streams"]):
             found = child.outcome("fork", [True, before, ["text", "texts"], ["text", "state", "texts"]])
             assert "signal" not in found, (before, found)
 
 
-def test_pickled(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    llm = make_llama(tiny_files.deep, tiny_files.deep_head, **EXACT_CACHE)
+def test_pickled(make_llama: MakeLlama, tiny_files: TinyFiles, head: Path) -> None:
+    llm = make_llama(tiny_files.deep, head, **EXACT_CACHE)
     other = pickle.loads(pickle.dumps(llm))
     assert_like_plain(other, make_llama, tiny_files)
     other.close()

@@ -24,6 +24,7 @@ KINDS = {
     "another model": ("target", "bad"),
     "lookup": ("target", "lookup"),
     "head": ("deep", "deep_head"),
+    "head of blocks": ("deep", "deep_block"),
     "mtp": ("mtp", "mtp"),
     "sliding": ("sliding", "sliding_draft"),
     "recurrent": ("recurrent", "recurrent_good"),

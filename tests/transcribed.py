@@ -22,8 +22,8 @@ def forward(weights: tiny.Weights, tokens: Sequence[int]) -> tuple[Array, list[A
     states = []
     for i in range(_num_layers(w)):
         states.append(x)
-        x = _layer(w, i, x, _normed(x, w[f"blk.{i}.attn_norm.weight"]))
-    states.append(_normed(x, w["output_norm.weight"]))
+        x = _layer(w, i, x, normed(x, w[f"blk.{i}.attn_norm.weight"]))
+    states.append(normed(x, w["output_norm.weight"]))
     return states[-1] @ w["output.weight"].T, states
 
 
@@ -55,10 +55,10 @@ class Eagle:
             The logits, what the output matrix multiplies, and the states: what the next drafted tokens get.
         """
         w = self._w
-        embedded = _normed(w["token_embd.weight"][np.asarray(tokens)], w["blk.0.attn_norm.weight"])
-        both = np.concatenate([embedded, _normed(states, w["blk.0.attn_norm_2.weight"])], -1)
+        embedded = normed(w["token_embd.weight"][np.asarray(tokens)], w["blk.0.attn_norm.weight"])
+        both = np.concatenate([embedded, normed(states, w["blk.0.attn_norm_2.weight"])], -1)
         own = _layer(w, 0, states, both)
-        multiplied = _normed(own, w["output_norm.weight"])
+        multiplied = normed(own, w["output_norm.weight"])
         logits = multiplied @ w["output.weight"].T
         if self._said is not None:
             some, logits = logits, np.full((len(logits), len(w["token_embd.weight"])), -np.inf)
@@ -80,11 +80,11 @@ class Mtp:
     def __call__(self, tokens: Sequence[int], states: Array) -> tuple[Array, Array, Array]:
         """As of `Eagle`."""
         w, layer = self._w, f"blk.{self._layer}"
-        embedded = _normed(w["token_embd.weight"][np.asarray(tokens)], w[f"{layer}.nextn.enorm.weight"])
-        both = np.concatenate([embedded, _normed(states, w[f"{layer}.nextn.hnorm.weight"])], -1)
+        embedded = normed(w["token_embd.weight"][np.asarray(tokens)], w[f"{layer}.nextn.enorm.weight"])
+        both = np.concatenate([embedded, normed(states, w[f"{layer}.nextn.hnorm.weight"])], -1)
         x = both @ w[f"{layer}.nextn.eh_proj.weight"].T
-        own = _layer(w, self._layer, x, _normed(x, w[f"{layer}.attn_norm.weight"]))
-        said = _normed(own, w[f"{layer}.nextn.shared_head_norm.weight"])
+        own = _layer(w, self._layer, x, normed(x, w[f"{layer}.attn_norm.weight"]))
+        said = normed(own, w[f"{layer}.nextn.shared_head_norm.weight"])
         return said @ w[f"{layer}.nextn.shared_head_head.weight"].T, said, said
 
 
@@ -102,8 +102,18 @@ def _doubles(weights: tiny.Weights) -> dict[str, Array]:
     return {name: matrix.astype(np.float64) for name, matrix in weights.items()}
 
 
-def _normed(x: Array, weight: Array) -> Array:
+def normed(x: Array, weight: Array) -> Array:
+    """RMS norm."""
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * weight
+
+
+def turned_halves(x: Array, first: int) -> Array:
+    """Queries or keys [head, token, size], turned by their positions, which begin with `first`."""
+    num_tokens, size = x.shape[1:]
+    angles = np.arange(first, first + num_tokens)[:, None] * 10000.0 ** (-np.arange(0, size, 2) / size)
+    one, other = np.split(x, 2, -1)
+    pair = (one * np.cos(angles) - other * np.sin(angles), one * np.sin(angles) + other * np.cos(angles))
+    return np.concatenate(pair, -1)
 
 
 def _layer(w: dict[str, Array], i: int, x: Array, y: Array) -> Array:
@@ -121,10 +131,11 @@ def _layer(w: dict[str, Array], i: int, x: Array, y: Array) -> Array:
         found = heads(w[f"blk.{i}.attn_{name}.weight"])
         norm = w.get(f"blk.{i}.attn_{name}_norm.weight")
         if norm is not None:  # such models turn halves, and others neighbours
-            found = _normed(found, norm)
-        one, other = (found[..., ::2], found[..., 1::2]) if norm is None else np.split(found, 2, -1)
+            found = normed(found, norm)
+            return turned_halves(found, 0)
+        one, other = found[..., ::2], found[..., 1::2]
         pair = (one * np.cos(angles) - other * np.sin(angles), one * np.sin(angles) + other * np.cos(angles))
-        return np.stack(pair, -1).reshape(found.shape) if norm is None else np.concatenate(pair, -1)
+        return np.stack(pair, -1).reshape(found.shape)
 
     q, k = turned("q"), turned("k")
     scores = q @ k.transpose(0, 2, 1) / np.sqrt(size) + future
@@ -132,7 +143,7 @@ def _layer(w: dict[str, Array], i: int, x: Array, y: Array) -> Array:
     shares /= shares.sum(-1, keepdims=True)
     seen = shares @ heads(w[f"blk.{i}.attn_v.weight"])
     x = x + seen.transpose(1, 0, 2).reshape(x.shape) @ w[f"blk.{i}.attn_output.weight"].T
-    y = _normed(x, w[f"blk.{i}.ffn_norm.weight"])
+    y = normed(x, w[f"blk.{i}.ffn_norm.weight"])
     gate = y @ w[f"blk.{i}.ffn_gate.weight"].T
     up = y @ w[f"blk.{i}.ffn_up.weight"].T
     done: Array = x + (gate / (1.0 + np.exp(-gate)) * up) @ w[f"blk.{i}.ffn_down.weight"].T

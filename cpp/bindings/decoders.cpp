@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -99,14 +100,22 @@ void bind_decoder_class(py::module_ & module) {
     py::class_<TokenList>(module, "TokenList", "Some tokens of a vocabulary, in whole groups of 16 neighbours.")
         .def(py::init(&make_list), py::arg("n_vocab"), py::arg("tokens"))
         .def_property_readonly("groups", [](const TokenList & self) { return to_array(self.groups()); });
+    py::class_<NoiseBlock>(module, "NoiseBlock", "What a head reads that says several tokens in one decode.")
+        .def(py::init([](std::size_t size, int32_t mask, std::size_t first, bool is_whole, std::size_t num_candidates) {
+                 return NoiseBlock{size, mask, first, is_whole, num_candidates};
+             }),
+             py::arg("size"), py::arg("mask"), py::arg("first"), py::arg("is_whole"), py::arg("num_candidates"));
     py::class_<Decoder, std::shared_ptr<Decoder>>(module, "Decoder", "One llama_context.")
         .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name, std::size_t n_ctx,
-                         std::shared_ptr<Taps> taps, std::size_t n_features, bool encodes, bool embeds) {
+                         std::shared_ptr<Taps> taps, std::size_t n_features, bool encodes, bool embeds,
+                         std::optional<NoiseBlock> block) {
                  return std::make_shared<Decoder>(std::move(api), at_address<llama_context>(context), std::move(name),
-                                                  n_ctx, HiddenStates{std::move(taps), n_features, encodes}, embeds);
+                                                  n_ctx, HiddenStates{std::move(taps), n_features, encodes, block},
+                                                  embeds);
              }),
              py::arg("api"), py::arg("context"), py::arg("name"), py::arg("n_ctx") = 0, py::arg("taps") = nullptr,
-             py::arg("n_features") = 0, py::arg("encodes") = false, py::arg("embeds") = false)
+             py::arg("n_features") = 0, py::arg("encodes") = false, py::arg("embeds") = false,
+             py::arg("block") = py::none())
         .def_property_readonly("n_ctx", &Decoder::n_ctx)
         .def_property_readonly("n_vocab", &Decoder::n_vocab)
         .def_property_readonly("num_decoded", &Decoder::num_decoded)

@@ -14,35 +14,6 @@
 
 namespace specllama {
 
-namespace {
-
-constexpr std::size_t most_kept = 256;  // states: twice as many at most, besides those of the last batch
-
-}  // namespace
-
-void HeadDrafter::Kept::forget_from(std::size_t place) {
-    first_ = std::min(first_, place);
-    states_.resize(std::min(states_.size(), (place - first_) * size_));
-}
-
-void HeadDrafter::Kept::forget_before(std::size_t place) {
-    if (place > first_) {
-        const std::size_t count = std::min(place, end()) - first_;
-        states_.erase(states_.begin(), states_.begin() + static_cast<std::ptrdiff_t>(count * size_));
-        first_ = place;
-    }
-}
-
-// Behind a hole those before it are of no use.
-void HeadDrafter::Kept::append(std::size_t place, const float * states, std::size_t count) {
-    forget_from(place);
-    if (place > end()) {
-        states_.clear();
-        first_ = place;
-    }
-    states_.insert(states_.end(), states, states + count * size_);
-}
-
 HeadDrafter::HeadDrafter(std::shared_ptr<Sequence> sequence, std::size_t window)
     : DrawingDrafter(Source::head), own_(std::move(sequence)), kept_(own_->decoder().n_features()) {
     const std::size_t n_ctx = own_->decoder().n_ctx();
@@ -70,7 +41,7 @@ void HeadDrafter::observe(const DecodedBatch & batch) {
         restart(kept_.first());
     }
     if (size_ > begin_ + 1 + window_) {
-        restart(std::max(begin_, size_ - 1 - std::max<std::size_t>(1, window_ / 2)));
+        restart(std::max({begin_, kept_.first(), size_ - 1 - std::max<std::size_t>(1, window_ / 2)}));
     }
     tokens_ = text_behind(begin_);
     own_->keep(num_true_);
@@ -84,11 +55,8 @@ void HeadDrafter::restart(std::size_t begin) {
 // The text goes on otherwise behind `unchanged` tokens. What the memory holds of a token depends on the one before it,
 // too.
 void HeadDrafter::forget(std::size_t unchanged) {
-    kept_.forget_from(std::min(kept_.end(), unchanged));
+    kept_.forget(unchanged);
     num_true_ = std::min({num_true_, own_->tokens().size(), unchanged - std::min(unchanged, begin_ + 1)});
-    if (kept_.end() - kept_.first() > 2 * most_kept) {
-        kept_.forget_before(kept_.end() - most_kept);
-    }
 }
 
 void HeadDrafter::finish(const std::vector<int32_t> &) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "drafters/drafter.hpp"
+#include "drafters/kept_states.hpp"
 #include "pacing/cost_model.hpp"
 
 namespace specllama {
@@ -42,23 +43,6 @@ public:
     std::size_t num_decoded() const override { return own_->num_decoded(); }
 
 private:
-    // The target's states of the text's places [first, end).
-    class Kept {
-    public:
-        explicit Kept(std::size_t size) : size_(size) {}
-        std::size_t first() const { return first_; }
-        std::size_t end() const { return first_ + states_.size() / size_; }
-        const float * at(std::size_t place) const { return states_.data() + (place - first_) * size_; }
-        void forget_from(std::size_t place);
-        void forget_before(std::size_t place);
-        void append(std::size_t place, const float * states, std::size_t count);
-
-    private:
-        std::size_t size_;  // floats of one
-        std::size_t first_ = 0;
-        std::vector<float> states_;
-    };
-
     // Of the memory, once the whole text is in it.
     std::size_t num_tokens() const { return tokens_.size(); }
     void forget(std::size_t unchanged);
@@ -75,7 +59,7 @@ private:
     std::vector<int32_t> tokens_;  // of the text behind it: what the memory is to hold
     std::size_t num_true_ = 0;     // of these it holds so many with the target's states
     std::size_t size_ = 0;         // of the text
-    Kept kept_;
+    KeptStates kept_;
     std::vector<float> own_state_;  // of the token that was decoded last
     std::size_t row_ = 0;           // of logits, of the same token
 };

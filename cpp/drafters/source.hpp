@@ -16,7 +16,8 @@
     X(lookup, "lookup", "text", "what followed when the end of the text occurred before") \
     X(function, "draft", "function", "what a function of the user's says")                \
     X(grammar, "draft", "grammar", "what a grammar leaves no choice about")               \
-    X(head, "draft", "head", "what one layer says that reads the target's hidden states")
+    X(head, "draft", "head", "what one layer says that reads the target's hidden states") \
+    X(block_head, "draft", "head", "what a head says of several places in one decode")
 
 namespace specllama {
 

@@ -172,7 +172,7 @@ void Decoder::refuse_bad_batch(const BatchPart * parts, std::size_t num_parts) c
         if (parts[i].count == 0) {
             throw std::invalid_argument("a part of a batch has no tokens: leave its sequence out");
         }
-        if (is_head() && parts[i].features == nullptr && parts[i].states == nullptr) {
+        if (is_head() && !hidden_.block && parts[i].features == nullptr && parts[i].states == nullptr) {
             throw std::invalid_argument("the " + name_ + " is a head: it reads hidden states beside tokens");
         }
         for (const int32_t * token = parts[i].tokens; token != parts[i].tokens + parts[i].count; ++token) {
@@ -199,29 +199,66 @@ void Decoder::refuse_bad_batch(const BatchPart * parts, std::size_t num_parts) c
 }
 
 void Decoder::lay_out(const BatchPart * parts, std::size_t num_parts) {
-    const std::size_t count = num_tokens(parts, num_parts);
-    tokens_.resize(count);
-    positions_.resize(count);
-    outputs_.resize(count);
-    sequence_counts_.assign(count, 1);
-    sequence_pointers_.resize(count);
+    tokens_.clear();
+    positions_.clear();
+    outputs_.clear();
+    sequence_pointers_.clear();
+    places_.clear();
     sequence_ids_.resize(num_parts);
     // Of a head with an encoder llama.cpp computes the logits of all tokens, and takes the first rows for those that
     // are wanted.
-    const bool wants_all = hidden_.encodes && std::any_of(parts, parts + num_parts, [](const BatchPart & part) {
-                               return part.first_output < part.count;
-                           });
-    std::size_t at = 0;
+    const bool wants_all =
+        (hidden_.encodes || hidden_.block) &&
+        std::any_of(parts, parts + num_parts, [](const BatchPart & part) { return part.first_output < part.count; });
     for (std::size_t k = 0; k < num_parts; ++k) {
         const BatchPart & part = parts[k];
         sequence_ids_[k] = part.sequence;
-        for (std::size_t i = 0; i < part.count; ++i, ++at) {
-            tokens_[at] = part.tokens[i];
-            positions_[at] = static_cast<int32_t>(part.position + i);
-            outputs_[at] = wants_all || i >= part.first_output ? 1 : 0;
-            sequence_pointers_[at] = &sequence_ids_[k];
+        places_.insert(places_.end(), part.num_injected, tokens_.size());
+        for (std::size_t i = part.num_injected; i < part.count; ++i) {
+            places_.push_back(tokens_.size());
+            tokens_.push_back(part.tokens[i]);
+            positions_.push_back(static_cast<int32_t>(part.position + i));
+            outputs_.push_back(wants_all || i >= part.first_output ? 1 : 0);
+            sequence_pointers_.push_back(&sequence_ids_[k]);
         }
     }
+    sequence_counts_.assign(tokens_.size(), 1);
+}
+
+// Of a head with a noise block: the target's states, in a batch of their own. Nothing is computed of them but keys and
+// values.
+int32_t Decoder::inject(const BatchPart * parts, std::size_t num_parts) {
+    constexpr std::size_t axes = 4;  // a position has as many where it turns by axes: time, twice space, nothing
+    features_.clear();
+    positions_.clear();
+    sequence_pointers_.clear();
+    sequence_ids_.resize(num_parts);
+    for (std::size_t k = 0; k < num_parts; ++k) {
+        const BatchPart & part = parts[k];
+        sequence_ids_[k] = part.sequence;
+        features_.insert(features_.end(), part.features, part.features + part.num_injected * hidden_.n_features);
+        sequence_pointers_.insert(sequence_pointers_.end(), part.num_injected, &sequence_ids_[k]);
+        for (std::size_t i = 0; i < part.num_injected; ++i) {
+            positions_.push_back(static_cast<int32_t>(part.position + i));
+        }
+    }
+    const std::size_t count = positions_.size();
+    if (count == 0) {
+        return 0;
+    }
+    positions_.resize(axes * count);
+    for (std::size_t axis = 1; axis + 1 < axes; ++axis) {
+        std::copy_n(positions_.begin(), count, positions_.begin() + static_cast<std::ptrdiff_t>(axis * count));
+    }
+    std::fill_n(positions_.begin() + static_cast<std::ptrdiff_t>((axes - 1) * count), count, 0);
+    sequence_counts_.assign(count, 1);
+    outputs_.assign(count, 0);
+    const llama_batch batch = {
+        static_cast<int32_t>(count), nullptr,        features_.data(), positions_.data(), sequence_counts_.data(),
+        sequence_pointers_.data(),   outputs_.data()};
+    const int32_t code = api_->llama_decode(context_, batch);
+    api_->llama_synchronize(context_);
+    return code;
 }
 
 // Of a head: what it reads beside the tokens, encoded where it is the target's.
@@ -284,7 +321,7 @@ void Decoder::copy_states(std::size_t first, std::size_t count, std::vector<floa
     for (std::size_t token = first; token < first + count; ++token) {
         for (std::size_t i = 0; i < num_given(); ++i) {
             const std::vector<float> & values = hidden_.taps->values(i);
-            const float * row = values.data() + row_of(token, values.size() / n_embd_) * n_embd_;
+            const float * row = values.data() + row_of(place_in_batch(token), values.size() / n_embd_) * n_embd_;
             out.insert(out.end(), row, row + n_embd_);
         }
     }
@@ -304,15 +341,21 @@ int32_t Decoder::decode_without_embeddings(const llama_batch & batch) {
 
 int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
     if (is_head()) {
-        if (const int32_t code = lay_out_inputs(parts, num_parts)) {
+        const int32_t code = hidden_.block ? inject(parts, num_parts) : lay_out_inputs(parts, num_parts);
+        if (code != 0) {
             return code;
         }
     }
     lay_out(parts, num_parts);
+    if (tokens_.empty()) {
+        num_decoded_ += num_tokens(parts, num_parts);
+        num_batches_ += 1;
+        return 0;
+    }
     const llama_batch batch = {
         static_cast<int32_t>(tokens_.size()),
         tokens_.data(),
-        is_head() ? inputs_.data() : nullptr,
+        is_head() && !hidden_.block ? inputs_.data() : nullptr,
         positions_.data(),
         sequence_counts_.data(),
         sequence_pointers_.data(),
@@ -339,7 +382,7 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
     saw_foreign_ = saw_foreign_ || operations_seen.foreign;
     if (code == 0) {
         api_->llama_synchronize(context_);  // a GPU backend returns before it is done
-        num_decoded_ += tokens_.size();
+        num_decoded_ += num_tokens(parts, num_parts);
         num_batches_ += 1;
         if (wanted.count > 0) {
             skipping_ = wanted.heeded ? Skipping::yes : Skipping::no;
@@ -350,7 +393,7 @@ int32_t Decoder::decode(const BatchPart * parts, std::size_t num_parts) {
 
 float * Decoder::logits(std::size_t i) {
     require_open();
-    float * row = api_->llama_get_logits_ith(context_, static_cast<int32_t>(i));
+    float * row = api_->llama_get_logits_ith(context_, static_cast<int32_t>(place_in_batch(i)));
     if (row == nullptr) {
         throw DecodeError("the " + name_ + " has no logits: was it created with embedding=True?");
     }

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,21 @@ struct BatchPart {
     const float * features = nullptr;
     const float * states = nullptr;
     bool keeps_states = false;  // copy_states() is called
+    // Of a head with a noise block: so many of the first tokens are not read at all, but the features [num_injected].
+    std::size_t num_injected = 0;
+};
+
+// What a head reads that says several tokens in one decode: the last token of the text, then masks. The target's states
+// of the text before it go into its memory in a batch that has no tokens.
+struct NoiseBlock {
+    std::size_t size = 0;   // tokens of the longest one
+    int32_t mask = 0;       // the token that stands for one that is not known yet
+    std::size_t first = 0;  // of its places: the first that says a token of the draft
+    // What it says is chained, place by place, in graphs that take all blocks of a batch to be of one size.
+    bool is_whole = false;
+    // It chooses among so many tokens a place, by what the token before it is: its state has their ids, then for each
+    // of those before it their scores. 0: its logits say what it says.
+    std::size_t num_candidates = 0;
 };
 
 // The hidden states that a decoder gives, and those that it takes.
@@ -58,6 +74,7 @@ struct HiddenStates {
     std::shared_ptr<Taps> taps = nullptr;
     std::size_t n_features = 0;  // floats of the target that a head takes for a token; 0: it is no head
     bool encodes = false;        // they go through an encoder of its own
+    std::optional<NoiseBlock> block = std::nullopt;  // of a head that has one
 };
 
 // Whether only the logits that are wanted are computed.
@@ -103,6 +120,7 @@ public:
     // Whether it reads hidden states of another model's: its tokens alone cannot be decoded.
     bool is_head() const { return hidden_.n_features > 0; }
     std::size_t n_features() const { return hidden_.n_features; }
+    const std::optional<NoiseBlock> & noise_block() const { return hidden_.block; }
     // Floats that it gives for a token.
     std::size_t state_size() const { return state_size_; }
     // Appends the hidden states [count][state_size] of tokens of the last batch from number `first` on, if that batch
@@ -186,10 +204,12 @@ private:
     bool window_is_whole(int32_t sequence, std::size_t count) const;
     void lay_out(const BatchPart * parts, std::size_t num_parts);
     int32_t lay_out_inputs(const BatchPart * parts, std::size_t num_parts);
+    int32_t inject(const BatchPart * parts, std::size_t num_parts);
     int32_t encode(const float * features, std::size_t count);
     int32_t decode_without_embeddings(const llama_batch & batch);
     std::size_t num_given() const { return hidden_.taps ? hidden_.taps->size() - (hidden_.encodes ? 1 : 0) : 0; }
     std::size_t row_of(std::size_t token, std::size_t num_rows) const;
+    std::size_t place_in_batch(std::size_t token) const { return hidden_.block ? places_.at(token) : token; }
 
     std::shared_ptr<const LlamaApi> api_;
     llama_context * context_;
@@ -230,6 +250,7 @@ private:
     std::vector<int8_t> outputs_;
     std::vector<float> features_;
     std::vector<float> inputs_;
+    std::vector<std::size_t> places_;  // of each token in the batch: fewer than there are where some are injected
 };
 
 }  // namespace specllama

@@ -215,7 +215,8 @@ BatchPart Sequence::part_of(const Addition & addition) const {
             addition.listed,
             addition.features,
             addition.states,
-            addition.keeps_states};
+            addition.keeps_states,
+            addition.num_injected};
 }
 
 void Sequence::added(const Addition & addition, std::size_t first_row, double seconds) {

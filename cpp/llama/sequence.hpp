@@ -77,6 +77,7 @@ public:
         const float * features = nullptr;    // of a head: see BatchPart
         const float * states = nullptr;      // the same
         bool keeps_states = false;           // copy_states() is called
+        std::size_t num_injected = 0;        // see BatchPart
     };
 
     // Decodes what is added to several sequences of one decoder in one batch of at most n_batch tokens; each sequence

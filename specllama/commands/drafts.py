@@ -104,9 +104,7 @@ def _pull(survey: Survey) -> bool:
 
 
 def _can_be_pulled(known: KnownDraft) -> bool:
-    from specllama.models.families import UNSUPPORTED
-
-    return known.gguf and not known.in_model and known.kind not in UNSUPPORTED
+    return known.gguf and not known.in_model
 
 
 def _measured(survey: Survey, arguments: argparse.Namespace) -> dict[str, Gain | str]:
@@ -218,11 +216,8 @@ def _short(survey: Survey, draft: FoundDraft) -> str:
 
 
 def _how_to_get(known: KnownDraft) -> str:
-    from specllama.models.families import UNSUPPORTED
     from specllama.models.hub import HubName
 
-    if known.kind in UNSUPPORTED:
-        return "a kind of head that specllama does not run"
     if known.in_model:
         return "the model itself in a file with MTP layers: `specllama pull` it, and draft with -md mtp"
     if known.gguf and not known.file:

@@ -95,7 +95,13 @@ class Settings:
         embeds = bool(self.context_params.embeddings)
         hidden = Hidden(()) if self.hidden is None else self.hidden
         with quiet(self.verbose):
-            return _core.Decoder(libllama.API, context, name, n_ctx, taps, hidden.n_features, hidden.encodes, embeds)
+            return _core.Decoder(
+                *(libllama.API, context, name, n_ctx, taps),
+                n_features=hidden.n_features,
+                encodes=hidden.encodes,
+                embeds=embeds,
+                block=hidden.noise_block,
+            )
 
 
 class Owner(Protocol):

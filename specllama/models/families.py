@@ -18,8 +18,6 @@ else:
     import tomli as tomllib
 
 KINDS = ("model", "parallel", "eagle3", "mtp", "dflash", "dspark")
-UNSUPPORTED = frozenset({"dflash", "dspark"})
-"""Kinds of heads that are known, and that nothing here can run."""
 _SIZE = "{size}"
 
 

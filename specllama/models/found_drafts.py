@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import catalog
+from .block_head_file import read_block_head
 from .families import KnownDraft, Named, family_of
 from .gguf_values import read_without_texts
 from .head_file import read_head, require_mtp
@@ -183,7 +184,7 @@ class _Target:
     def _head(self, path: str, where: str, kind: str) -> Iterator[FoundDraft]:
         size, why_not = size_of(path), None
         try:
-            head = read_head(path)
+            head = read_block_head(path) or read_head(path)
         except ValueError as error:
             head, why_not = None, str(error)
         if head is not None:

@@ -6,14 +6,15 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .gguf_values import StoredTensor, architecture_of, parts_of, read_whole_header, stored
 
-_OTHERS = {"dflash": "DFlash", "gemma4-assistant": "Gemma 4's assistant"}
+_OTHERS = {"gemma4-assistant": "Gemma 4's assistant"}
+_WITH_BLOCKS = "dflash"  # see `block_head_file`
 _LAYERS = 3
 # Architectures of which llama.cpp 0.3.36 has a graph of one MTP layer, and of several. Of others it ends the process.
 _WITH_SEVERAL = frozenset({"hy_v3", "mimo2", "step35"})
@@ -24,6 +25,7 @@ _WITH_MTP = _WITH_SEVERAL | {
 _OF_MTP = ".nextn.eh_proj.weight"
 _PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")  # of a model in several files
 _F32, _I64 = 0, 27  # of ggml_type
+_DIMENSIONS_OF_MATRICES = 2
 _NEVER_WEIGHTS = range(24, 29)  # I8 to I64, and F64
 
 
@@ -54,45 +56,14 @@ class HeadFile:
             ValueError: what does not fit.
         """
         whose = f"the head {os.path.basename(self.path)} is for another target"
-        _require_width(self.path, self.hidden_size, n_embd)
-        if not all(0 < layer < n_layer for layer in self.layers):
-            raise ValueError(
-                f"{whose}: it reads what enters the layers {', '.join(map(str, self.layers))}, and of this one that "
-                f"can be had of the layers 1 to {n_layer - 1}"
-            )
+        require_width(self.path, self.hidden_size, n_embd)
+        require_layers(self.path, self.layers, n_layer)
         if self.embedding_length != n_embd and not {"token_embd.weight", "output.weight"} <= self.tensors.keys():
             raise ValueError(
                 f"{whose}: it uses the target's token embeddings or output matrix, which are for states of {n_embd} "
                 f"numbers, and its own have {self.embedding_length}"
             )
-        self._require_tokens(n_vocab)
-
-    def _require_tokens(self, n_vocab: int) -> None:
-        tensors, name = self.tensors, os.path.basename(self.path)
-        if "token_embd.weight" in tensors and tensors["token_embd.weight"].shape[-1] < n_vocab:
-            raise ValueError(
-                f"the head {name} has embeddings of {tensors['token_embd.weight'].shape[-1]} tokens, and the target "
-                f"has {n_vocab}"
-            )
-        said = tensors["d2t"].size if "d2t" in tensors else self.n_vocab
-        if "output.weight" not in tensors and said != n_vocab:
-            raise ValueError(
-                f"the head {name} says {said} tokens by the target's output matrix, which says {n_vocab}: it needs "
-                "one of its own"
-            )
-        if "d2t" not in tensors:
-            return
-        if tensors["d2t"].kind != _I64:
-            raise ValueError(f"the head {name} is damaged: d2t must be of 64-bit integers")
-        if not tensors["d2t"].size:
-            raise ValueError(f"the head {name} says no tokens: its d2t is empty; convert it anew")
-        ids = np.frombuffer(stored(self.path, tensors["d2t"], 8 * tensors["d2t"].size), "<i8")
-        most = min(n_vocab, self.n_vocab) - 1
-        if not 0 <= ids.min() <= ids.max() <= most:
-            raise ValueError(
-                f"the head {name} says tokens from {ids.min()} to {ids.max()}, and the target has 0 to {most}: its d2t "
-                "must have the target's numbers"
-            )
+        require_tokens(self.path, self.tensors, self.n_vocab, n_vocab, has_matrix="output.weight" in self.tensors)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,10 +84,70 @@ class MtpFile:
         Raises:
             ValueError: what does not fit.
         """
-        _require_width(self.path, self.hidden_size, n_embd)
+        require_width(self.path, self.hidden_size, n_embd)
 
 
-def _require_width(path: str, wanted: int, found: int) -> None:
+def require_layers(path: str, layers: Sequence[int], n_layer: int) -> None:
+    """Refuse a head that reads layers which a target of `n_layer` does not show.
+
+    Raises:
+        ValueError: one of them.
+    """
+    if not all(0 < layer < n_layer for layer in layers):
+        raise ValueError(
+            f"the head {os.path.basename(path)} is for another target: it reads what enters the layers "
+            f"{', '.join(map(str, layers))}, and of this one that can be had of the layers 1 to {n_layer - 1}"
+        )
+
+
+def require_tokens(
+    path: str, tensors: Mapping[str, StoredTensor], n_own: int, n_vocab: int, *, has_matrix: bool
+) -> None:
+    """Refuse a head that reads or says other tokens than those of its target.
+
+    Args:
+        path: its file.
+        tensors: where they are, by name.
+        n_own: tokens of its vocabulary.
+        n_vocab: the target's.
+        has_matrix: it has an output matrix of its own.
+
+    Raises:
+        ValueError: what does not fit.
+    """
+    name = os.path.basename(path)
+    if "token_embd.weight" in tensors and tensors["token_embd.weight"].shape[-1] < n_vocab:
+        raise ValueError(
+            f"the head {name} has embeddings of {tensors['token_embd.weight'].shape[-1]} tokens, and the target "
+            f"has {n_vocab}"
+        )
+    said = tensors["d2t"].size if "d2t" in tensors else n_own
+    if not has_matrix and said != n_vocab:
+        raise ValueError(
+            f"the head {name} says {said} tokens by the target's output matrix, which says {n_vocab}: it needs "
+            "one of its own"
+        )
+    if "d2t" not in tensors:
+        return
+    if tensors["d2t"].kind != _I64:
+        raise ValueError(f"the head {name} is damaged: d2t must be of 64-bit integers")
+    if not tensors["d2t"].size:
+        raise ValueError(f"the head {name} says no tokens: its d2t is empty; convert it anew")
+    ids = np.frombuffer(stored(path, tensors["d2t"], 8 * tensors["d2t"].size), "<i8")
+    most = min(n_vocab, n_own) - 1
+    if not 0 <= ids.min() <= ids.max() <= most:
+        raise ValueError(
+            f"the head {name} says tokens from {ids.min()} to {ids.max()}, and the target has 0 to {most}: its d2t "
+            "must have the target's numbers"
+        )
+
+
+def require_width(path: str, wanted: int, found: int) -> None:
+    """Refuse a head that reads states of another size.
+
+    Raises:
+        ValueError: it does.
+    """
     if wanted != found:
         raise ValueError(
             f"the head {os.path.basename(path)} is for another target: it reads states of {wanted} numbers, and this "
@@ -155,7 +186,7 @@ def head_beside(target: str) -> str:
 
 def is_head(values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bool:
     """Whether a file is no model by itself."""
-    return architecture_of(values) in ("eagle3", *_OTHERS) or _is_mtp(tensors)
+    return architecture_of(values) in ("eagle3", _WITH_BLOCKS, *_OTHERS) or _is_mtp(tensors)
 
 
 def _is_mtp(tensors: Mapping[str, StoredTensor]) -> bool:
@@ -184,48 +215,69 @@ def _read_head(path: str, changed: int, size: int) -> HeadFile | MtpFile | None:
     architecture = architecture_of(values)
     if architecture in _OTHERS:
         raise ValueError(
-            f"{path} is a head of the kind {_OTHERS[architecture]}: of heads, those of EAGLE-3 are supported"
+            f"{path} is a head of the kind {_OTHERS[architecture]}: of heads, those of EAGLE-3, DFlash, DFlash2 and "
+            "DSpark are supported"
         )
     if _is_mtp(tensors):
         require_mtp(path)
-        return MtpFile(path, _number(path, values, f"{architecture_of(values)}.embedding_length"))
+        return MtpFile(path, number_in(path, values, f"{architecture_of(values)}.embedding_length"))
     if architecture != "eagle3":
         return None
-    _require_turns(path, values)
-    _require_types(path, tensors)
+    require_turns(path, values, architecture)
+    require_types(path, tensors)
     layers = np.asarray(values.get("eagle3.target_layers", []))
     if layers.shape != (_LAYERS,) or layers.dtype.kind not in "iu":
         raise ValueError(f"{path} is a head that must name {_LAYERS} layers of its target (eagle3.target_layers)")
     return HeadFile(
         path=path,
         layers=tuple(int(layer) for layer in layers),
-        hidden_size=_number(path, values, "eagle3.target_hidden_size"),
-        embedding_length=_number(path, values, "eagle3.embedding_length"),
+        hidden_size=number_in(path, values, "eagle3.target_hidden_size"),
+        embedding_length=number_in(path, values, "eagle3.embedding_length"),
         n_vocab=len(values.get("tokenizer.ggml.tokens", [])),
         tensors=tensors,
     )
 
 
-def _number(path: str, values: Mapping[str, Any], name: str) -> int:
+def number_in(path: str, values: Mapping[str, Any], name: str) -> int:
+    """A number that a head's file must say.
+
+    Raises:
+        ValueError: it does not.
+    """
     found = values.get(name)
-    if not isinstance(found, int):
+    if not isinstance(found, int) or isinstance(found, bool):
         raise ValueError(f"{path} is a head whose {name} must be a number, and is {found!r:.60}")
     return found
 
 
-def _require_turns(path: str, values: Mapping[str, Any]) -> None:
-    """Of queries and keys llama.cpp turns pairs of numbers by the token's position, and asserts that it can."""
-    width = _number(path, values, "eagle3.embedding_length")
-    heads = values.get("eagle3.attention.head_count")
-    of_keys = values.get("eagle3.attention.head_count_kv", heads)
+def require_turns(path: str, values: Mapping[str, Any], architecture: str, *, same_values: bool = False) -> None:
+    """Of queries and keys llama.cpp turns pairs of numbers by the token's position, and asserts that it can.
+
+    Args:
+        path: a head's file.
+        values: what it says.
+        architecture: of the head.
+        same_values: its values must have the size of its keys.
+
+    Raises:
+        ValueError: it could not.
+    """
+    width = number_in(path, values, f"{architecture}.embedding_length")
+    heads = values.get(f"{architecture}.attention.head_count")
+    of_keys = values.get(f"{architecture}.attention.head_count_kv", heads)
     if not isinstance(heads, int) or not isinstance(of_keys, int):
         return  # an array: its tensors have other shapes
-    if not 0 < of_keys <= heads <= width:
+    if not 0 < of_keys <= heads <= width or heads % of_keys:
         raise ValueError(
             f"{path} is a head that says it has {heads} attention heads, {of_keys} of keys, in {width} numbers"
         )
-    size = values.get("eagle3.attention.key_length", width // heads)
-    turned = values.get("eagle3.rope.dimension_count", size)
+    size = values.get(f"{architecture}.attention.key_length", width // heads)
+    turned = values.get(f"{architecture}.rope.dimension_count", size)
+    of_values = values.get(f"{architecture}.attention.value_length", width // heads)
+    if same_values and of_values != size:
+        raise ValueError(
+            f"{path} is a head with keys of {size!r:.60} numbers and values of {of_values!r:.60}: they must be alike"
+        )
     if isinstance(size, int) and isinstance(turned, int) and not (0 < turned <= size and turned % 2 == 0):
         raise ValueError(
             f"{path} is a head whose rope.dimension_count is {turned}: it must be even, and from 2 to {size}, the size "
@@ -233,10 +285,15 @@ def _require_turns(path: str, values: Mapping[str, Any]) -> None:
         )
 
 
-def _require_types(path: str, tensors: Mapping[str, StoredTensor]) -> None:
-    """Behind what llama.cpp multiplies lie kernels for some types, and null pointers for others."""
+def require_types(path: str, tensors: Mapping[str, StoredTensor]) -> None:
+    """Behind what llama.cpp multiplies lie kernels for some types, and null pointers for others.
+
+    Raises:
+        ValueError: a tensor of another type.
+    """
     for name, tensor in tensors.items():
-        if name != "d2t" and (tensor.kind in _NEVER_WEIGHTS or (len(tensor.shape) == 1 and tensor.kind != _F32)):
+        is_matrix = len(tensor.shape) == _DIMENSIONS_OF_MATRICES
+        if name != "d2t" and (tensor.kind in _NEVER_WEIGHTS or not (is_matrix or tensor.kind == _F32)):
             raise ValueError(
                 f"{path} is a head whose {name} has type {tensor.kind}: vectors must be F32, and matrices floats or "
                 "quantized"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import llama_cpp
 
-from specllama.engine.hidden import Hidden, of_head, shown_to
+from specllama.engine.hidden import FileOfHead, Hidden, of_head, shown_to
 from specllama.engine.model import Model
 from specllama.engine.opening import Opening, open_model
 from specllama.engine.same_vocabulary import check_vocabulary_of_file, require_same_vocabulary
-from specllama.models.head_file import HeadFile, MtpFile, read_head
+from specllama.models.head_file import read_head
 
 from .decoding import DecodingDraft, DecodingKind, freed_after_errors
 from .draft import Loader
@@ -30,35 +30,43 @@ class HeadDraft(DecodingDraft):
 
 
 class HeadInFile(DecodingKind):
-    """A head in a file of its own."""
+    """A head in a file of its own.
+
+    Attributes:
+        draft: the class of its draft.
+    """
 
     takes = OF_A_HEAD | {"draft_kwargs"}
     drafter = HeadDraft.drafter
+    draft: ClassVar[type[DecodingDraft]] = HeadDraft
 
     def __init__(self, options: DraftOptions) -> None:
         super().__init__(options)
-        self._file = cast("HeadFile | MtpFile", read_head(options.draft_model))
+        self._file = cast("FileOfHead", self.read(options.draft_model))
         self._own: dict[str, Any] = dict(options.draft_kwargs or {})
         if unknown := self._own.keys() - _OWN:
             raise ValueError(
                 f"draft_kwargs of a head may have {', '.join(sorted(_OWN))}: leave {', '.join(sorted(unknown))} out"
             )
 
+    @staticmethod
+    def read(path: str) -> FileOfHead | None:
+        """What a file says of such a head; None for another file."""
+        return read_head(path)
+
     @classmethod
     def is_meant(cls, given: Any) -> bool:
         """See the base class."""
-        return isinstance(given, str) and read_head(given) is not None
+        return isinstance(given, str) and cls.read(given) is not None
 
     def shown(self, target: str) -> Hidden:
         """See the base class."""
         return shown_to(self._file)
 
-    def open(self, target: Model, loader: Loader) -> HeadDraft:
-        """See the base class."""
-        head, corpus = self._file, self.corpus(target, loader)
-        _require_fit(target, head)
+    def settings(self, target: Model) -> dict[str, Any]:
+        """How it is opened: as the target, but for what the user says."""
         of_target = target.settings
-        settings: dict[str, Any] = {
+        return {
             "n_ctx": target.n_ctx,
             "n_batch": of_target.n_batch,
             "n_threads": of_target.n_threads,
@@ -66,13 +74,19 @@ class HeadInFile(DecodingKind):
             "kernels": of_target.kernels.choice,
             **self._own,
         }
+
+    def open(self, target: Model, loader: Loader) -> DecodingDraft:
+        """See the base class."""
+        head, corpus = self._file, self.corpus(target, loader)
+        _require_fit(target, head)
+        settings = self.settings(target)
         model, close = open_model(head.path, Opening(**settings), name="draft", hidden=of_head(head, target.context))
         with freed_after_errors(close):
             given = head.path
-            return HeadDraft(target, model, corpus, given=given, window=self.options.draft_window, close=close)
+            return self.draft(target, model, corpus, given=given, window=self.options.draft_window, close=close)
 
 
-def _require_fit(target: Model, head: HeadFile | MtpFile) -> None:
+def _require_fit(target: Model, head: FileOfHead) -> None:
     """Refuse a head for another target, or a target that was opened without it.
 
     Raises:

@@ -9,6 +9,7 @@ from specllama.models import catalog
 from specllama.models.head_file import head_beside, require_mtp
 from specllama.models.loading import require_gguf
 
+from .block_head import BlockHeadInFile
 from .draft import LOOKUP, DraftKind, raise_no_draft
 from .draft_options import DraftOptions
 from .function import DraftingFunction
@@ -20,7 +21,10 @@ from .text import TEXT_DRAFTERS, NamedTextDrafter
 
 AUTO = "auto"
 """The head beside the target's file, else the MTP layer in it, where there is one, else lookup."""
-KINDS: tuple[type[DraftKind], ...] = (NamedTextDrafter, OwnMtp, HeadInFile, FileModel, LentModel, DraftingFunction)
+KINDS: tuple[type[DraftKind], ...] = (
+    *(NamedTextDrafter, OwnMtp, HeadInFile, BlockHeadInFile),
+    *(FileModel, LentModel, DraftingFunction),
+)
 """The first one that is meant is taken."""
 
 

@@ -18,6 +18,9 @@ from .decoding import DecodingDraft, DecodingKind
 from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, Loader, Sequences
 from .draft_options import DraftOptions
 
+_LISTS = (["head", "model"], ["block_head", "model"])
+"""What they draft with, in this order."""
+
 
 class Together(Draft):
     """A head and a model, which both draft for the target.
@@ -102,7 +105,7 @@ class HeadAndModel(DraftKind):
         super().__init__(options)
         both = [(kind, one) for kind, one in zip(kinds, given, strict=True) if issubclass(kind, DecodingKind)]
         both.sort(key=lambda of_one: of_one[0].drafter)
-        if [kind.drafter for kind, _ in both] != ["head", "model"] or len(given) > len(both):
+        if [kind.drafter for kind, _ in both] not in _LISTS or len(given) > len(both):
             raise ValueError(
                 f"draft_model={[*given]!r:.200} must be a head (or 'mtp') and a smaller model, where it is a list"
             )
