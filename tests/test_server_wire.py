@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import typing
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletio
 from openai.types.chat import completion_create_params as of_chats
 from served import Served, serving  # needs the extra
 
+from specllama.engine.generation import Generation
+from specllama.server import prompt_progress
 from specllama.server.requests import ChatRequest, CompletionRequest, StreamOptions
 from specllama.server.wire import REFUSED, WITHOUT_EFFECT
 
@@ -416,3 +419,48 @@ def test_props(served: Served) -> None:
     assert props["chat_template"] == served.llm.metadata.get("tokenizer.chat_template", "")
     assert (props["total_slots"], props["model_alias"], props["bos_token"]) == (1, "tiny", "<s>")
     assert props["modalities"]["vision"] is False
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_how_much_of_a_prompt_is_read(
+    make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """As llama-server says it, before the first chunk of the answer."""
+    heard, look = threading.Event(), Generation._look_at_loop
+
+    def slowly(generation: Generation) -> None:
+        look(generation)
+        if generation._counters.num_target_tokens_decoded >= 96:
+            assert heard.wait(60), "the client hears of it while the prompt is read"
+
+    monkeypatch.setattr(prompt_progress, "_EVERY", 0.001)
+    monkeypatch.setattr(Generation, "_look_at_loop", slowly)
+    text = "the cat sat on the dog and " * 12
+    asked = {"messages": [{"role": "user", "content": text}]} if path == CHATS else {"prompt": text}
+    body = {**asked, "max_tokens": 8, "temperature": 0.0, "stream": True}
+    with serving(make_llama(draft=tiny_files.good, n_batch=32)) as served:
+        found = []
+        with served.client.stream("POST", path, json={**body, "return_progress": True}) as response:
+            assert response.status_code == 200
+            for line in response.iter_lines():
+                if line.startswith("data: {"):
+                    found.append(json.loads(line.removeprefix("data: ")))
+                    if found[-1].get("prompt_progress", {}).get("processed", 0) >= 96:
+                        heard.set()
+        read = [chunk["prompt_progress"] for chunk in found if "prompt_progress" in chunk]
+        assert found[: len(read)] == [chunk for chunk in found if "prompt_progress" in chunk]
+        counts = [one["processed"] for one in read]
+        assert counts == sorted(set(counts)) and 96 in counts
+        total = found[-1]["timings"]["prompt_n"]
+        assert {(one["total"], one["cache"]) for one in read} == {(total, 0)}
+        assert counts[-1] <= total
+        served.llm.reset()
+        plain = served.events(path, **body)
+        assert [chunk["choices"] for chunk in found[len(read) :]] == [chunk["choices"] for chunk in plain]
+        # What is wrong with a request still has a status of its own.
+        asked = {"messages": [{"role": "user", "content": text * 9}]} if path == CHATS else {"prompt": text * 9}
+        refused = served.post(path, **{**body, **asked, "return_progress": True})
+        assert refused.status_code == 400 and "exceed context window" in refused.json()["error"]["message"]
+        # Where there is no stream, there is nobody to tell.
+        whole = served.post(path, **{**body, "stream": False, "return_progress": True}).json()
+        assert "prompt_progress" not in whole and "warnings" not in whole

@@ -32,6 +32,7 @@ from .llama_server import BODIES, add_llama_servers
 from .log import RequestsLogged, note_job
 from .metrics import Metrics, RequestsCounted
 from .page import page_and_policy
+from .prompt_progress import WithProgress
 from .replies import EventStream, JsonReply, stopped_when_client_leaves
 from .request_limits import MAX_BODY, Bodies
 from .requests import ChatRequest, CompletionRequest, DetokenizeRequest
@@ -130,14 +131,15 @@ def _add_generation(app: FastAPI, lender: Lender, name: str, worker: Worker, bod
             body.model = body.model or name
             job = worker.start(lender.work(body))
             note_job(request.scope, job)
-            async with stopped_when_client_leaves(request.receive, job):
-                first = await anext(job)  # so that an error has a status of its own, in a stream too
+            items = WithProgress(job, body) if body.stream and body.return_progress else job
+            async with stopped_when_client_leaves(request.receive, items):
+                first = await anext(items)  # so that an error has a status of its own, in a stream too
                 if not body.stream:
                     async for _ in job:
                         pass
         except Exception as error:
             return error_reply(error)
-        return EventStream(job, first, error_body) if body.stream else JsonReply(first)
+        return EventStream(items, first, error_body) if body.stream else JsonReply(first)
 
 
 def _add_tokenizer(app: FastAPI, llm: Llama, bodies: Bodies) -> None:
