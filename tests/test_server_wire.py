@@ -435,7 +435,7 @@ def test_how_much_of_a_prompt_is_read(
 
     monkeypatch.setattr(prompt_progress, "_EVERY", 0.001)
     monkeypatch.setattr(Generation, "_look_at_loop", slowly)
-    text = "the cat sat on the dog and " * 12
+    text = "the cat sat on the dog and " * 24
     asked = {"messages": [{"role": "user", "content": text}]} if path == CHATS else {"prompt": text}
     body = {**asked, "max_tokens": 8, "temperature": 0.0, "stream": True}
     with serving(make_llama(draft=tiny_files.good, n_batch=32)) as served:
