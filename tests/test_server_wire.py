@@ -464,3 +464,57 @@ def test_how_much_of_a_prompt_is_read(
         # Where there is no stream, there is nobody to tell.
         whole = served.post(path, **{**body, "stream": False, "return_progress": True}).json()
         assert "prompt_progress" not in whole and "warnings" not in whole
+
+
+LOOK = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}
+CALLED = {"id": "call_1", "type": "function", "index": 0, "function": {"name": "look", "arguments": "{}"}}
+OPEN_WEBUI: dict[
+    str, dict[str, Any]
+] = {  # by its sources (0.12: main.py, routers/openai.py, routers/tasks.py, utils/payload.py)
+    "a turn, with all of the model's parameters set": {
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}],
+        **{"temperature": 0.8, "top_p": 0.9, "min_p": 0.05, "frequency_penalty": 0.1, "presence_penalty": 0.1},
+        **{"max_tokens": 8, "seed": 42, "stop": ["\n\n\n"], "logit_bias": {"5": -100}, "reasoning_effort": "medium"},
+        **{"top_k": 40, "repeat_penalty": 1.1, "mirostat": 0},  # parameters of one's own
+        "response_format": {"type": "text"},
+    },
+    "a title": {
+        "stream": False,
+        "messages": [{"role": "user", "content": "### Task:\nGenerate a title\n### Chat History:\n<chat_history>hi"}],
+        "max_tokens": 8,
+    },
+    "a regenerated answer, of which nothing is set": {"stream": True, "messages": MESSAGES},
+    "a tool's answer": {
+        "stream": True,
+        "tools": [LOOK],
+        "messages": [
+            {"role": "user", "content": "Look."},
+            {"role": "assistant", "content": "", "tool_calls": [CALLED]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "It is a cat."},
+        ],
+        "max_tokens": 8,
+    },
+    "parts, as with files": {
+        "stream": True,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        "max_tokens": 8,
+    },
+}
+
+
+@pytest.mark.parametrize("name", OPEN_WEBUI)
+def test_what_open_webui_sends(served: Served, name: str) -> None:
+    (listed,) = served.client.get("/v1/models").json()["data"]
+    body = {"model": listed["id"], **OPEN_WEBUI[name]}
+    if not body["stream"]:
+        answer = served.post(CHATS, **body)
+        assert answer.status_code == 200, answer.text
+        assert ChatCompletion.model_validate(answer.json()).choices[0].message.content is not None
+        return
+    chunks = [ChatCompletionChunk.model_validate(event) for event in served.events(CHATS, **body)]
+    assert chunks[0].choices[0].delta.role == "assistant"
+    ended = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
+    assert len(ended) == 1 and set(ended) <= {"stop", "length"}
+    assert (chunks[-1].usage is not None) == ("stream_options" in body)
