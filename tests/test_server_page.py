@@ -374,13 +374,18 @@ def test_an_answer_that_a_reload_has_ended(page: Any, served: Served, gate: thre
 
 
 def test_what_was_kept_by_something_else_is_no_harm(page: Any) -> None:
-    for kept in ("{", "null", "[]", '{"turns": 3}'):
-        page.evaluate("kept => localStorage.setItem('specllama', kept)", kept)
-        # A page that is left keeps what it has: that would come first.
-        page.evaluate("removeEventListener('pagehide', keep)")
+    for kept, count in (
+        ("{", 0),
+        ("null", 0),
+        ("[]", 0),
+        ('{"turns": 3}', 0),
+        ('{"turns": [null, {"role": "system"}, {"role": "user", "text": "hi"}], "settings": {"log": 1, "seed": 3}}', 1),
+    ):
+        page.add_init_script(f"localStorage.setItem('specllama', {json.dumps(kept)})")  # behind what the page keeps
         page.reload()
-        page.get_by_text("tiny", exact=True).wait_for()
-        assert page.locator("article").count() == 0
+        page.get_by_text("tiny", exact=True).first.wait_for()
+        assert page.locator("article").count() == count
+    assert page.input_value("#seed") == "3"
 
 
 def test_regenerate(page: Any, asked: list[dict[str, Any]]) -> None:

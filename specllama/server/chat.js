@@ -40,7 +40,7 @@ function restore() {
     if (field && field.form === at("settings")) field[field.type === "checkbox" ? "checked" : "value"] = value;
   }
   at("message").value = kept.message || "";
-  turns = kept.turns;
+  turns = kept.turns.filter((turn) => turn && ["user", "assistant"].includes(turn.role) && typeof turn.text === "string");
   const last = turns[turns.length - 1];
   if (last && last.role === "assistant" && !last.ended) Object.assign(last, { ended: "stopped", note: "ended by a reload" });
   turns.forEach(draw);
