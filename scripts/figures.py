@@ -99,7 +99,7 @@ def whole_calls(data: Path) -> str:
                 f"{both['over_plain']:.2f}",
             ]
         )
-    titles = "target|prompts|llama_cpp, t/s|specllama, t/s|gain|least|kernels alone|draft alone"
+    titles = "target|prompts|llama_cpp, t/s|specllama, t/s|gain|least|kernels alone|draft on top"
     return table(titles.split("|"), rows, 2)
 
 

@@ -102,7 +102,8 @@ class Stats:
     num_idle_rounds: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Rounds in which ``"auto"`` drafted nothing, and why. ``measuring``: to see what plain decoding takes.
     ``no_match``: there is no draft model, and the end of the text did not occur before. ``not_worth_it``: no draft
-    promised to gain more than it takes."""
+    promised to gain more than it takes. In other rounds without a draft it had no choice: there was room for one token
+    only, no draft, or a recurrent model read tokens again after a rejection."""
     num_draft_prompts_skipped: int = 0
     """Prompts that the draft model left undecoded: that would have taken more time than it was likely to save."""
     kernels: str = ""
@@ -179,7 +180,8 @@ class Stats:
 
     def _idle(self) -> str:
         rounds, idle = sum(self.num_rounds_per_gamma), self.num_rounds_per_gamma[0]
-        why = ", ".join(f"{count} {_WHY_IDLE[name]}" for name, count in self.num_idle_rounds.items())
+        counts = {**self.num_idle_rounds, "no_choice": idle - sum(self.num_idle_rounds.values())}
+        why = ", ".join(f"{count} {_WHY_IDLE[name]}" for name, count in counts.items() if count > 0)
         skipped = "; the draft's prompt was skipped" if self.num_draft_prompts_skipped else ""
         return f"{idle} of {rounds} rounds did not draft{f' ({why})' if why else ''}{skipped}"
 
@@ -188,6 +190,7 @@ _WHY_IDLE = {
     "measuring": "to measure plain decoding",
     "no_match": "without a match to look up",
     "not_worth_it": "because it would not have paid",
+    "no_choice": "without a choice: the last token of a text, say",
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -130,6 +131,9 @@ def test_statistics_add_up(make_llama: MakeLlama, tiny_files: TinyFiles, draft: 
     assert sum(idle.values()) <= total.num_rounds_per_gamma[0]
     assert f"{total.num_rounds_per_gamma[0]} of {sum(total.num_rounds_per_gamma)} rounds did not draft" in str(total)
     assert f"{idle['measuring']} to measure plain decoding" in str(total)
+    why = re.search(r"(\d+) of \d+ rounds did not draft \((.*?)\)", str(total))
+    assert why is not None
+    assert sum(int(reason.split()[0]) for reason in why[2].split(", ") if reason[0].isdigit()) == int(why[1])
 
 
 def test_a_generation_without_a_round_to_draft_in(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:

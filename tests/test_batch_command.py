@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -216,6 +218,39 @@ def test_the_extra_is_asked_for_before_the_model(
     files.write(MANY[0], request("a", prompt="x"))
     assert cli.main(["batch", "-m", "no-such-model", *files.line[9:]]) == 1
     assert 'need fastapi: pip install "specllama[server]"' in capsys.readouterr().err
+
+
+def test_progress_where_there_is_no_terminal(
+    files: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specllama.batch.answers import Answers
+    from specllama.commands import batch
+
+    told = threading.Event()
+    show, add = batch.show, Answers.add
+
+    def shown(text: str) -> None:
+        show(text)
+        if text.startswith("4 of 6 answers, "):
+            told.set()
+
+    def added(self: Answers, answer: dict[str, Any]) -> None:
+        add(self, answer)
+        if self.num_whole() == 4:
+            assert told.wait(60), "the lines come between two answers"
+
+    files.write(*MANY[:2])
+    assert cli.main([*files.line, "-n", "1"]) == 0
+    monkeypatch.setattr(batch, "_LINE_SECONDS", 0.01)
+    monkeypatch.setattr(batch, "show", shown)
+    monkeypatch.setattr(Answers, "add", added)
+    files.write(*MANY[:6])
+    assert cli.main([*files.line, "-n", "1"]) == 0
+    err = capsys.readouterr().err
+    assert re.search(r"^4 of 6 answers, \d+\.\d tokens/s; about \d+ s left$", err, re.M)
+    files.write(*MANY[:8])
+    assert cli.main([*files.line, "-n", "1", "--quiet"]) == 0
+    assert "answers" not in capsys.readouterr().err
 
 
 def test_progress_in_a_terminal(

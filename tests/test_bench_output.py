@@ -100,7 +100,7 @@ def test_markdown_has_all_that_others_need(result: BenchResult) -> None:
     assert "backend CPU (no GPU offload): CPU : AVX = 1" in text
     assert f"```sh\n{SETTINGS['command']}\n```" in text
     assert "greedy, top_p 0.9, no seed; up to 128 tokens for 3 prompts (code 2, story 1), 2 times each" in text
-    assert "auto is 5 draft tokens under the rule auto, which is block" in text
+    assert "the mode auto drafts 5 tokens a round, and its rule is block" in text
     assert text.endswith("Notes:\n- first note\n- second note")
     models = {row[0]: row[1:] for row in cells(text)[:4]}
     threads = ["0", "4096", "2", "2"]

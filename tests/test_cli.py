@@ -151,11 +151,31 @@ def test_generate_streams_and_reports(fake: type[FakeLlama], capsys: pytest.Capt
     assert cli.main(["generate", "-m", "target", "-md", "draft", "-p", "Hi"]) == 0
     out, err = capsys.readouterr()
     assert out == "Hello world!\n"
-    assert err == "4 tokens, fake\n"
+    assert err == "cut off at 4 tokens: the context of 4096 tokens is full, see --ctx-size\n4 tokens, fake\n"
     assert fake.last.closed
     threads = {"n_threads": default_threads(), "n_threads_batch": default_threads()}
     assert fake.last.options == {"model": "target", "draft_model": "draft", "n_ctx": 4096, "verbose": False, **threads}
     assert fake.last.call == {"prompt": "Hi", "max_tokens": 128}
+
+
+def test_generate_says_when_it_cut_an_answer_off(
+    fake: type[FakeLlama], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["generate", "-m", "target", "-p", "Hi", "-n", "4"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "Hello world!\n"
+    assert err == "cut off at 4 tokens: a larger --max-tokens lets the answer go on\n4 tokens, fake\n"
+    ended = FakeLlama.create_completion
+
+    def stops(self: FakeLlama, prompt: str, **options: Any) -> Iterator[dict[str, Any]]:
+        for chunk in ended(self, prompt, **options):
+            if chunk["choices"][0]["finish_reason"]:
+                chunk["choices"][0]["finish_reason"] = "stop"
+            yield chunk
+
+    monkeypatch.setattr(FakeLlama, "create_completion", stops)
+    assert cli.main(["generate", "-m", "target", "-p", "Hi", "-n", "4"]) == 0
+    assert capsys.readouterr().err == "4 tokens, fake\n"
 
 
 def test_generate_passes_every_option(

@@ -64,6 +64,23 @@ def test_quantize(tiny_files: TinyFiles, tmp_path: Path, capsys: pytest.CaptureF
     assert "is not a GGUF file" in capsys.readouterr().err
 
 
+def test_quantize_says_that_more_bits_bring_nothing_back(
+    tiny_files: TinyFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    eight, sixteen = tmp_path / "eight.gguf", tmp_path / "sixteen.gguf"
+    says = "does not bring back what that has lost"
+    assert cli.main(["quantize", str(tiny_files.target), "Q8_0", "-o", str(eight), "-t", "1"]) == 0
+    assert says not in capsys.readouterr().err
+    assert cli.main(["quantize", str(eight), "F16", "-o", str(sixteen), "-t", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{sixteen}\n"
+    assert f"note: {eight} was made with " in err
+    assert f"bits a weight, and F16 {says}" in err
+    assert cli.main(["quantize", str(eight), "Q4_0", "-o", str(tmp_path / "four.gguf"), "-t", "1"]) == 0
+    assert cli.main(["quantize", str(sixteen), "F32", "-o", str(tmp_path / "whole.gguf"), "-t", "1"]) == 0
+    assert says not in capsys.readouterr().err
+
+
 def test_quantize_uses_what_is_in_the_cache(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = catalog.catalog().models["smollm2-135m"].variant_path("F16")
     path.parent.mkdir(parents=True)

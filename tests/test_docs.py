@@ -30,7 +30,7 @@ RUN_ELSEWHERE = {
 """Pages whose Python is not run here, and why."""
 README_BYTES = 10_000
 SERVER = "http://127.0.0.1:8000"
-FOREIGN = {"cd", "curl", "llm", "source"}
+FOREIGN = {"cd", "curl", "export", "gunzip", "llm", "open-webui", "source"}
 """Commands in the pages that are not ours to check."""
 FOREIGN_OPTIONS = {"--schema"}
 """Options of theirs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +50,17 @@ def test_what_cannot_be_compared(make_llama: MakeLlama, tiny_files: TinyFiles) -
         draft_types.compare_types(llm, {"other": tiny_files.letters}, PROMPTS)
 
 
+def test_what_may_be_as_fast() -> None:
+    types = [
+        draft_types.DraftType("a", 1, 1.0, speedup, error, 0.5)
+        for speedup, error in ((1.3, 0.03), (1.25, 0.04), (1.1, 0.01), (1.0, 0.0))
+    ]
+    types = [dataclasses.replace(one, name=name) for one, name in zip(types, "abcd", strict=True)]
+    assert draft_types.within_error(types) == ["b"]
+    assert draft_types.within_error(types[2:]) == []
+    assert draft_types.within_error(types[:1]) == []
+
+
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specllama.evidence.draft_types.CANDIDATES", ("Q8_0", "Q4_0"))
@@ -56,12 +68,14 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("best", ["as it is", "Q4_0"])
+@pytest.mark.parametrize("error", [0.0, 0.6])
 def test_the_command_keeps_the_best(
     tiny_files: TinyFiles,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     best: str,
+    error: float,
 ) -> None:
     def compared(
         llm: specllama.Llama, drafts: dict[str, Path], *_: object, **__: object
@@ -70,7 +84,7 @@ def test_the_command_keeps_the_best(
         assert all(
             read_header(path).num_tensors == read_header(drafts["as it is"]).num_tensors for path in drafts.values()
         )
-        types = [draft_types.DraftType(name, 1, 1.0, float(name == best), 0.0, 0.5) for name in drafts]
+        types = [draft_types.DraftType(name, 1, 1.0, float(name == best), error, 0.5) for name in drafts]
         return sorted(types, key=lambda one: -one.speedup)
 
     monkeypatch.setattr(draft_types, "compare_types", compared)
@@ -81,6 +95,7 @@ def test_the_command_keeps_the_best(
     kept = model if best == "as it is" else tmp_path / "draft-q4_0.gguf"
     assert out == f"{kept}\n"
     assert "against the file as it is" in err
+    assert (f"{best} was the fastest, but " in err) == (error > 0)
     assert sorted(tmp_path.iterdir()) == sorted({model, kept})
     if kept != model:
         assert cli.main(line) == 1

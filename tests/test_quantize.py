@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import struct
@@ -98,6 +99,11 @@ def test_catalog_names(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = quantize.quantize("tiny", "F16", threads=1)
     assert path == catalog.models_dir() / "tiny-f16.gguf"
     assert catalog.resolve("tiny:f16") == str(path)
+    assert quantize.what_stays_lost("tiny", "F16") is quantize.what_stays_lost("tiny:F16", "F32") is None
+    fewer = dataclasses.replace(entry, type="Q4_K_M")
+    monkeypatch.setattr(quantize, "catalog", lambda: catalog.Catalog({"tiny": fewer}, "tiny", "tiny"))
+    assert "tiny:F16 was made with 5.2 bits a weight" in str(quantize.what_stays_lost("tiny:F16", "Q8_0"))
+    monkeypatch.setattr(quantize, "catalog", lambda: known)
     # A type of a type is made from the type that was named.
     assert quantize.quantize("tiny:F16", "Q8_0", threads=1) == catalog.models_dir() / "tiny-q8_0.gguf"
     # But not from one that has lost something, under a name that promises more.
@@ -194,6 +200,8 @@ def test_header_agrees_with_gguf(tiny_files: TinyFiles) -> None:
         header = read_header(path)
         assert header.num_tensors == len(reader.tensors)
         assert header.num_elements == sum(int(tensor.n_elements) for tensor in reader.tensors)
+        num_bytes = sum(int(tensor.n_bytes) for tensor in reader.tensors)
+        assert header.bits == pytest.approx(8 * num_bytes / header.num_elements, rel=0.01)  # padding
         assert header.architecture == str(reader.get_field("general.architecture").contents())  # type: ignore[union-attr]
     assert read_header(tiny_files.lora).kind == "adapter"
 

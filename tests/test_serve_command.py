@@ -69,7 +69,11 @@ def test_a_signal_during_generation_ends_it_cleanly(tiny_files: TinyFiles, sent:
         output, errors = running.communicate(timeout=60)
         assert running.returncode == status
         assert output == ""
-        assert errors == ("specllama: interrupted\n" if sent == signal.SIGINT else "")
+        assert errors.splitlines() == [
+            "ending: 1 answers under way are stopped, 0 waiting requests get 503",
+            "ended; requests: 0 completed, 0 failed, 1 stopped, 0 refused",
+            *(["specllama: interrupted"] if sent == signal.SIGINT else []),
+        ]
     with process(tiny_files) as (running, url):  # nothing is left behind that the next one trips over
         assert wait_for(url).status_code == 200
 
@@ -126,7 +130,7 @@ def test_the_server_extra_is_named(
 def test_serving_everybody_without_a_key_is_pointed_out(
     tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(server, "serve", lambda app, bound: None)
+    monkeypatch.setattr(server, "serve", lambda app, bound, say: None)
     for options, warned in (
         (["--host", "0.0.0.0"], True),
         ([], False),

@@ -181,7 +181,7 @@ def test_the_commands_options(tiny_files: TinyFiles, monkeypatch: pytest.MonkeyP
     given: list[Any] = []
     create = server.create_app
     monkeypatch.setattr(server, "create_app", lambda llm, **options: given.append(options) or create(llm, **options))
-    monkeypatch.setattr(server, "serve", lambda app, bound: None)
+    monkeypatch.setattr(server, "serve", lambda app, bound, say: None)
     options = ["--host", "localhost", "--allowed-host", "a.test", "--allowed-host", "b.test", "--alias", "mine"]
     assert cli.main(["serve", "-m", str(tiny_files.target), "--port", "0", *options]) == 0
     assert (given[0]["host"], given[0]["allowed_hosts"]) == ("localhost", ["a.test", "b.test"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import typing
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletio
 from openai.types.chat import completion_create_params as of_chats
 from served import Served, serving  # needs the extra
 
+from specllama.engine.generation import Generation
+from specllama.server import prompt_progress
 from specllama.server.requests import ChatRequest, CompletionRequest, StreamOptions
 from specllama.server.wire import REFUSED, WITHOUT_EFFECT
 
@@ -433,3 +436,102 @@ def test_slots(make_llama: MakeLlama, tiny_files: TinyFiles, max_parallel: int) 
                 streams.enter_context(served.client.stream("POST", TEXTS, json=body))
             slots = served.client.get("/slots").json()
         assert len(slots) == max_parallel  # whether they were done by now is a matter of speed
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_how_much_of_a_prompt_is_read(
+    make_llama: MakeLlama, tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """As llama-server says it, before the first chunk of the answer."""
+    heard, look = threading.Event(), Generation._look_at_loop
+
+    def slowly(generation: Generation) -> None:
+        look(generation)
+        if generation._counters.num_target_tokens_decoded >= 96:
+            assert heard.wait(60), "the client hears of it while the prompt is read"
+
+    monkeypatch.setattr(prompt_progress, "_EVERY", 0.001)
+    monkeypatch.setattr(Generation, "_look_at_loop", slowly)
+    text = "the cat sat on the dog and " * 24
+    asked = {"messages": [{"role": "user", "content": text}]} if path == CHATS else {"prompt": text}
+    body = {**asked, "max_tokens": 8, "temperature": 0.0, "stream": True}
+    with serving(make_llama(draft=tiny_files.good, n_batch=32)) as served:
+        found = []
+        with served.client.stream("POST", path, json={**body, "return_progress": True}) as response:
+            assert response.status_code == 200
+            for line in response.iter_lines():
+                if line.startswith("data: {"):
+                    found.append(json.loads(line.removeprefix("data: ")))
+                    if found[-1].get("prompt_progress", {}).get("processed", 0) >= 96:
+                        heard.set()
+        read = [chunk["prompt_progress"] for chunk in found if "prompt_progress" in chunk]
+        assert found[: len(read)] == [chunk for chunk in found if "prompt_progress" in chunk]
+        counts = [one["processed"] for one in read]
+        assert counts == sorted(set(counts)) and 96 in counts
+        total = found[-1]["timings"]["prompt_n"]
+        assert {(one["total"], one["cache"]) for one in read} == {(total, 0)}
+        assert counts[-1] <= total
+        served.llm.reset()
+        plain = served.events(path, **body)
+        assert [chunk["choices"] for chunk in found[len(read) :]] == [chunk["choices"] for chunk in plain]
+        # What is wrong with a request still has a status of its own.
+        asked = {"messages": [{"role": "user", "content": text * 9}]} if path == CHATS else {"prompt": text * 9}
+        refused = served.post(path, **{**body, **asked, "return_progress": True})
+        assert refused.status_code == 400 and "exceed context window" in refused.json()["error"]["message"]
+        # Where there is no stream, there is nobody to tell.
+        whole = served.post(path, **{**body, "stream": False, "return_progress": True}).json()
+        assert "prompt_progress" not in whole and "warnings" not in whole
+
+
+LOOK = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}
+CALLED = {"id": "call_1", "type": "function", "index": 0, "function": {"name": "look", "arguments": "{}"}}
+OPEN_WEBUI: dict[
+    str, dict[str, Any]
+] = {  # by its sources (0.12: main.py, routers/openai.py, routers/tasks.py, utils/payload.py)
+    "a turn, with all of the model's parameters set": {
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}],
+        **{"temperature": 0.8, "top_p": 0.9, "min_p": 0.05, "frequency_penalty": 0.1, "presence_penalty": 0.1},
+        **{"max_tokens": 8, "seed": 42, "stop": ["\n\n\n"], "logit_bias": {"5": -100}, "reasoning_effort": "medium"},
+        **{"top_k": 40, "repeat_penalty": 1.1, "mirostat": 0},  # parameters of one's own
+        "response_format": {"type": "text"},
+    },
+    "a title": {
+        "stream": False,
+        "messages": [{"role": "user", "content": "### Task:\nGenerate a title\n### Chat History:\n<chat_history>hi"}],
+        "max_tokens": 8,
+    },
+    "a regenerated answer, of which nothing is set": {"stream": True, "messages": MESSAGES},
+    "a tool's answer": {
+        "stream": True,
+        "tools": [LOOK],
+        "messages": [
+            {"role": "user", "content": "Look."},
+            {"role": "assistant", "content": "", "tool_calls": [CALLED]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "It is a cat."},
+        ],
+        "max_tokens": 8,
+    },
+    "parts, as with files": {
+        "stream": True,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        "max_tokens": 8,
+    },
+}
+
+
+@pytest.mark.parametrize("name", OPEN_WEBUI)
+def test_what_open_webui_sends(served: Served, name: str) -> None:
+    (listed,) = served.client.get("/v1/models").json()["data"]
+    body = {"model": listed["id"], **OPEN_WEBUI[name]}
+    if not body["stream"]:
+        answer = served.post(CHATS, **body)
+        assert answer.status_code == 200, answer.text
+        assert ChatCompletion.model_validate(answer.json()).choices[0].message.content is not None
+        return
+    chunks = [ChatCompletionChunk.model_validate(event) for event in served.events(CHATS, **body)]
+    assert chunks[0].choices[0].delta.role == "assistant"
+    ended = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
+    assert len(ended) == 1 and set(ended) <= {"stop", "length"}
+    assert (chunks[-1].usage is not None) == ("stream_options" in body)

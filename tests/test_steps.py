@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from specllama.commands.steps import Steps, _duration
+from specllama.commands.steps import Steps, duration
 
 
 def shown(*, terminal: bool) -> str:
@@ -35,4 +35,4 @@ def test_lines_elsewhere() -> None:
     [(0.2, "about 0 s"), (89.4, "about 89 s"), (90, "about 2 min"), (5390, "about 90 min"), (9000, "about 2.5 h")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert _duration(seconds) == text
+    assert duration(seconds) == text

@@ -7,16 +7,22 @@ import contextlib
 import functools
 import importlib.util
 import sys
+import threading
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specllama.backend.streams import is_terminal
+from specllama.backend.streams import is_terminal, show
 from specllama.commands import arguments as common
 
 if TYPE_CHECKING:
     from specllama.batch.batch import Batch, Shown
     from specllama.batch.survey import Survey
     from specllama.commands import Subparsers
+    from specllama.many.outcomes import Outcome
+
+_LINE_SECONDS = 30.0  # between two lines of progress where stderr is no terminal
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -121,9 +127,35 @@ def _defaults(arguments: argparse.Namespace) -> dict[str, Any]:
 def _shown(arguments: argparse.Namespace, survey: Survey) -> Shown | None:
     from specllama.many.progress import progress_bar
 
-    if arguments.quiet or not is_terminal(sys.stderr):
+    if arguments.quiet:
         return None
-    return functools.partial(progress_bar, total=survey.num_lines, num_done=survey.num_done)
+    shown = progress_bar if is_terminal(sys.stderr) else _progress_lines
+    return functools.partial(shown, total=survey.num_lines, num_done=survey.num_done)
+
+
+def _progress_lines(outcomes: Iterator[Outcome], total: int, num_done: int) -> Generator[Outcome, None, None]:
+    """The same outcomes, with a line on stderr every half minute: what reads a log sees that it goes on."""
+    from specllama.commands.steps import duration
+
+    started, ended = time.monotonic(), threading.Event()
+    num_new = num_tokens = 0
+
+    def tell() -> None:
+        while not ended.wait(_LINE_SECONDS):
+            seconds = time.monotonic() - started
+            left = f"; {duration(seconds / num_new * (total - num_done - num_new))} left" if num_new else ""
+            show(f"{num_done + num_new} of {total} answers, {num_tokens / seconds:.1f} tokens/s{left}\n")
+
+    teller = threading.Thread(target=tell, name="specllama-progress", daemon=True)
+    teller.start()
+    try:
+        for outcome in outcomes:
+            num_new += 1
+            num_tokens += outcome.stats.num_tokens
+            yield outcome
+    finally:
+        ended.set()
+        teller.join()
 
 
 def _report(arguments: argparse.Namespace, batch: Batch, survey: Survey, num_done: int) -> None:

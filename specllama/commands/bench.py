@@ -62,7 +62,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "--against",
         choices=("llama_cpp",),
         help="compare with llama_cpp.Llama instead: whole calls, prompts included, each class in a process of its own "
-        "(both hold the model in memory); -o md or json",
+        "(both hold the model in memory). It takes three calls for each prompt: --limit 1 -n 64 is six times as fast. "
+        "It is written as md or json",
     )
     group.add_argument("--curve", action="store_true", help="also measure what a batch of 1 to 16 tokens costs")
     group = parser.add_argument_group("what is written")

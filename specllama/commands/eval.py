@@ -69,7 +69,13 @@ def _add_humaneval(subparsers: Subparsers) -> None:
         "pass@1, at temperature 0.2 unless --temp says otherwise. This executes code that a model wrote: with "
         "limits on time and memory, but with your rights.",
     )
-    parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="HumanEval as JSON lines")
+    parser.add_argument(
+        "--prompts",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="HumanEval as JSON lines: HumanEval.jsonl.gz of github.com/openai/human-eval (data/), unpacked",
+    )
     parser.add_argument("--limit", type=common.whole(1), metavar="N", help="only the first N tasks")
     parser.add_argument("--allow-code-execution", action="store_true", help="needed: execute what the model wrote")
     parser.add_argument(

@@ -57,10 +57,19 @@ def run(arguments: argparse.Namespace) -> int:
             print(json.dumps(generation.to_dict(), ensure_ascii=False))
         else:
             print(flush=True)
+            if generation.finish_reason == "length":
+                print(_cut_off(llm, arguments.max_tokens), file=sys.stderr)
             print(llm.stats, file=sys.stderr)
     if interrupted is not None:
         raise interrupted
     return 0
+
+
+def _cut_off(llm: Llama, max_tokens: int | None) -> str:
+    num_tokens = llm.stats.num_tokens
+    if max_tokens is not None and num_tokens >= max_tokens:
+        return f"cut off at {num_tokens} tokens: a larger --max-tokens lets the answer go on"
+    return f"cut off at {num_tokens} tokens: the context of {llm.n_ctx()} tokens is full, see --ctx-size"
 
 
 def add_prompt(parser: argparse.ArgumentParser) -> None:

@@ -110,11 +110,18 @@ def _compared(arguments: argparse.Namespace, drafts: dict[str, Path], shown: OnA
 
 def _show(types: list[DraftType]) -> None:
     """On stderr: the path is what the command prints."""
+    from specllama.evidence.draft_types import within_error
+
     print("type            MB  tokens/s  accepted  against the file as it is", file=sys.stderr)
     for one in types:
         print(
             f"{one.name:<12}{one.size / 1e6:>6.0f}  {one.tokens_per_second:>8.1f}  {one.acceptance_rate:>8.0%}  "
             f"{one.speedup:.3f} (standard error {one.speedup_error:.3f})",
+            file=sys.stderr,
+        )
+    if near := within_error(types):
+        print(
+            f"{types[0].name} was the fastest, but {', '.join(near)} may be as fast: within two standard errors",
             file=sys.stderr,
         )
 
@@ -126,7 +133,7 @@ def make(model: str, file_type: str, output: Path | None = None, threads: int = 
     replaced when `force` says so.
     """
     from specllama.commands.steps import shown_in_tenths, steps
-    from specllama.models.quantize import default_output, quantize
+    from specllama.models.quantize import default_output, quantize, what_stays_lost
 
     destination = output or default_output(model, file_type)
     if destination.exists() and not force:
@@ -134,6 +141,8 @@ def make(model: str, file_type: str, output: Path | None = None, threads: int = 
             return str(destination)
         raise _exists(destination)
     with steps() as progress:
+        if (note := what_stays_lost(model, file_type)) is not None:
+            progress.note(f"note: {note}")
         shown = shown_in_tenths(progress)
         return str(quantize(model, file_type, output=destination, threads=threads, on_progress=shown))
 

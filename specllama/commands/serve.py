@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specllama.backend.streams import show
 from specllama.commands import arguments as common
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
             if api_key is None and not ipaddress.ip_address(host).is_loopback:
                 print("specllama: warning: whoever reaches this address can use it: give --api-key", file=sys.stderr)
             try:
-                server.serve(app, bound)
+                server.serve(app, bound, lambda text: show(f"{text}\n"))
             finally:
                 for worker in {app.state.worker, app.state.embedding_worker}:
                     worker.shut_down()

@@ -33,7 +33,7 @@ class Steps:
     def done(self, name: str, done: int, total: int, line: str | None) -> None:
         """A step is done. `name` stands at the bar; `line`, if any, is printed where there is none."""
         seconds = (time.monotonic() - self._started) / done * (total - done)
-        left = f"{_duration(seconds)} left"
+        left = f"{duration(seconds)} left"
         if self._has_bar:
             self._bar.start()
             self._bar.update(self._task, description=name, completed=done, total=total, left=left)
@@ -72,7 +72,8 @@ def shown_in_tenths(progress: Steps) -> Callable[[str, int, int], None]:
     return show
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """A time that is estimated, in words."""
     if seconds < 90:
         return f"about {seconds:.0f} s"
     minutes = seconds / 60

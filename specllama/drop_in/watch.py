@@ -77,7 +77,8 @@ class Watch(Listener):
 
     def tally(self) -> Tally:
         """The sums that they are made of."""
-        return self._ended if self._running is None else self._ended + self._running()
+        running = self._running  # which another thread takes away when the text ends
+        return self._ended if running is None else self._ended + running()
 
     def show(self, tokens: Iterable[tuple[int, Origin]]) -> None:
         """These tokens (id, origin) make the piece of text that is handed out next."""

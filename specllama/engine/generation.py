@@ -332,6 +332,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         self._claim_draft()
         self._require_undisturbed()  # by who was called
         while loop.prefill():
+            self._look_at_loop()
             request.listener.heed()  # here Python looks at signals, too
             self._require_undisturbed()
         if not loop.round_is_open:

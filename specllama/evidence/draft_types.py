@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -87,6 +88,14 @@ def compare_types(
         _draft_type(name, drafts[name].stat().st_size, found[name], speeds[name], speeds[names[0]]) for name in names
     ]
     return sorted(types, key=lambda one: -one.speedup)
+
+
+def within_error(types: Sequence[DraftType]) -> list[str]:
+    """The names of those that may be as fast as the first: less than two standard errors of the difference below it."""
+    best, *others = types
+    return [
+        one.name for one in others if best.speedup - one.speedup < 2 * math.hypot(best.speedup_error, one.speedup_error)
+    ]
 
 
 def _stats(llm: Llama, rendered: RenderedPrompt, max_tokens: int) -> Stats:

@@ -22,6 +22,8 @@ class GgufHeader:
     num_elements: int
     num_tensors: int
     num_splits: int
+    bits: float
+    """Of a weight, in the mean over all tensors."""
 
 
 def read_header(path: str | os.PathLike[str]) -> GgufHeader:
@@ -54,11 +56,14 @@ def read_header(path: str | os.PathLike[str]) -> GgufHeader:
     except ValueError as error:
         size = path.stat().st_size
         raise ValueError(f"{path} is truncated or damaged: its header ends early (byte {size})") from error
+    begin = min((tensor.offset for tensor in tensors.values()), default=0)
+    num_elements = sum(tensor.size for tensor in tensors.values())
     kind, num_splits = values.get("general.type", b"model"), values.get("split.count", 1)
     return GgufHeader(
         architecture=architecture_of(values),
         kind=kind.decode("utf-8", "replace") if isinstance(kind, bytes) else "",
-        num_elements=sum(tensor.size for tensor in tensors.values()),
+        num_elements=num_elements,
         num_tensors=len(tensors),
         num_splits=num_splits if isinstance(num_splits, int) else 1,
+        bits=8 * (path.stat().st_size - begin) / num_elements if num_elements else 0.0,
     )

@@ -18,6 +18,7 @@ from .gguf_header import GgufHeader, read_header
 _CHILD = "from specllama.models._quantize_worker import main; sys.exit(main(sys.argv[1:]))"
 Progress = Callable[[str, int, int], None]
 """Hears what is done, how many tensors, and of how many."""
+_FEWER = 0.5  # bits of a weight: two types that differ by less are as good as each other
 _WHOLE = 16  # bits of a weight: such a type has all of what it was made from
 _ELSEWHERE = "name a file on another disk with --output"
 _HEADER_ROOM = 64 << 20  # Vocabulary and padding, next to the weights.
@@ -46,6 +47,19 @@ def default_output(model: str | os.PathLike[str], file_type: str) -> Path:
         return entry.variant_path(file_type)
     path = Path(model)
     return path.with_name(retype(path.name, parse_file_type(file_type)))
+
+
+def what_stays_lost(source: str | os.PathLike[str], file_type: str) -> str | None:
+    """What to know of a file with more bits than the one that it is made from; None where nothing was lost before."""
+    bits, wanted, entry = read_header(resolve(source)).bits, parse_file_type(file_type), _catalog_entry(source)
+    if entry is not None:  # all of its types are made of this one
+        bits = min(bits, FILE_TYPES[entry.type])
+    if bits > _WHOLE - _FEWER or FILE_TYPES[wanted] < bits + _FEWER:
+        return None
+    return (
+        f"{os.fspath(source)} was made with {bits:.1f} bits a weight, and {wanted} does not bring back what that has "
+        "lost: the new file takes more memory, and its quality stays that of the fewer bits"
+    )
 
 
 def quantize(

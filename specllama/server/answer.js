@@ -123,19 +123,8 @@ function frame(pre) {
   button.type = "button";
   button.className = "copy";
   button.textContent = "Copy";
-  button.addEventListener("click", () => copy(pre, button));
+  button.addEventListener("click", () => copied(pre.textContent, button));
   caption.append(language, button);
   figure.append(caption);
   return figure;
-}
-
-async function copy(pre, button) {
-  try {
-    await navigator.clipboard.writeText(pre.textContent);
-  } catch {  // the page came over plain HTTP from another machine
-    getSelection().selectAllChildren(pre);
-    document.execCommand("copy");
-  }
-  button.textContent = "Copied";
-  setTimeout(() => { button.textContent = "Copy"; }, 1500);
 }

@@ -16,6 +16,7 @@ from .errors import error_body, error_reply
 from .job import Item, Work
 from .lender import Lender
 from .log import note_job
+from .prompt_progress import WithProgress
 from .replies import EventStream, JsonReply, stopped_when_client_leaves
 from .request_limits import Bodies
 from .requests import ChatRequest, CompletionRequest
@@ -104,14 +105,15 @@ class Generating:
         work = self.lender.work(asked)
         job = self._worker.start(work if teller is None else _told(work, teller))
         note_job(request.scope, job)
-        async with stopped_when_client_leaves(request.receive, job):
-            first = await anext(job)  # so that an error has a status of its own, in a stream too
+        items = WithProgress(job, asked) if is_stream and teller is None and asked.return_progress else job
+        async with stopped_when_client_leaves(request.receive, items):
+            first = await anext(items)  # so that an error has a status of its own, in a stream too
             if not is_stream:
                 async for _ in job:
                     pass
         if not is_stream:
             return JsonReply(first)
-        return EventStream(job, first, error_event, ends_itself=teller is not None)
+        return EventStream(items, first, error_event, ends_itself=teller is not None)
 
 
 def _told(work: Work, teller: Teller) -> Work:

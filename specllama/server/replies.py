@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from .job import Item, Job
+
+if TYPE_CHECKING:
+    from .prompt_progress import WithProgress
 
 
 def to_json(value: Any) -> bytes:
@@ -30,7 +33,7 @@ class JsonReply(Response):
 
 
 @contextlib.asynccontextmanager
-async def stopped_when_client_leaves(receive: Receive, job: Job) -> AsyncIterator[None]:
+async def stopped_when_client_leaves(receive: Receive, job: Job | WithProgress) -> AsyncIterator[None]:
     """While the block runs, a client that disconnects stops the job. The request's body must have been read."""
 
     async def watch() -> None:
@@ -62,7 +65,12 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, job: Job, first: Item, error_event: Callable[[Exception, int], Item], *, ends_itself: bool = False
+        self,
+        job: Job | WithProgress,
+        first: Item,
+        error_event: Callable[[Exception, int], Item],
+        *,
+        ends_itself: bool = False,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]

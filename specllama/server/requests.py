@@ -36,7 +36,7 @@ from specllama.server.images import require_images
 from specllama.server.sampler_fields import ChainFields, SamplerFields
 from specllama.server.wire import chat_body, plain_body, without_nulls
 
-_OURS = {"timings_per_token", "return_origins", "stream_options", "repeat_last_n", "ignore_eos"}
+_OURS = {"timings_per_token", "return_origins", "return_progress", "stream_options", "repeat_last_n", "ignore_eos"}
 _OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}  # what an answer must be
 _ENDED = {"grammar", "response_format"}  # what ends by itself
 _THEIRS = {"n", "best_of", "user", "logit_bias_type"}  # theirs that no method of Llama takes
@@ -108,6 +108,7 @@ class Additions(ChainFields, SamplerFields):
     verify: Verify | None = Field(None, description="The rule that accepts drafted tokens. Default: the server's.")
     timings_per_token: bool = Field(False, description="Send the timings so far with every chunk of a stream.")
     return_origins: bool = Field(False, description="Send with each text its tokens and where each came from.")
+    return_progress: bool = Field(False, description="Send how much of the prompt is read, in a stream's first chunks.")
     stream_options: StreamOptions | None = None
     seed: int | None = Field(None, description="The same seed gives the same answer; null and -1: a random one.")
     ignore_eos: bool = Field(False, description="No token ends the answer but max_tokens, a stop text or the context.")

@@ -7,6 +7,7 @@ import ctypes
 import signal
 import socket
 import sys
+from collections.abc import Callable, Collection
 from types import FrameType
 
 import uvicorn
@@ -15,7 +16,7 @@ from fastapi import FastAPI
 from specllama.backend.streams import is_terminal
 
 from .connections import TimedConnection
-from .worker import Worker
+from .worker import OUTCOMES, Worker
 
 _GRACE_SECONDS = 10  # for clients to read the end of their answers
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -47,17 +48,18 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def serve(app: FastAPI, bound: socket.socket) -> None:
+def serve(app: FastAPI, bound: socket.socket, say: Callable[[str], object] = lambda text: None) -> None:
     """Serve until SIGTERM, or Ctrl-C. Answers under way are stopped within a round, and say so.
 
     Args:
         app: from ``create_app``.
         bound: from ``bound_socket``; closing it is the caller's.
+        say: hears what is done at the end.
 
     Raises:
         KeyboardInterrupt: it was Ctrl-C.
     """
-    server = _Server(configured(app), app.state.worker)
+    server = _Server(configured(app), {app.state.worker, app.state.embedding_worker}, say)
     server.run(sockets=[bound])
     if server.interrupted:
         raise KeyboardInterrupt
@@ -91,9 +93,9 @@ def give_back_freed_memory() -> None:
 class _Server(uvicorn.Server):
     """Ends generations when it is told to end: uvicorn would wait for them."""
 
-    def __init__(self, config: uvicorn.Config, worker: Worker) -> None:
+    def __init__(self, config: uvicorn.Config, workers: Collection[Worker], say: Callable[[str], object]) -> None:
         super().__init__(config)
-        self._worker = worker
+        self._workers, self._say = workers, say
         self.interrupted = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -104,5 +106,11 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop the generations first."""
-        self._worker.shut_down()
+        running = sum(worker.num_running for worker in self._workers)
+        waiting = sum(worker.num_waiting for worker in self._workers)
+        self._say(f"ending: {running} answers under way are stopped, {waiting} waiting requests get 503")
+        for worker in self._workers:
+            worker.shut_down()
         await super().shutdown(sockets)
+        counts = {name: sum(worker.outcomes[name] for worker in self._workers) for name in OUTCOMES}
+        self._say(f"ended; requests: {', '.join(f'{count} {name}' for name, count in counts.items())}")

@@ -15,7 +15,14 @@ WITHOUT_EFFECT = {
     *("prompt_cache_retention", "safety_identifier", "service_tier", "store", "verbosity"),
     "modalities",  # of which only text is taken
     # llama-server's that say how the same answer is made, or what comes beside it
-    *("backend_sampling", "cache_prompt", "id_slot", "n_cache_reuse", "n_discard", "n_keep", "return_progress"),
+    *(
+        "backend_sampling",
+        "cache_prompt",
+        "id_slot",
+        "n_cache_reuse",
+        "n_discard",
+        "n_keep",
+    ),
     *("sse_ping_interval", "verbose"),
 }
 """Fields that are taken and do nothing: the answer would be the same."""

@@ -10,6 +10,8 @@ from .errors import LineFullError, ShuttingDownError
 from .job import Job, Work
 from .threads import Threads
 
+OUTCOMES = ("completed", "failed", "stopped", "refused")
+"""How a request's work can end."""
 _LONGEST_RETRY = 60
 
 
@@ -32,7 +34,7 @@ class Worker:
         self.closing = False
         """Whether no job is taken any more."""
         self._mean_seconds = 0.0
-        self.outcomes = collections.Counter({"completed": 0, "failed": 0, "stopped": 0, "refused": 0})
+        self.outcomes = collections.Counter(dict.fromkeys(OUTCOMES, 0))
         """How many jobs ended in which way."""
 
     @property

@@ -71,13 +71,13 @@ def _settings(settings: dict[str, Any]) -> str:
     repeat = f", {settings['repeat']} times each" if settings["repeat"] > 1 else ""
     rule = settings["verify"]
     if rule == "auto":
-        rule += ", which is block" if seed is None else ", which is coupled"
+        rule = "block" if seed is None else "coupled"
     gamma = settings["num_draft_tokens"]
-    gamma = "a paying number of" if gamma == "auto" else gamma
+    drafted = "as many tokens as pay" if gamma == "auto" else f"{gamma} {'token' if gamma == 1 else 'tokens'} a round"
     return (
         f"{sampling}{others}, {'no seed' if seed is None else f'seed {seed}'}; up to {settings['max_tokens']} tokens "
         f"for {sum(settings['prompts'].values())} prompts ({counts}){repeat}; "
-        f"drafted by {settings['drafter'] or 'nothing'}; auto is {gamma} draft tokens under the rule {rule}"
+        f"drafted by {settings['drafter'] or 'nothing'}; the mode auto drafts {drafted}, and its rule is {rule}"
     )
 
 
