@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -273,13 +273,23 @@ def behind_2000(data: Path) -> str:
 
 def gains(data: Path) -> str:
     """Time of llama.cpp's kernels over ours."""
+    return _gains(_costs(data))
+
+
+def mixtures(data: Path) -> str:
+    """The same of mixtures of experts."""
+    names = {f"costs-mixture-{name.lower()}": name for name in ("Q4_K", "MXFP4")}
+    return _gains({names[key]: found for key, found in present(data, names).items()})
+
+
+def _gains(costs: Mapping[str, Json]) -> str:
     rows = []
-    for weights, found in _costs(data).items():
+    for weights, found in costs.items():
         theirs, ours = (found["batches"][way] for way in ("llama.cpp", "ours"))
         cells = [weights, *(f"{_median(theirs[str(n)]) / _median(ours[str(n)]):.2f}" for n in (1, *SIZES))]
         theirs, ours = (found["prompts"][way] for way in ("llama.cpp", "ours"))
         rows.append([*cells, *(f"{_median(theirs[n]) / _median(ours[n]):.2f}" for n in ours)])
-    prompts = [f"prompt of {n}" for n in next(iter(_costs(data).values()))["prompts"]["ours"]]
+    prompts = [f"prompt of {n}" for n in next(iter(costs.values()))["prompts"]["ours"]]
     return table(["llama.cpp's time over ours", *(f"n = {n}" for n in (1, *SIZES)), *prompts], rows)
 
 
@@ -518,7 +528,7 @@ TABLES = {
     function.__name__.replace("_", "-"): function
     for function in (
         whole_headline, whole_calls, whole_categories, limits, tools, speedups, sources,
-        details, categories, batches, behind_2000, gains, ceilings, accuracy, perplexity, loading,
+        details, categories, batches, behind_2000, gains, mixtures, ceilings, accuracy, perplexity, loading,
         splits, many_texts, text_memory, llama_server, overhead, lookup_cost, json_schemas, ik_llama_cpp,
         ik_llama_cpp_prompts, compatibility, states, machines,
     )
