@@ -4,6 +4,7 @@
 # MACHINE names a folder of docs/data/ for another machine's figures, such as avx-512-vnni.
 #
 #   costs-TYPE              T(n) and prompts, llama.cpp's kernels and ours by turns; TYPE is q4_k_m or q8_0
+#   costs-mixture-TYPE      the same of a mixture with random weights (scripts/mixture.py); TYPE is q4_k or mxfp4
 #   costs-2000-TYPE, costs-2000-flash-TYPE  the same behind 2,000 tokens, without flash attention and with it
 #   kinds-TYPE-WAY          specllama bench, eight kinds of text; WAY is ours or theirs, whose kernels run (f16: theirs only)
 #   whole-humaneval-TYPE    whole calls, prompts included, against llama_cpp.Llama; TYPE may be 7b, too: the file DEEPENED
@@ -41,6 +42,8 @@ parts() {
         echo "loading-$type"
         echo "json-schemas-$type"
     done
+    echo costs-mixture-q4_k
+    echo costs-mixture-mxfp4
     echo costs-2000-q4_k_m
     echo costs-2000-flash-q4_k_m
     for kind in kinds humaneval spec-bench; do echo "$kind-f16-theirs"; done
@@ -110,6 +113,13 @@ measure() {
             ;;
         costs-2000-*)
             python "$scripts/batch_costs.py" "$(model "$part")" --behind 2000 --no-flash-attn --repeats 5 --record "$part"
+            ;;
+        costs-mixture-*)
+            mixture=$(mktemp -d)/mixture.gguf
+            kind=${part#costs-mixture-}
+            python "$scripts/mixture.py" "$mixture" --tokenizer "$(specllama pull "$target")" --type "${kind^^}"
+            python "$scripts/batch_costs.py" "$mixture" --record "$part"
+            rm -r "$(dirname "$mixture")"
             ;;
         costs-*) python "$scripts/batch_costs.py" "$(model "$part")" --record "$part" ;;
         kinds-*) bench "$part" . --limit 1 --max-tokens 96 ;;

@@ -95,10 +95,10 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         model_path: the target, a path or a name from ``specllama pull --list``.
         draft_model: the draft: a path or name or another ``llama_cpp.Llama``, which must have the target's vocabulary;
             the path of a head for the target (EAGLE-3, DFlash, DSpark); ``"mtp"`` for the MTP layer in the target's own
-            file; ``"lookup"`` to draft what followed when the end of the text occurred before; ``"auto"`` for the head
-            ``eagle3-NAME`` beside the file, else the MTP layer in it if there is one, else lookup; a list of a head
-            and a model, of which each round has the one that promises most; a llama_cpp ``LlamaDraftModel``; or None
-            for plain decoding.
+            file; ``"lookup"`` to draft what followed when the end of the text occurred before; ``"auto"`` for a head
+            beside the file, such as ``eagle3-NAME``, else the MTP layer in it if there is one, else lookup; a list of a
+            head and a model, of which each round has the one that promises most; a llama_cpp ``LlamaDraftModel``; or
+            None for plain decoding.
         draft_kwargs: constructor arguments of a draft given by path. Unless given here it takes the target's context
             size, threads and GPU settings.
         lookup_corpus: a text, or token ids, to look up besides prompt and output, such as one that is edited or

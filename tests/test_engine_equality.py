@@ -85,14 +85,12 @@ def test_the_padded_model_as_target(make_llama: MakeLlama, tiny_files: TinyFiles
 
 
 def test_a_prompt_with_a_token_that_the_draft_does_not_have(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    """A padding row of the target in the prompt: the draft cannot follow, and the text stays the same."""
+    """A padding row of the target in the prompt: the draft reads another token there, and the text stays the same."""
     llm = make_llama(tiny_files.padded, tiny_files.good, seed=3, verify="coupled")
     prompt = [1, 280, llm.n_vocab() - 1, 290]
     plain = list(itertools.islice(llm.generate(prompt, num_draft_tokens=0), LENGTH))
-    with pytest.warns(specllama.FallbackWarning, match="draft"):
-        assert list(itertools.islice(llm.generate(prompt), LENGTH)) == plain
-    assert llm.stats.num_accepted_tokens == 0
-    tokens_of(llm)
+    assert list(itertools.islice(llm.generate(prompt), LENGTH)) == plain
+    assert llm.stats.num_accepted_tokens > 0
     assert llm.stats.fallback_reason is None
 
 

@@ -199,6 +199,18 @@ def test_auto_finds_it(tiny_files: TinyFiles, trained: Steps, tmp_path: Path) ->
     llm.close()
 
 
+@pytest.mark.parametrize("kind", ["dflash-", "dspark-", "mtp-"])
+def test_auto_finds_other_heads_first(tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
+    """In the order in which llama.cpp looks for them."""
+    target = tmp_path / "model.gguf"
+    target.write_bytes(tiny_files.deep.read_bytes())
+    for name in ("eagle3-", kind):
+        (tmp_path / f"{name}model.gguf").write_bytes(tiny_files.deep_block.read_bytes())
+    llm = specllama.Llama(str(target), draft_model="auto", **N_CTX)
+    assert llm.draft_model == str(tmp_path / f"{kind}model.gguf")
+    llm.close()
+
+
 def test_auto_refuses_a_head_for_another_model(tiny_files: TinyFiles, trained: Steps, tmp_path: Path) -> None:
     target = tmp_path / "model.gguf"
     target.write_bytes(tiny_files.deep.read_bytes())

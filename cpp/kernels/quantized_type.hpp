@@ -29,7 +29,8 @@ enum class Offset {
 enum class Codes {
     numbers,  // themselves
     iq4,      // kIq4Values
-    fp4,      // kFp4Values, and the scale is a power of two that no float16 may hold: the first half of a float
+    fp4,      // kFp4Values, from 0 to 24, and the scale is a power of two that no float16 may hold: the first half of a
+              // float
 };
 
 // How a type is coded, and where its parts stand in a panel of kPanelRows rows.
@@ -61,7 +62,7 @@ struct Layout {
     }
     constexpr bool is_table() const { return codes != Codes::numbers; }
     // The largest code, of those that are unsigned.
-    constexpr int largest() const { return (1 << (low_bits + high_bits)) - 1; }
+    constexpr int largest() const { return codes == Codes::fp4 ? 24 : (1 << (low_bits + high_bits)) - 1; }
 };
 
 // By QuantizedType. A line has Layout's fields in their order.
@@ -78,14 +79,14 @@ constexpr Layout kLayouts[kNumTypes] = {
     {256, 4, 2, 16, Offset::constant, 32, false, Codes::numbers, false, 210, 14},  // Q6_K
     {32, 4, 0, 0, Offset::constant, 0, true, Codes::iq4, false, 18, 20},           // IQ4_NL
     {256, 4, 0, 32, Offset::constant, 0, true, Codes::iq4, false, 136, 23},        // IQ4_XS
-    {32, 4, 0, 0, Offset::constant, 0, true, Codes::fp4, false, 17, 39},           // MXFP4
+    {32, 4, 0, 0, Offset::constant, 12, false, Codes::fp4, false, 17, 39},         // MXFP4
 };
 
 constexpr Layout layout_of(QuantizedType type) { return kLayouts[static_cast<int>(type)]; }
 
-// What the codes of IQ4_NL and IQ4_XS stand for, and twice what those of MXFP4 do.
+// What the codes of IQ4_NL and IQ4_XS stand for, and 12 more than twice what those of MXFP4 do: so none is below zero.
 constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-constexpr int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+constexpr int8_t kFp4Values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 // Bytes of the panels of rows x columns weights. Rows are filled up to whole panels.
 //

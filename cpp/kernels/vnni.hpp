@@ -19,7 +19,7 @@ struct Vnni : Base {
 
     template <bool is_fp4>
     static Lanes look_up(Lanes codes) {
-        return Base::shuffle(Base::flip_signs(is_fp4 ? Base::fp4_values() : Base::iq4_values()), codes);
+        return Base::shuffle(is_fp4 ? Base::fp4_values() : Base::flip_signs(Base::iq4_values()), codes);
     }
 
     template <int type>

@@ -103,7 +103,8 @@ def add_models(parser: argparse.ArgumentParser, draft_required: bool = False) ->
         action="append",
         metavar="DRAFT",
         help="what drafts for it: a smaller model, a head, mtp (a layer in its own file), lookup (the text itself), or "
-        "auto (the head eagle3-NAME beside the target, else mtp if it can be, else lookup); twice: a head and a model",
+        "auto (a head beside the target, such as eagle3-NAME, else mtp if it can be, else lookup); twice: a head and a "
+        "model",
     )
     return group
 

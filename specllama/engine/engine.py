@@ -112,9 +112,9 @@ class Engine(ClosedWhenGone):
             target: a GGUF file, or a name of the catalog.
             draft: what ``specllama.Llama`` takes as ``draft_model``: a GGUF file of a smaller model with the target's
                 vocabulary, or of a head for the target (EAGLE-3, DFlash, DSpark); ``"mtp"`` for the MTP layers in the
-                target's file; ``"lookup"``; ``"auto"`` for the head ``eagle3-NAME`` beside the target, else MTP layers,
-                else lookup; a list of a head and a model; a function from token ids to those that may follow; a Llama;
-                or None for plain decoding.
+                target's file; ``"lookup"``; ``"auto"`` for a head beside the target, such as ``eagle3-NAME``, else MTP
+                layers, else lookup; a list of a head and a model; a function from token ids to those that may follow; a
+                Llama; or None for plain decoding.
             n_ctx: tokens of one text.
             n_batch: the most that are decoded at once.
             n_threads: of both models; None: half of the cores that the process may use.

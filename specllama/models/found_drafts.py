@@ -15,14 +15,12 @@ from . import catalog
 from .block_head_file import read_block_head
 from .families import KnownDraft, Named, family_of
 from .gguf_values import read_without_texts
-from .head_file import read_head, require_mtp
+from .head_file import BESIDE, read_head, require_mtp
 from .hub import HubName, on_disk
 from .loading import require_gguf
 from .model_folders import model_files, size_of
 from .shared_tokens import SharedTokens
 
-BESIDE = ("mtp-", "dflash-", "dspark-", "eagle3-")
-"""What the names of heads begin with that lie beside their models, in llama.cpp's order."""
 _PARALLEL = re.compile(r"(^|[^a-z])pard-")
 _MASK = "it is a parallel draft: give it with draft_mask_token, the pard_token of its config.json"
 _ROOM = 4096  # tokens of the KV cache whose memory is counted

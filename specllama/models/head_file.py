@@ -178,10 +178,19 @@ def require_mtp(path: str) -> None:
         )
 
 
-def head_beside(target: str) -> str:
-    """Where the head of a model is looked for: beside its file, by the name that llama.cpp looks for, too."""
+BESIDE = ("mtp-", "dflash-", "dspark-", "eagle3-")
+"""How heads are called that lie beside their model, in the order in which llama.cpp looks for them."""
+
+
+def head_beside(target: str, kind: str = "eagle3-") -> str:
+    """Where a head of a model is looked for: beside its file, by the name that llama.cpp looks for, too.
+
+    Args:
+        target: the model's file.
+        kind: one of `BESIDE`.
+    """
     folder, name = os.path.split(target)
-    return os.path.join(folder, f"eagle3-{_PART.sub('', name)}")
+    return os.path.join(folder, f"{kind}{_PART.sub('', name)}")
 
 
 def is_head(values: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bool:

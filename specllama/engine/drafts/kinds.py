@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from specllama.models import catalog
-from specllama.models.head_file import head_beside, require_mtp
+from specllama.models.head_file import BESIDE, head_beside, require_mtp
 from specllama.models.loading import require_gguf
 
 from .block_head import BlockHeadInFile
@@ -81,8 +81,9 @@ def _is_auto(given: Any) -> bool:
 
 
 def _meaning_of_auto(target: str) -> str:
-    if os.path.isfile(head := head_beside(target)):
-        return head
+    for kind in BESIDE:
+        if os.path.isfile(head := head_beside(target, kind)):
+            return head
     try:
         require_mtp(target)
     except ValueError:
