@@ -157,7 +157,7 @@ def test_lines_that_are_too_long(files: Files) -> None:
     for index in (1, 2):
         assert "bytes of text exceed context window of 256 tokens" in answers[index]["error"]["message"]
     assert answers[3]["error"]["message"] == "line 3: the line has more than 8388608 bytes: shorten it"
-    assert answers[4]["text"]
+    assert isinstance(answers[4]["text"], str)  # of one token that is drawn, and may be the text's end
     assert main([*files.line, "-n", "1", "--quiet"]) == 0
     assert files.by_index() == answers
 
