@@ -178,9 +178,9 @@ void ExpertProduct::multiply_one(const uint8_t * panel, const uint8_t * tile, co
     }
     float sums[kernels::kMostColumns * kernels::kPanelRows];
     multiply(panel, num_blocks_, tile, sums, kernels::kPanelRows);
-    for (int c = 0; c < width; ++c) {
-        std::memcpy(result(choices[c]) + first_row, sums + c * kernels::kPanelRows,
-                    static_cast<std::size_t>(rows) * sizeof(float));
+    const float * sum = sums;
+    for (int c = 0; c < width; ++c, sum += kernels::kPanelRows) {
+        std::memcpy(result(choices[c]) + first_row, sum, static_cast<std::size_t>(rows) * sizeof(float));
     }
 }
 

@@ -44,8 +44,8 @@ struct Layout {
     int span;         // values that share a scale: 16, 32; 0: there is none
     Offset kind;      // see Offset
     int offset;       // if it is constant
-    bool is_signed;   // whether a value is a signed byte (possibly looked up), not a small unsigned code
     Codes codes;      // see Codes
+    bool is_signed;   // whether a value is a signed byte (possibly looked up), not a small unsigned code
     bool packed;      // whether a scale and its minimum share a byte (Q2_K)
     int block_bytes;  // in a GGUF file
     int number;       // of the type, in a GGUF file
@@ -67,19 +67,19 @@ struct Layout {
 
 // By QuantizedType. A line has Layout's fields in their order.
 constexpr Layout kLayouts[kNumTypes] = {
-    {32, 4, 0, 0, Offset::constant, 8, false, Codes::numbers, false, 18, 2},       // Q4_0
-    {32, 4, 0, 0, Offset::added, 0, false, Codes::numbers, false, 20, 3},          // Q4_1
-    {32, 4, 1, 0, Offset::constant, 16, false, Codes::numbers, false, 22, 6},      // Q5_0
-    {32, 4, 1, 0, Offset::added, 0, false, Codes::numbers, false, 24, 7},          // Q5_1
-    {32, 8, 0, 0, Offset::constant, 0, true, Codes::numbers, false, 34, 8},        // Q8_0
-    {256, 2, 0, 16, Offset::minimum, 0, false, Codes::numbers, true, 84, 10},      // Q2_K
-    {256, 2, 1, 16, Offset::constant, 4, false, Codes::numbers, false, 110, 11},   // Q3_K
-    {256, 4, 0, 32, Offset::minimum, 0, false, Codes::numbers, false, 144, 12},    // Q4_K
-    {256, 4, 1, 32, Offset::minimum, 0, false, Codes::numbers, false, 176, 13},    // Q5_K
-    {256, 4, 2, 16, Offset::constant, 32, false, Codes::numbers, false, 210, 14},  // Q6_K
-    {32, 4, 0, 0, Offset::constant, 0, true, Codes::iq4, false, 18, 20},           // IQ4_NL
-    {256, 4, 0, 32, Offset::constant, 0, true, Codes::iq4, false, 136, 23},        // IQ4_XS
-    {32, 4, 0, 0, Offset::constant, 12, false, Codes::fp4, false, 17, 39},         // MXFP4
+    {32, 4, 0, 0, Offset::constant, 8, Codes::numbers, false, false, 18, 2},       // Q4_0
+    {32, 4, 0, 0, Offset::added, 0, Codes::numbers, false, false, 20, 3},          // Q4_1
+    {32, 4, 1, 0, Offset::constant, 16, Codes::numbers, false, false, 22, 6},      // Q5_0
+    {32, 4, 1, 0, Offset::added, 0, Codes::numbers, false, false, 24, 7},          // Q5_1
+    {32, 8, 0, 0, Offset::constant, 0, Codes::numbers, true, false, 34, 8},        // Q8_0
+    {256, 2, 0, 16, Offset::minimum, 0, Codes::numbers, false, true, 84, 10},      // Q2_K
+    {256, 2, 1, 16, Offset::constant, 4, Codes::numbers, false, false, 110, 11},   // Q3_K
+    {256, 4, 0, 32, Offset::minimum, 0, Codes::numbers, false, false, 144, 12},    // Q4_K
+    {256, 4, 1, 32, Offset::minimum, 0, Codes::numbers, false, false, 176, 13},    // Q5_K
+    {256, 4, 2, 16, Offset::constant, 32, Codes::numbers, false, false, 210, 14},  // Q6_K
+    {32, 4, 0, 0, Offset::constant, 0, Codes::iq4, true, false, 18, 20},           // IQ4_NL
+    {256, 4, 0, 32, Offset::constant, 0, Codes::iq4, true, false, 136, 23},        // IQ4_XS
+    {32, 4, 0, 0, Offset::constant, 12, Codes::fp4, false, false, 17, 39},         // MXFP4
 };
 
 constexpr Layout layout_of(QuantizedType type) { return kLayouts[static_cast<int>(type)]; }

@@ -31,7 +31,7 @@ struct Settings {
     std::shared_ptr<Constraint> constraint = nullptr;  // a grammar, if any
     std::function<void()> poll = nullptr;              // see DraftRequest
     bool keeps_logits = false;                         // logits() is called
-    std::vector<int32_t> corpus = {};                  // a text to look at besides prompt and output
+    std::vector<int32_t> corpus;                       // a text to look at besides prompt and output
 };
 
 // What one round has emitted: accepted drafts, then one correction, bonus or (gamma = 0) plain token.
