@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 
 from specllama.cost_curve import CostCurve
 
 from .data import Data
 from .tune.choices import Plan
+
+_ODD = 3.0
+"""A cost that is so many times another than what is read of memory was measured while others used the machine."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +44,15 @@ def expected(
         target: T(n) of the target in seconds, as far as it is known here.
         draft: the same of the draft.
     """
-    is_measured = 1 in target and 1 in draft
+    measured = draft[1] / target[1] if 1 in target and 1 in draft else 0.0
+    is_measured = 1 / _ODD <= measured / cost <= _ODD
     if is_measured:
-        cost = draft[1] / target[1]
+        cost = measured
     if 1 not in target or len(target) < 2:
         return Expected(cost, is_measured, None, None)
-    of_target = CostCurve("target", 0, {n: (seconds,) for n, seconds in target.items()})
+    sizes = sorted(target)
+    rising = itertools.accumulate((target[n] for n in sizes), max)
+    of_target = CostCurve("target", 0, {n: (seconds,) for n, seconds in zip(sizes, rising, strict=True)})
     of_draft = CostCurve("draft", 0, {1: (cost * target[1],)})
     plan = Plan.of(of_target, of_draft, [] if acceptance is None else [acceptance])
     return Expected(cost, is_measured, plan.break_even, plan.choices[0].speedup if plan.choices else None)
