@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .gguf_values import StoredTensor, architecture_of, read_whole_header
+from .gguf_values import StoredTensor, architecture_of, read_whole_header, read_without_texts
 from .head_file import (
     number_in,
     require_layers,
@@ -100,6 +100,9 @@ def read_block_head(path: str | os.PathLike[str]) -> BlockHeadFile | None:
 @functools.lru_cache(maxsize=8)  # a draft is asked about before its target is opened, and after
 def _read_block_head(path: str, changed: int, size: int) -> BlockHeadFile | None:
     try:
+        first, _ = read_without_texts(path, until_tokens=True)  # of most files that is enough, and a thousandth
+        if architecture_of(first) not in ("", _ARCHITECTURE):
+            return None
         values, tensors = read_whole_header(path)
     except (ValueError, OSError):
         return None

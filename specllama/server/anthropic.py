@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from starlette.responses import Response
 
 from specllama import Llama
@@ -20,19 +20,22 @@ from .errors import error_body, error_headers, status_of
 from .generating import Generating
 from .job import Item
 from .llama_server import chat_prompt
+from .other_form import OtherForm
 from .replies import JsonReply
 from .request_limits import checked
-from .requests import ChatRequest, with_nulls
+from .requests import ChatRequest
 from .wire import without_nulls
 
 _REFUSED = {
     "container": "nothing is run here",
     "mcp_servers": "nobody is asked from here: give the tools as tools",
 }
-_IGNORED = {
-    *("betas", "cache_control", "context_management", "diagnostics", "inference_geo", "metadata", "service_tier"),
-    *("speed", "user_profile_id", "workspace_id"),
-}
+_IGNORED = frozenset(
+    {
+        *("betas", "cache_control", "context_management", "diagnostics", "inference_geo", "metadata", "service_tier"),
+        *("speed", "user_profile_id", "workspace_id"),
+    }
+)
 _OF_CHATS = {
     **dict.fromkeys(("max_completion_tokens", "n_predict"), "max_tokens"),
     **dict.fromkeys(("functions", "function_call"), "tools"),
@@ -52,20 +55,20 @@ _WITHOUT_EFFECT_OF_TOOL = {
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
 
 
-class CountRequest(BaseModel):
+class CountRequest(OtherForm):
     """The body of /v1/messages/count_tokens. Fields of chats that are not here go on as they are."""
 
     messages: list[dict[str, Any]] = Field(min_length=1)
     model: str | None = None
     system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] = []
-    tool_choice: dict[str, Any] = {"type": "auto"}
+    tools: list[dict[str, Any]] = Field([])
+    tool_choice: dict[str, Any] = Field({"type": "auto"})
     thinking: dict[str, Any] = Field({}, description="Whether the model thinks, where the chat template reads it.")
     output_config: dict[str, Any] = Field({}, description="effort, and the format of the answer.")
     output_format: dict[str, Any] | None = Field(None, description="The older name of output_config.format.")
     chat_template_kwargs: dict[str, Any] | None = None
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=with_nulls)
+    ignored: ClassVar[frozenset[str]] = _IGNORED
 
     @model_validator(mode="before")
     @classmethod
@@ -87,17 +90,14 @@ class CountRequest(BaseModel):
             raise ValueError("the last message is the assistant's, and an answer cannot be begun: end with the user's")
         return messages
 
-    @property
-    def warnings(self) -> list[str]:
-        """What of the request does nothing, beside what chats say of it."""
-        names = sorted(_IGNORED & (self.model_extra or {}).keys())
-        names += [f"thinking.{name}" for name in self.thinking if name != "type"]
-        names += ["output_config.task_budget"] if self.output_config.get("task_budget") else []
-        return [f"{name} has no effect here" for name in names]
+    def without_effect(self) -> list[str]:
+        """See the base class."""
+        names = [f"thinking.{name}" for name in self.thinking if name != "type"]
+        return [*names, *(["output_config.task_budget"] if self.output_config.get("task_budget") else [])]
 
     def chat(self) -> dict[str, Any]:
         """The body of the chat that it means."""
-        body = {name: value for name, value in (self.model_extra or {}).items() if name not in _IGNORED}
+        body = self.others()
         leading = [{"role": "system", "content": self.system}] if self.system else []
         choice = self.tool_choice.get("type")
         named = {"type": "function", "function": {"name": self.tool_choice.get("name")}}
@@ -127,7 +127,7 @@ class MessagesRequest(CountRequest):
     """The body of /v1/messages. Fields of chats that are not here, such as those of samplers, go on as they are."""
 
     max_tokens: int = Field(ge=-1, description="-1: as many as fit.")
-    stop_sequences: list[str] = []
+    stop_sequences: list[str] = Field([])
     stream: bool = False
 
     def chat(self) -> dict[str, Any]:
@@ -318,8 +318,7 @@ class _Events:
         }
 
     def _more(self) -> Item:
-        warnings = [*self._blocks.told.get("warnings", ()), *self._request.warnings]
-        return {"timings": self._blocks.told["timings"], **({"warnings": warnings} if warnings else {})}
+        return {"timings": self._blocks.told["timings"], **self._request.warned(self._blocks.told)}
 
 
 _DELTAS = {

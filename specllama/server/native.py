@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Annotated, Any, ClassVar, cast
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import BaseModel, Field, PlainValidator, model_validator
 from starlette.responses import Response
 
 from specllama import Llama
@@ -17,8 +17,9 @@ from .document import with_body
 from .errors import error_body
 from .generating import Generating
 from .job import Item
+from .other_form import OtherForm
 from .request_limits import checked
-from .requests import CompletionRequest, checked_prompt, with_nulls
+from .requests import CompletionRequest, checked_prompt
 from .wire import without_nulls
 
 _OF_COMPLETIONS = ("best_of", "echo", "logprobs", "n", "n_cmpl", "suffix", "stream_options")
@@ -38,19 +39,12 @@ class Extra(BaseModel):
     filename: str | None = None
 
 
-class _Native(BaseModel):
-    """A body. Fields of completions that are not here, such as those of samplers, go on as they are.
+class _Native(OtherForm):
+    """A body. Fields of completions that are not here, such as those of samplers, go on as they are."""
 
-    Attributes:
-        ignored: fields that mean nothing, and are refused in completions.
-    """
-
-    ignored: ClassVar[frozenset[str]] = frozenset()
     max_tokens: int | None = Field(None, ge=-1, description="Default, and -1: as many as fit.")
     stream: bool = False
     response_fields: list[str] = Field([], description="Of the answer only these, such as timings/prompt_n.")
-
-    model_config = ConfigDict(extra="allow", json_schema_extra=with_nulls)
 
     @model_validator(mode="before")
     @classmethod
@@ -64,15 +58,10 @@ class _Native(BaseModel):
             raise ValueError(f'"{name}" is for /v1/completions: ask there, or leave it out')
         return plain
 
-    @property
-    def warnings(self) -> list[str]:
-        """What of the request does nothing, beside what completions say of it."""
-        return [f"{name} has no effect here" for name in sorted(self.ignored & (self.model_extra or {}).keys())]
-
     def completion(self, prompt: str | list[int]) -> CompletionRequest:
         """The completion that it means, of this prompt."""
         body = {
-            **{name: value for name, value in (self.model_extra or {}).items() if name not in self.ignored},
+            **self.others(),
             "prompt": prompt,
             "max_tokens": -1 if self.max_tokens is None else self.max_tokens,
             "stream": True,
@@ -166,7 +155,6 @@ class _Told:
     def _done(self, last: Item, text: str, tokens: list[int]) -> Item:
         word, usage = last.get("stopping_word", ""), last["usage"]
         cut_off = last["choices"][0]["finish_reason"] == "length"
-        warnings = [*last.get("warnings", ()), *self._request.warnings]
         whole: Item = {
             "index": 0,
             "content": text,
@@ -181,7 +169,7 @@ class _Told:
             "stopping_word": word,
             "tokens_cached": usage["total_tokens"],
             "timings": last["timings"],
-            **({"warnings": warnings} if warnings else {}),
+            **self._request.warned(last),
         }
         paths = self._request.response_fields
         return {path: found for path in paths if (found := _at(whole, path)) is not None} if paths else whole

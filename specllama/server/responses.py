@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -20,8 +20,9 @@ from .document import with_body
 from .errors import error_body, error_reply
 from .generating import Generating
 from .job import Item
+from .other_form import OtherForm
 from .request_limits import checked
-from .requests import ChatRequest, with_nulls
+from .requests import ChatRequest
 from .wire import without_nulls
 
 _STATELESS = "nothing is stored: send the whole conversation as input"
@@ -32,7 +33,9 @@ _REFUSED = {
     "previous_response_id": _STATELESS,
     "prompt": "there are no stored prompts: send the text as instructions and input",
 }
-_IGNORED = {"max_tool_calls", "truncation"}  # they limit OpenAI's own tools, and say what becomes of what is too long
+_IGNORED = frozenset(
+    {"max_tool_calls", "truncation"}
+)  # they limit OpenAI's own tools, and say what becomes of what is too long
 _OF_CHATS = {
     "functions": "tools",
     "function_call": "tool_choice",
@@ -55,7 +58,7 @@ _OF_TOOL = {"type", "name", "description", "parameters", "strict"}
 _WITHOUT_EFFECT_OF_TOOL = {"allowed_callers", "defer_loading", "output_schema"}
 
 
-class ResponsesRequest(BaseModel):
+class ResponsesRequest(OtherForm):
     """The body of /v1/responses. Fields of chats that are not here, such as those of samplers, go on as they are."""
 
     input: str | list[dict[str, Any]] = Field(description="A text, or messages, calls and what came of them.")
@@ -71,12 +74,12 @@ class ResponsesRequest(BaseModel):
     tools: list[dict[str, Any]] = Field([], description="Functions; there are no tools of the server's.")
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
-    include: list[str] = []
+    include: list[str] = Field([])
     top_logprobs: int | None = Field(None, ge=0)
     metadata: dict[str, Any] = Field({}, description="Comes back with the answer.")
     store: bool = Field(False, description="Nothing is stored.")
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=with_nulls)
+    ignored: ClassVar[frozenset[str]] = _IGNORED
 
     @model_validator(mode="before")
     @classmethod
@@ -104,19 +107,16 @@ class ResponsesRequest(BaseModel):
     def _wants_logprobs(self) -> bool:
         return self.top_logprobs is not None or _LOGPROBS in self.include
 
-    @property
-    def warnings(self) -> list[str]:
-        """What of the request does nothing, beside what chats say of it."""
-        names = sorted(_IGNORED & (self.model_extra or {}).keys())
-        names += ["store"] if self.store else []
+    def without_effect(self) -> list[str]:
+        """See the base class."""
+        names = ["store"] if self.store else []
         names += [f"include {name}" for name in self.include if name != _LOGPROBS]
         names += ["text.verbosity"] if self.text.get("verbosity") else []
-        names += [f"reasoning.{name}" for name in self.reasoning if name != "effort"]
-        return [f"{name} has no effect here" for name in names]
+        return [*names, *(f"reasoning.{name}" for name in self.reasoning if name != "effort")]
 
     def chat(self) -> dict[str, Any]:
         """The body of the chat that it means."""
-        body = {name: value for name, value in (self.model_extra or {}).items() if name not in _IGNORED}
+        body = self.others()
         leading = [{"role": "system", "content": self.instructions}] if self.instructions else []
         body.update(
             messages=[*leading, *_messages(self.input)],
@@ -397,9 +397,7 @@ class _Events:
         if status == "completed":
             response["completed_at"] = time.time()
         if is_done:
-            response["timings"] = blocks.told["timings"]
-            warnings = [*blocks.told.get("warnings", ()), *asked.warnings]
-            response.update({"warnings": warnings} if warnings else {})
+            response.update(timings=blocks.told["timings"], **asked.warned(blocks.told))
         return response
 
     def _usage(self) -> Item:
