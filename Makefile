@@ -6,6 +6,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # The commands of this environment come first, for whatever is started below.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 PYTEST_ARGS ?=
+# WERROR=1: `make install` treats warnings of the compiler as errors, as CI does.
+WERROR ?=
 # A process for each core with one OpenMP thread: processes with several threads each would wait for each other.
 PYTEST := OMP_THREAD_LIMIT=1 pytest -n logical --dist worksteal
 # Of what threads share, of kernels and of the loop.
@@ -98,7 +100,7 @@ $(VENV)/.venv: scripts/preflight.py
 # sources shows within a minute, before llama.cpp is compiled. pip's cache of wheels does not know CMAKE_ARGS: the last
 # command warns of a llama.cpp from there that would crash on this machine, see docs/troubleshooting.md.
 $(VENV)/.installed: $(VENV)/.venv $(SOURCES)
-	$(PIP) install --no-build-isolation --no-deps --config-settings=cmake.define.SPECLLAMA_TESTS=ON .
+	$(PIP) install --no-build-isolation --no-deps --config-settings=cmake.define.SPECLLAMA_TESTS=ON $(if $(WERROR),--config-settings=cmake.define.SPECLLAMA_WERROR=ON) .
 	@$(BIN)/python -c "import importlib.util as u, sys; sys.exit(u.find_spec('llama_cpp') is None)" || printf '%s\n' "" \
 		"Next: llama-cpp-python, which is compiled from source the first time: about 8 minutes on two cores." \
 		"pip says 'still running...' meanwhile. Build it for a GPU as its own documentation says (CMAKE_ARGS)." ""
