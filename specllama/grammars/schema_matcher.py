@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,13 @@ from .in_llguidance import in_llguidance
 from .schema import LIMITS, reason_of
 
 _OF_SCHEMA = '{"grammars":[{"name":"json_schema"'  # how llguidance's own grammars of schemas begin
+_UNSHOWN = b"\xff"  # before the name of a token that adds nothing to a text
 _EVERY_BYTE = frozenset(bytes([byte]) for byte in range(256))
 _MOST_FIRST = 8  # matchers of the last schemas, at their beginnings: to make one takes longer than to copy it
+
+
+Matcher = Callable[[npt.NDArray[np.intc]], "tuple[bytes, bool, int] | None"]
+"""Says what may come behind tokens, as ``SchemaMatcher`` does; None: anything."""
 
 
 class SchemaVocabulary:
@@ -43,9 +48,22 @@ class SchemaVocabulary:
         guesses = not matched.startswith(_OF_SCHEMA) and self._puts_spaces
         return LLMatcher(self._by_pieces if guesses else self._tokenizer, matched, log_level=0, limits=LIMITS)
 
+    def name(self, token: int) -> bytes:
+        """What a token adds to a text; its name, if that is nothing."""
+        piece = self._pieces[token]
+        return piece[1:] if piece[:1] == _UNSHOWN else piece
+
+    def tokens_of(self, text: bytes) -> list[int]:
+        """Tokens that are this text, if there are such, but for those at its end that no token has."""
+        return self._as_pieces(text) if text else []
+
+    @functools.cached_property
+    def _as_pieces(self) -> SchemaPieces:
+        return SchemaPieces(self._pieces, self._end)
+
     @functools.cached_property
     def _by_pieces(self) -> LLTokenizer:
-        return LLTokenizer(TokenizerWrapper(SchemaPieces(self._pieces, self._end)))
+        return LLTokenizer(TokenizerWrapper(self._as_pieces))
 
     @functools.cached_property
     def _puts_spaces(self) -> bool:
@@ -112,7 +130,7 @@ class SchemaMatcher:
 class SchemaProcessor:
     """Lets through what a matcher allows. For one generation."""
 
-    def __init__(self, matcher: SchemaMatcher, ends: list[int]) -> None:
+    def __init__(self, matcher: Matcher, ends: list[int]) -> None:
         self._matcher = matcher
         self._ends = ends
         self._prompt_size = -1
@@ -121,7 +139,10 @@ class SchemaProcessor:
         """The scores [n_vocab], -inf for what may not come next."""
         if self._prompt_size < 0:
             self._prompt_size = len(input_ids)
-        mask, may_end, _ = self._matcher(input_ids[self._prompt_size :])
+        answer = self._matcher(input_ids[self._prompt_size :])
+        if answer is None:
+            return scores
+        mask, may_end, _ = answer
         allowed = np.zeros(len(scores), dtype=bool)
         bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), bitorder="little")[: len(scores)]
         allowed[: len(bits)] = bits
@@ -142,7 +163,7 @@ class SchemaPieces:
         self.tokens = tokens
         self.eos_token_id = end
         self.special_token_ids = (end,)
-        self._known = {piece: token for token, piece in enumerate(tokens) if piece[:1] != b"\xff"}
+        self._known = {piece: token for token, piece in enumerate(tokens) if piece[:1] != _UNSHOWN}
         self._longest = max(map(len, self._known), default=0)
 
     def __call__(self, text: bytes) -> list[int]:
