@@ -1,4 +1,4 @@
-"""Calls of tools, in the form that the model was trained to write: of tools that must be called, and those it begins."""
+"""Calls of tools in the form that the model was trained to write: those that it must make, and those that it begins."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ def begun_calls(
     if how.trigger:
         rest = functools.partial(_rest, llama, how, tools, several=parallel)
         found.append(Beginning(how.trigger, functools.lru_cache(1)(rest)))
-    for name in tools if how.bare is not None else ():
+    for name in tools:
+        if how.bare is None:
+            break
         only = Written(lambda _: (), ("}",), between=None)
         arguments = functools.lru_cache(1)(functools.partial(_rest, llama, only, {name: tools[name]}, several=False))
         text = how.bare(name)

@@ -13,7 +13,7 @@ from specllama.engine.options import Options
 from specllama.engine.schema_constraint import schema_vocabulary
 from specllama.grammars.begun_calls import BegunCalls, BegunMatcher
 from specllama.grammars.schema import SchemaGrammar
-from specllama.grammars.schema_matcher import SchemaProcessor
+from specllama.grammars.schema_matcher import Matcher, SchemaProcessor
 
 from .base_class import BaseLlama
 from .lending import lent
@@ -104,8 +104,11 @@ class LlamaCppSampler:
         llama, grammar = self._llama, self._grammar
         if isinstance(grammar, (SchemaGrammar, BegunCalls)):
             vocabulary = lent(llama).once(schema_vocabulary)
-            begun = isinstance(grammar, BegunCalls)
-            matcher = BegunMatcher(vocabulary, grammar) if begun else vocabulary.matcher(grammar.matched)
+            matcher: Matcher
+            if isinstance(grammar, BegunCalls):
+                matcher = BegunMatcher(vocabulary, grammar)
+            else:
+                matcher = vocabulary.matcher(grammar.matched)
             processors, grammar = [*processors, SchemaProcessor(matcher, vocabulary.ends)], None
         self._processors = processors
         self._sampler = BaseLlama._init_sampler(

@@ -113,7 +113,18 @@ class BegunMatcher:
         forced = matcher.compute_ff_tokens()
         if matcher.is_error() or matcher.is_stopped():  # no token can write it, or to find out would take too long
             return None
-        return mask, may_end, forced[0] if forced else -1
+        return (self._with_all_tokens(matcher, mask) if forced else mask), may_end, forced[0] if forced else -1
+
+    def _with_all_tokens(self, matcher: LLMatcher, mask: bytes) -> bytes:
+        """A mask with all tokens that may be next, where llguidance lets only one through for the only text there is.
+
+        Models need not write a text in the tokens that a tokenizer makes of it.
+        """
+        wide = bytearray(mask)
+        for token in self._vocabulary.along(matcher.compute_ff_bytes()):
+            if matcher.validate_tokens([token]) == 1:
+                wide[token // 8] |= 1 << token % 8
+        return bytes(wide)
 
     def _behind(self, recent: npt.NDArray[np.intc]) -> _State:
         both = min(len(recent), len(self._steps))

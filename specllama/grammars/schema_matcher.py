@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,7 @@ from .in_llguidance import in_llguidance
 from .schema import LIMITS, reason_of
 
 _OF_SCHEMA = '{"grammars":[{"name":"json_schema"'  # how llguidance's own grammars of schemas begin
+_MOST_LONGER = 200  # tokens that go on behind a text, each of which is tried
 _UNSHOWN = b"\xff"  # before the name of a token that adds nothing to a text
 _EVERY_BYTE = frozenset(bytes([byte]) for byte in range(256))
 _MOST_FIRST = 8  # matchers of the last schemas, at their beginnings: to make one takes longer than to copy it
@@ -57,6 +59,10 @@ class SchemaVocabulary:
         """Tokens that are this text, if there are such, but for those at its end that no token has."""
         return self._as_pieces(text) if text else []
 
+    def along(self, text: bytes) -> list[int]:
+        """The tokens that are a beginning of a text, and those that go on behind it, if these are not too many."""
+        return self._as_pieces.along(text)
+
     @functools.cached_property
     def _as_pieces(self) -> SchemaPieces:
         return SchemaPieces(self._pieces, self._end)
@@ -69,7 +75,11 @@ class SchemaVocabulary:
     def _puts_spaces(self) -> bool:
         if not _EVERY_BYTE.issubset(self._pieces):  # its tokenizer is not asked, see `_tokenizer`
             return False
-        return b"".join(self._pieces[token] for token in self._own.tokens(b"{", False, False)) != b"{"
+        # Not before all: a vocabulary may have some as texts of its own.
+        return any(
+            b"".join(self._pieces[token] for token in self._own.tokens(text, False, False)) != text
+            for text in (b"{", b'"', b"a", b"1")
+        )
 
     @in_llguidance()
     def matcher(self, matched: str) -> SchemaMatcher:
@@ -177,6 +187,18 @@ class SchemaPieces:
             found.append(self._known[text[:size]])
             text = text[size:]
         return found
+
+    def along(self, text: bytes) -> list[int]:
+        """See ``SchemaVocabulary.along``."""
+        sizes = range(1, min(len(text), self._longest) + 1)
+        found = [self._known[text[:size]] for size in sizes if text[:size] in self._known]
+        first = bisect.bisect_right(self._sorted, text)
+        last = bisect.bisect_left(self._sorted, text + b"\xff")
+        return found + [self._known[piece] for piece in self._sorted[first : min(last, first + _MOST_LONGER)]]
+
+    @functools.cached_property
+    def _sorted(self) -> list[bytes]:
+        return sorted(self._known)
 
 
 @in_llguidance()

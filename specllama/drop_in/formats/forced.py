@@ -1,4 +1,4 @@
-"""The grammar of calls, in the form that the model was trained to write: of an answer that must be one, or of its rest."""
+"""The grammar of calls, in the form that the model was trained to write: of a whole answer, or behind a beginning."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def behind_trigger(
 ) -> str:
     """The grammar of what stands behind the trigger of the first call. The arguments are those of `forced_calls`."""
     if written.begin:
-        rest = dataclasses.replace(written, begin=_without(written.begin, written.trigger))
+        end = written.end if several else ()  # behind the one call that there may be the answer is over
+        rest = dataclasses.replace(written, begin=_without(written.begin, written.trigger), end=end)
     else:  # each call has its own
         rest = dataclasses.replace(written, before=lambda name: _without(written.before(name), written.trigger))
     return forced_calls(rest, schemas, token, several=several and bool(written.begin), is_loose=True)
