@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import tiny_models as tiny
 from needed import imported
 from test_tool_calls import BEGINS, CALLS, HERMES, LOOK, LOOK_AT, THINKS, THOUGHT
 
@@ -219,10 +220,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 def test_an_answer_goes_on_with_the_last_message(saying: Saying) -> None:
     """As Anthropic's models go on with what is put into their mouths."""
-    with serving(saying(["One", " two", " three", "."])) as served:
+    with serving(saying(["One", " two", " three", "!!"], tiny.CHAT_TEMPLATE)) as served:
         begun = [*HI, {"role": "assistant", "content": "One two"}]
         answer = served.post("/v1/messages", messages=begun, max_tokens=20, temperature=0.0).json()
-    assert answer["content"] == [{"type": "text", "text": " three."}]
+    assert answer["content"] == [{"type": "text", "text": " three!!"}]
 
 
 def test_what_is_refused(make_llama: MakeLlama) -> None:

@@ -283,7 +283,7 @@ BEGUN: dict[str, tuple[str, list[str], Sequence[str], str]] = {
         HARMONY,
         [OPENS[0], "commentary to=functions.", "loop ", *OPENS[4:], "json", OPENS[1], '{"n": 1}'],
         OPENS,
-        "",
+        OPENS[0],  # of the next message, which has begun: nothing that was not made to has an end here
     ),
 }
 
@@ -331,11 +331,11 @@ def test_mirostat_follows_a_begun_call_too(saying: Saying) -> None:
 
 def test_an_answer_goes_on_with_the_last_message(saying: Saying) -> None:
     """In Python, over the server, and with what a model thought before."""
-    llm = saying(["One", " two", " three", "."], HERMES)
+    llm = saying(["One", " two", " three", "!!"], HERMES)
     begun = [*HI, {"role": "assistant", "content": "One two"}]
-    expected = {"content": " three.", "reasoning": "", "calls": [], "why": "stop"}
+    expected = {"content": " three!!", "reasoning": "", "calls": [], "why": "stop"}
     assert everywhere(llm, messages=begun, continue_final_message=True) == expected
-    assert everywhere(llm, messages=begun)["content"] == "One two three."
+    assert everywhere(llm, messages=begun)["content"] == "One two three!!"
     text = chat_call(llm, begun, continue_final_message=True).text
     assert text is not None and text.endswith("assistant:One two")
     parts = [*HI, {"role": "assistant", "content": [{"type": "text", "text": "One two"}]}]
