@@ -184,7 +184,7 @@ def token_pieces(api: LlamaApi, vocab: int) -> tuple[list[bytes], list[int]]: ..
 
 class MaskConstraint(Constraint):
     def __init__(
-        self, ends: Items[int], function: Callable[[npt.NDArray[np.intc]], tuple[bytes, bool, int]]
+        self, ends: Items[int], function: Callable[[npt.NDArray[np.intc]], tuple[bytes, bool, int] | None]
     ) -> None: ...
     def forced(self, recent: Items[int]) -> Forced | None: ...
 

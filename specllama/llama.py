@@ -32,6 +32,7 @@ from .drop_in.chat_templates import ChatTemplates
 from .drop_in.closed import close_for_good
 from .drop_in.completion import Completion
 from .drop_in.context_params import ContextParams
+from .drop_in.continued import with_continued
 from .drop_in.draft_loading import DraftLoader
 from .drop_in.embedding import as_inputs, batches, embeddings
 from .drop_in.forced_calls import with_forced_calls
@@ -373,7 +374,11 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         return self.create_completion(**bound(BaseLlama.__call__, args, kwargs), call=call)
 
     @with_options(
-        BaseLlama.create_chat_completion, parallel_tool_calls=True, chat_template_kwargs=None, reasoning_effort=None
+        BaseLlama.create_chat_completion,
+        parallel_tool_calls=True,
+        chat_template_kwargs=None,
+        reasoning_effort=None,
+        continue_final_message=False,
     )
     def create_chat_completion(
         self,
@@ -383,12 +388,15 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         parallel_tool_calls: bool | None = True,
         chat_template_kwargs: dict[str, Any] | None = None,
         reasoning_effort: str | None = None,
+        continue_final_message: bool | None = False,
         **kwargs: Any,
     ) -> Any:
         """See the base class."""
         call = self._asked(num_draft_tokens, verify, kwargs)
         fields = given_fields(chat_template_kwargs, reasoning_effort)
-        chat = checked_chat(self, given_to(BaseLlama.create_chat_completion, args, kwargs))
+        asked = given_to(BaseLlama.create_chat_completion, args, kwargs)
+        asked, continued = with_continued(self, asked, continue_final_message)
+        chat = checked_chat(self, asked)
         schemas = schemas_by_grammar(chat)
         if not call.knows_what_is_ignored:
             warn_of_schemas(chat)
@@ -404,6 +412,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             token_bytes=token_bytes,
             answer=answer,
             chat_handler=handler_giving(self, fields),
+            continued=continued,
         )
         view: Any = View(llama_of(self), call)
 

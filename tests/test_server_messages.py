@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import tiny_models as tiny
 from needed import imported
 from test_tool_calls import BEGINS, CALLS, HERMES, LOOK, LOOK_AT, THINKS, THOUGHT
 
@@ -210,11 +211,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a choice": ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "loook"}}, "did you mean look?"),
     "no messages": ({"messages": []}, "messages"),
     "the beginning of an answer": (
-        {"messages": [*HI, {"role": "assistant", "content": "The"}]},
-        "an answer cannot be begun: end with the user's",
+        {"messages": [*HI, {"role": "assistant", "content": [{"type": "tool_use", "name": "look", "input": {}}]}]},
+        "needs a last message of the assistant that has a text",
     ),
     "a format": ({"output_config": {"format": {"type": "xml"}}}, "response_format"),
 }
+
+
+def test_an_answer_goes_on_with_the_last_message(saying: Saying) -> None:
+    """As Anthropic's models go on with what is put into their mouths."""
+    with serving(saying(["One", " two", " three", "!!"], tiny.CHAT_TEMPLATE)) as served:
+        begun = [*HI, {"role": "assistant", "content": "One two"}]
+        answer = served.post("/v1/messages", messages=begun, max_tokens=20, temperature=0.0).json()
+    assert answer["content"] == [{"type": "text", "text": " three!!"}]
 
 
 def test_what_is_refused(make_llama: MakeLlama) -> None:

@@ -266,6 +266,104 @@ def test_a_call_is_written_as_the_template_teaches_it(saying: Saying, name: str)
         assert llm.tokenize(mark.encode(), add_bos=False, special=True)[-1] in llm.input_ids[: llm.n_tokens]
 
 
+# What a model begins as a call and would then write wrongly, and what it says before.
+BEGUN: dict[str, tuple[str, list[str], Sequence[str], str]] = {
+    "hermes": (
+        HERMES,
+        ["Well", ", let me.\n", '<tool_call>\n{"name": "loo', "oop", '", "q": 1}', "!!"],
+        (),
+        "Well, let me.",
+    ),
+    "no mark": (HERMES, ['{"name": "look", "arguments": ', '{"q": 3}', "}"], (), ""),
+    "fenced": (HERMES, ["So:\n", "```json\n", '{"name": "look", "arguments": ', '{"q": 3}', "}"], (), "So:"),
+    "llama": (LLAMA, ['{"name": "look", "parameters": ', '{"m": 1}', "}"], (), ""),
+    "mistral": (MISTRAL, ["Hm.", "[TOOL_CALLS]", "loop", "[ARGS]", '{"m": 1}'], ("[TOOL_CALLS]", "[ARGS]"), "Hm."),
+    "deepseek": (DEEPSEEK, ["Hm.", *MARKS[:2], "loop", MARKS[2], '{"m": 1}', *MARKS[3:]], MARKS, "Hm."),
+    "gpt-oss": (
+        HARMONY,
+        [OPENS[0], "commentary to=functions.", "loop ", *OPENS[4:], "json", OPENS[1], '{"n": 1}'],
+        OPENS,
+        OPENS[0],  # of the next message, which has begun: nothing that was not made to has an end here
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEGUN)
+def test_a_call_that_was_begun_follows_its_schema(saying: Saying, name: str) -> None:
+    """The words before it are free, with any draft the tokens are the same, and the draft's are taken."""
+    template, pieces, special, content = BEGUN[name]
+    llm = saying(pieces, template, special)
+    found = everywhere(llm, tools=TOOLS[:1], parallel_tool_calls=False)
+    assert (found["content"], [called for called, _ in found["calls"]]) == (content, ["look"])
+    assert found["why"] == "tool_calls" and llm.stats.num_accepted_tokens > 0
+    jsonschema.validate(json.loads(found["calls"][0][1]), LOOK_AT)
+    one: dict[str, Any] = {**GREEDY, "tools": TOOLS[:1], "parallel_tool_calls": False}
+    for options in ({"num_draft_tokens": 0}, {"num_draft_tokens": 1}, {"num_draft_tokens": "auto"}, {"seed": 1}):
+        assert said(llm.create_chat_completion(**one, **options)) == found
+
+
+def test_calls_that_were_begun_have_the_targets_distribution(saying: Saying) -> None:
+    """A drawn text is the same with each draft, if the seed is."""
+    pieces = ["Well", ", let me.\n", "<tool_call>", " so", "!!"]
+    llm = saying(pieces, HERMES)
+    chat: dict[str, Any] = {**GREEDY, "tools": TOOLS, "temperature": 3.0, "max_tokens": 60, "verify": "coupled"}
+    for seed in range(4):
+        plain = said(llm.create_chat_completion(**chat, seed=seed, num_draft_tokens=0))
+        for count in (1, 4, "auto"):
+            assert said(llm.create_chat_completion(**chat, seed=seed, num_draft_tokens=count)) == plain
+
+
+def test_what_begins_no_call_is_free(saying: Saying) -> None:
+    """In a thought, in JSON that is an answer, and with a name that no tool has."""
+    thought = ["<think>", "<tool_call>", "Hm", "</think>", "Hey"]
+    assert everywhere(saying(thought, THINKS), tools=TOOLS)["reasoning"] == "<tool_call>Hm"
+    assert everywhere(saying(thought[1:], BEGINS), tools=TOOLS)["content"] == "Hey"
+    for template, text in ((LLAMA, '{"name": "Ann", "parameters": 1}'), (HERMES, ' {"name": "look", "is": 1}')):
+        assert everywhere(saying([text], template), tools=TOOLS)["content"].strip() == text.strip()
+
+
+def test_mirostat_follows_a_begun_call_too(saying: Saying) -> None:
+    template, pieces, special, content = BEGUN["hermes"]
+    chat: dict[str, Any] = {**GREEDY, "tools": TOOLS[:1], "parallel_tool_calls": False, "temperature": 0.1}
+    found = said(saying(pieces, template, special).create_chat_completion(**chat, mirostat_mode=2, seed=1))
+    assert found["content"] == content and json.loads(found["calls"][0][1]) in ({"n": 1}, {"n": 2})
+
+
+def test_an_answer_goes_on_with_the_last_message(saying: Saying) -> None:
+    """In Python, over the server, and with what a model thought before."""
+    llm = saying(["One", " two", " three", "!!"], HERMES)
+    begun = [*HI, {"role": "assistant", "content": "One two"}]
+    expected = {"content": " three!!", "reasoning": "", "calls": [], "why": "stop"}
+    assert everywhere(llm, messages=begun, continue_final_message=True) == expected
+    assert everywhere(llm, messages=begun)["content"] == "One two three!!"
+    text = chat_call(llm, begun, continue_final_message=True).text
+    assert text is not None and text.endswith("assistant:One two")
+    parts = [*HI, {"role": "assistant", "content": [{"type": "text", "text": "One two"}]}]
+    assert said(llm.create_chat_completion(**{**GREEDY, "messages": parts}, continue_final_message=True)) == expected
+    thought = {"role": "assistant", "content": "Hi", "reasoning_content": "Hm"}
+    for template in (THINKS, BEGINS):
+        text = chat_call(saying(["So"], template), [*HI, thought], continue_final_message=True).text
+        assert text is not None and text.endswith("<think>\nHm\n</think>\n\nHi") and text.count("<think>") == 1
+
+
+def test_what_cannot_be_continued(saying: Saying) -> None:
+    llm = saying(["So"], HERMES)
+    asked = {**GREEDY, "messages": [*HI, {"role": "assistant", "content": "One two"}]}
+    with serving(llm) as served:
+        path = "/v1/chat/completions"
+        assert served.post(path, **asked, continue_final_message=True, add_generation_prompt=False).status_code == 200
+        for one in (True, False):
+            wrong = served.post(path, **asked, continue_final_message=one, add_generation_prompt=one)
+            assert wrong.status_code == 400 and "either begun" in wrong.text
+        none = served.post(path, **GREEDY, continue_final_message=True)
+        assert none.status_code == 400 and "needs a last message of the assistant" in none.text
+    with pytest.raises(TypeError, match="must be True or False"):
+        llm.create_chat_completion(**asked, continue_final_message=1)
+    other = saying(["So"], HERMES, chat_format="chatml-function-calling")
+    with pytest.raises(ValueError, match="a chat handler makes those of"):
+        other.create_chat_completion(**asked, continue_final_message=True)
+
+
 def test_one_of_several_tools_where_the_template_teaches_none(saying: Saying) -> None:
     found = everywhere(saying(["So"], tiny.CHAT_TEMPLATE), tools=TOOLS, tool_choice="required")
     assert len(found["calls"]) == 1 and found["calls"][0][0] in ("look", "add") and found["why"] == "tool_calls"

@@ -17,7 +17,13 @@ namespace specllama {
 
 namespace {
 
-MaskConstraint::Mask mask_of(const py::tuple & answer) {
+MaskConstraint::Mask mask_of(const py::object & given) {
+    if (given.is_none()) {
+        MaskConstraint::Mask all;
+        all.is_free = true;
+        return all;
+    }
+    const auto answer = given.cast<py::tuple>();
     const auto bytes = answer[0].cast<std::string_view>();
     MaskConstraint::Mask mask{std::vector<std::uint32_t>((bytes.size() + 3) / 4), answer[1].cast<bool>(),
                               answer[2].cast<std::int32_t>()};
@@ -58,7 +64,8 @@ void bind_masks(py::module_ & module) {
     module.def("token_pieces", &pieces, py::arg("api"), py::arg("vocab"),
                "What each token adds to a text (0xff and its name if nothing), and the tokens that end one.");
     py::class_<MaskConstraint, Constraint, std::shared_ptr<MaskConstraint>>(
-        module, "MaskConstraint", "What a function's masks allow: recent tokens in; mask, may_end and guess out.")
+        module, "MaskConstraint",
+        "What a function's masks allow: recent tokens in; mask, may_end and guess out, or None for all tokens.")
         .def(py::init(&make_constraint), py::arg("ends"), py::arg("function"))
         .def("forced", &forced, py::arg("recent"), "The token that must come behind these; None if there is a choice.");
 }

@@ -22,6 +22,10 @@ public:
     // is passed over. Calls may go back and forth: only `recent` counts.
     virtual void forbid(const int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t count) = 0;
 
+    // Whether all tokens may come after `recent`, ends of the text included: nobody needs to ask about each of them
+    // then.
+    virtual bool allows_all(const int32_t * /*recent*/, std::size_t /*n_recent*/) { return false; }
+
     // Called now and then during long work, with the seconds of it since the last time. What it throws ends the work.
     using Heed = std::function<void(double)>;
     // Who is asked from now on; null: nobody.

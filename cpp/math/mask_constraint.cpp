@@ -44,16 +44,20 @@ MaskConstraint::MaskConstraint(std::vector<std::int32_t> ends, Source source)
 void MaskConstraint::forbid(const std::int32_t * recent, std::size_t n_recent, Candidate * candidates,
                             std::size_t count) {
     const Mask & mask = after(recent, n_recent);
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < count && !mask.is_free; ++i) {
         if (!allows(mask.allowed, candidates[i].id)) {
             candidates[i].logit = -std::numeric_limits<float>::infinity();
         }
     }
 }
 
+bool MaskConstraint::allows_all(const std::int32_t * recent, std::size_t n_recent) {
+    return after(recent, n_recent).is_free;
+}
+
 std::optional<Constraint::Forced> MaskConstraint::forced(const std::int32_t * recent, std::size_t n_recent) {
     const Mask & mask = after(recent, n_recent);
-    if (mask.may_end) {
+    if (mask.is_free || mask.may_end) {
         return std::nullopt;
     }
     const std::int32_t only = only_one(mask.allowed);
@@ -75,7 +79,9 @@ const MaskConstraint::Mask & MaskConstraint::after(const std::int32_t * recent, 
         return found->second;
     }
     Mask mask = source_(recent, n_recent);
-    set_ends(mask);
+    if (!mask.is_free) {
+        set_ends(mask);
+    }
     if (masks_.size() >= most_masks) {
         masks_.erase(masks_.begin());
     }

@@ -18,6 +18,7 @@ public:
         std::vector<std::uint32_t> allowed;  // a bit for each token, the lowest first; what is not there is forbidden
         bool may_end = false;                // whether a token that ends the text may come next
         std::int32_t guess = -1;             // what begins the only text that may come next; -1 where there are several
+        bool is_free = false;                // all tokens may come next: the rest says nothing
     };
     // What may come after the tokens generated so far [n_recent]. Calls may go back and forth.
     using Source = std::function<Mask(const std::int32_t * recent, std::size_t n_recent)>;
@@ -26,6 +27,7 @@ public:
     MaskConstraint(std::vector<std::int32_t> ends, Source source);
 
     void forbid(const std::int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t count) override;
+    bool allows_all(const std::int32_t * recent, std::size_t n_recent) override;
     std::optional<Forced> forced(const std::int32_t * recent, std::size_t n_recent) override;
 
 private:

@@ -177,7 +177,7 @@ void SamplerChain::apply_to(const TokenList * listed, float * logits, std::size_
     patch.bias(params_.logit_bias);
     patch.penalise(params_, recent, n_recent);
     patch.penalise_repetitions(params_, recent, n_recent);
-    if (constraint_) {
+    if (constraint_ && !constraint_->allows_all(recent, n_recent)) {
         distribute_allowed(params_, {*constraint_, recent, n_recent, listed}, logits, n, out);
     } else {
         distribute(params_, logits, n, out);

@@ -6,13 +6,14 @@ Which tokens are generated does not depend on it.
 from __future__ import annotations
 
 import codecs
+import dataclasses
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from specllama.engine.model import Model
 
 from .base_class import BaseLlama
-from .forced_calls import ForcedCalls, special_token, tools_of
+from .forced_calls import ForcedCalls, begun_calls, special_token, tools_of
 from .formats.format import Format
 from .formats.kinds import read_answer, taught_by
 from .formats.reading import Delta, Reader, Reading
@@ -44,6 +45,7 @@ class ChatAnswer:
         if forced is not None:
             self._form, self._thoughts = forced.form, forced.thoughts
         self._forced = forced
+        self._begun = begun_calls(llama, chat, self._form, self._thoughts, parallel=parallel)
         self._parallel = parallel
         self._is_free = True
         self._is_thinking = False
@@ -70,6 +72,8 @@ class ChatAnswer:
         if self._forced is not None and grammar is self._forced.grammar:
             return self._forced.behind_thought if self._is_thinking else grammar
         self._is_free = grammar is None
+        if grammar is None and self._begun is not None:
+            return dataclasses.replace(self._begun, is_thinking=self._is_thinking)
         return grammar
 
     def follow(self) -> Callable[[bytes], bool] | None:

@@ -10,10 +10,11 @@ from specllama.grammars.schemas import schemas_by_grammar, warn_of_schemas
 
 from .base_class import BaseLlama
 from .chat_arguments import checked_chat, left_out_by_handlers, with_left_out
+from .continued import with_continued
 from .messages import template_errors
 from .prompt_tokens import prompt_tokens_of
 from .template_fields import given_fields, handler_giving
-from .view import EngineLlama, View
+from .view import Call, EngineLlama, View
 
 Message = dict[str, str]
 """``{"role": "system" | "user" | "assistant", "content": ...}``."""
@@ -53,9 +54,13 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
         TypeError, ValueError: see `checked_chat`.
     """
     fields = given_fields(options.pop("chat_template_kwargs", None), options.pop("reasoning_effort", None))
-    chat = checked_chat(llm, {**options, "messages": list(messages)})
+    is_continued = options.pop("continue_final_message", None)
+    given, continued = with_continued(llm, {**options, "messages": list(messages)}, is_continued)
+    chat = checked_chat(llm, given)
     schemas, asked = schemas_by_grammar(chat), left_out_by_handlers(llm, chat)
-    noting = _Noting(cast(EngineLlama, llm), schemas, asked, handler_giving(llm, fields))
+    llama = cast(EngineLlama, llm)
+    call = dataclasses.replace(llama._call, chat_handler=handler_giving(llm, fields), continued=continued)
+    noting = _Noting(llama, call, schemas, asked)
     warn_of_schemas(chat)
     try:
         with template_errors():
@@ -91,8 +96,8 @@ class _Noting(View):
 
     __slots__ = ("_asked", "_schemas", "_text", "_tokens", "call")
 
-    def __init__(self, llama: EngineLlama, schemas: dict[str, Any], asked: dict[str, Any], chat_handler: Any) -> None:
-        super().__init__(llama, dataclasses.replace(llama._call, chat_handler=chat_handler))
+    def __init__(self, llama: EngineLlama, call: Call, schemas: dict[str, Any], asked: dict[str, Any]) -> None:
+        super().__init__(llama, call)
         self._set(_schemas=schemas, _asked=asked, _text="", _tokens=None, call=None)
 
     def _set(self, **values: Any) -> None:
@@ -101,8 +106,9 @@ class _Noting(View):
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """Notes of which text a prompt's tokens are."""
-        tokens: list[int] = self._llama.tokenize(text, add_bos, special)
-        self._set(_text=text.decode("utf-8"), _tokens=tokens)
+        continued = self._call.continued
+        tokens = super().tokenize(text, add_bos, special)
+        self._set(_text=(text if continued is None else continued(text)).decode("utf-8"), _tokens=tokens)
         return tokens
 
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""Tools that must be called: what the answer is then, in the form that the model was trained to write."""
+"""Calls of tools in the form that the model was trained to write: those that it must make, and those that it begins."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from specllama.grammars.begun_calls import Beginning, BegunCalls
 from specllama.grammars.schema import NotEnforcedError, SchemaGrammar, matched_schema
 
 from .base_class import BaseLlama
 from .chat_arguments import is_name
-from .formats.forced import forced_calls
-from .formats.format import Format, Pieces
+from .formats.forced import behind_trigger, forced_calls
+from .formats.format import Format, Pieces, Written
 from .formats.kinds import taught_by
 from .formats.llama3 import BARE, BARE_WRITTEN
 from .lending import lent
@@ -89,6 +90,51 @@ def with_forced_calls(
     return {**chat, "tool_choice": "required", "grammar": free}, ForcedCalls(form, thoughts, free, behind)
 
 
+def begun_calls(
+    llama: BaseLlama,
+    chat: Mapping[str, Any],
+    form: Format | None,
+    thoughts: tuple[Pieces, Pieces] | None,
+    *,
+    parallel: bool,
+) -> BegunCalls | None:
+    """Calls that a model may make, of which those that it begins follow the schemas of the tools.
+
+    Args:
+        llama: who answers.
+        chat: the arguments, checked.
+        form: how its calls are written.
+        thoughts: the marks of a thought that may stand before them.
+        parallel: whether there may be more than one call.
+
+    Returns:
+        None where nothing can be said of them: the form is not known, or it is not sure what begins a call.
+    """
+    tools, how = tools_of(chat), None if form is None else form.written
+    takes_grammar = hands_on_everything(llama) and not has_own_handler(llama) and has_own_tokenizer(llama)
+    if form is None or how is None or not tools or not takes_grammar or chat.get("tool_choice") not in (None, "auto"):
+        return None
+    found = []
+    if how.trigger:
+        rest = functools.partial(_rest, llama, how, tools, several=parallel)
+        found.append(Beginning(how.trigger, functools.lru_cache(1)(rest)))
+    for name in tools:
+        if how.bare is None:
+            break
+        only = Written(lambda _: (), ("}",), between=None)
+        arguments = functools.lru_cache(1)(functools.partial(_rest, llama, only, {name: tools[name]}, several=False))
+        text = how.bare(name)
+        found.append(Beginning(text, arguments, at_start=True))
+        found += [Beginning(before + text, arguments) for before in how.bare_behind]
+    marks = None if thoughts is None or form.thoughts else ("".join(thoughts[0]), "".join(thoughts[1]))
+    return BegunCalls(tuple(found), marks) if found else None
+
+
+def _rest(llama: BaseLlama, how: Written, tools: Mapping[str, Any], *, several: bool) -> str:
+    schemas = {name: _schema(parameters) for name, parameters in tools.items()}
+    return behind_trigger(how, schemas, functools.partial(special_token, llama), several=several)
+
+
 def tools_of(chat: Mapping[str, Any]) -> dict[str, Any]:
     """The schemas of the parameters of the tools, by their names."""
     functions = [tool.get("function") for tool in chat.get("tools") or () if isinstance(tool, Mapping)]
@@ -116,6 +162,6 @@ def _schema(parameters: Any) -> Any:
         parameters = _NOTHING
     try:
         found = matched_schema(json.dumps(parameters))
-    except NotEnforcedError:
+    except (NotEnforcedError, TypeError, RecursionError):
         found = matched_schema(json.dumps(_ANY_OBJECT))
     return json.loads(found)["grammars"][0]["json_schema"]

@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from specllama.engine.options import Options
 from specllama.engine.schema_constraint import schema_vocabulary
+from specllama.grammars.begun_calls import BegunCalls, BegunMatcher
 from specllama.grammars.schema import SchemaGrammar
+from specllama.grammars.schema_matcher import Matcher, SchemaProcessor
 
 from .base_class import BaseLlama
 from .lending import lent
@@ -100,8 +102,14 @@ class LlamaCppSampler:
     def begin(self, processors: list[Callable[..., Any]]) -> None:
         """See ``engine.request.Chooser``."""
         llama, grammar = self._llama, self._grammar
-        if isinstance(grammar, SchemaGrammar):
-            processors, grammar = [*processors, lent(llama).once(schema_vocabulary).processor(grammar.matched)], None
+        if isinstance(grammar, (SchemaGrammar, BegunCalls)):
+            vocabulary = lent(llama).once(schema_vocabulary)
+            matcher: Matcher
+            if isinstance(grammar, BegunCalls):
+                matcher = BegunMatcher(vocabulary, grammar)
+            else:
+                matcher = vocabulary.matcher(grammar.matched)
+            processors, grammar = [*processors, SchemaProcessor(matcher, vocabulary.ends)], None
         self._processors = processors
         self._sampler = BaseLlama._init_sampler(
             cast(BaseLlama, self._seeded),

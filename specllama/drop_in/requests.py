@@ -8,8 +8,9 @@ from typing import Any
 from llama_cpp.llama_grammar import LlamaGrammar
 
 from specllama.engine.request import Constraint, Request, checked_callables
-from specllama.engine.schema_constraint import Schema
+from specllama.engine.schema_constraint import Begun, Schema
 from specllama.engine.vocabulary import Gbnf
+from specllama.grammars.begun_calls import BegunCalls
 from specllama.grammars.schema import SchemaGrammar
 
 from .arguments import chain_of, sampling_of
@@ -47,7 +48,7 @@ def request_of(
     grammar = call.schemas.get(getattr(arguments["grammar"], "_grammar", ""), arguments["grammar"])
     processors = arguments["logits_processor"]
     if call.min_tokens:
-        if grammar is not None:
+        if grammar is not None and not isinstance(grammar, BegunCalls):
             raise ValueError(
                 f"min_tokens={call.min_tokens} and a grammar, a schema or a tool that must be called both say where "
                 "the answer ends: leave min_tokens out, and have the schema ask for more (minLength, minItems)"
@@ -88,6 +89,8 @@ def constraint_of(grammar: Any) -> Constraint | None:
         return None
     if isinstance(grammar, SchemaGrammar):
         return Schema(grammar.matched)
+    if isinstance(grammar, BegunCalls):
+        return Begun(grammar)
     if not isinstance(grammar, LlamaGrammar):
         raise TypeError(f"grammar={grammar!r} must be a llama_cpp.LlamaGrammar: make one by LlamaGrammar.from_string")
     return Gbnf(grammar._grammar, grammar._root)

@@ -51,6 +51,7 @@ class Call:
         asked: arguments of a chat, which its handler may leave out when it asks for a completion.
         answer: how the answer of a chat is read.
         chat_handler: what makes the prompt of a chat; None: the Llama's own.
+        continued: puts what the answer of a chat begins with behind its prompt.
     """
 
     slot: Slot
@@ -66,6 +67,7 @@ class Call:
     asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     answer: Answer | None = None
     chat_handler: Callable[..., Any] | None = None
+    continued: Callable[[bytes], bytes] | None = None
 
     @property
     def listener(self) -> Listener:
@@ -117,6 +119,12 @@ class View:
     def chat_handler(self) -> Any:
         """What makes the prompt of a chat."""
         return self._call.chat_handler or self._llama.chat_handler
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
+        """As the Llama does. Chat handlers have their prompts tokenized."""
+        continued = None if self._call is None else self._call.continued
+        tokens: list[int] = self._llama.tokenize(text if continued is None else continued(text), add_bos, special)
+        return tokens
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # so that `super()` and `isinstance` take it for the Llama

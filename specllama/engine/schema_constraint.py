@@ -8,6 +8,7 @@ from typing import Any, cast
 import llama_cpp
 
 from specllama import _core
+from specllama.grammars.begun_calls import BegunCalls, BegunMatcher
 from specllama.grammars.schema_matcher import SchemaVocabulary
 
 from .model import Model
@@ -35,3 +36,19 @@ class Schema:
             ValueError: llguidance cannot follow it.
         """
         return model.once(schema_vocabulary).constraint(self.matched)
+
+
+@dataclasses.dataclass(frozen=True)
+class Begun:
+    """Calls of tools, which may come or not: once one was begun, it has to be whole.
+
+    Attributes:
+        calls: with what they begin, and their grammars.
+    """
+
+    calls: BegunCalls
+
+    def over(self, model: Model) -> _core.MaskConstraint:
+        """What they allow among the tokens of a model, from the beginning of an answer."""
+        vocabulary = model.once(schema_vocabulary)
+        return _core.MaskConstraint(vocabulary.ends, BegunMatcher(vocabulary, self.calls))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,14 @@ from .in_llguidance import in_llguidance
 from .schema import LIMITS, reason_of
 
 _OF_SCHEMA = '{"grammars":[{"name":"json_schema"'  # how llguidance's own grammars of schemas begin
+_MOST_LONGER = 200  # tokens that go on behind a text, each of which is tried
+_UNSHOWN = b"\xff"  # before the name of a token that adds nothing to a text
 _EVERY_BYTE = frozenset(bytes([byte]) for byte in range(256))
 _MOST_FIRST = 8  # matchers of the last schemas, at their beginnings: to make one takes longer than to copy it
+
+
+Matcher = Callable[[npt.NDArray[np.intc]], "tuple[bytes, bool, int] | None"]
+"""Says what may come behind tokens, as ``SchemaMatcher`` does; None: anything."""
 
 
 class SchemaVocabulary:
@@ -43,15 +50,36 @@ class SchemaVocabulary:
         guesses = not matched.startswith(_OF_SCHEMA) and self._puts_spaces
         return LLMatcher(self._by_pieces if guesses else self._tokenizer, matched, log_level=0, limits=LIMITS)
 
+    def name(self, token: int) -> bytes:
+        """What a token adds to a text; its name, if that is nothing."""
+        piece = self._pieces[token]
+        return piece[1:] if piece[:1] == _UNSHOWN else piece
+
+    def tokens_of(self, text: bytes) -> list[int]:
+        """Tokens that are this text, if there are such, but for those at its end that no token has."""
+        return self._as_pieces(text) if text else []
+
+    def along(self, text: bytes) -> list[int]:
+        """The tokens that are a beginning of a text, and those that go on behind it, if these are not too many."""
+        return self._as_pieces.along(text)
+
+    @functools.cached_property
+    def _as_pieces(self) -> SchemaPieces:
+        return SchemaPieces(self._pieces, self._end)
+
     @functools.cached_property
     def _by_pieces(self) -> LLTokenizer:
-        return LLTokenizer(TokenizerWrapper(SchemaPieces(self._pieces, self._end)))
+        return LLTokenizer(TokenizerWrapper(self._as_pieces))
 
     @functools.cached_property
     def _puts_spaces(self) -> bool:
         if not _EVERY_BYTE.issubset(self._pieces):  # its tokenizer is not asked, see `_tokenizer`
             return False
-        return b"".join(self._pieces[token] for token in self._own.tokens(b"{", False, False)) != b"{"
+        # Not before all: a vocabulary may have some as texts of its own.
+        return any(
+            b"".join(self._pieces[token] for token in self._own.tokens(text, False, False)) != text
+            for text in (b"{", b'"', b"a", b"1")
+        )
 
     @in_llguidance()
     def matcher(self, matched: str) -> SchemaMatcher:
@@ -112,7 +140,7 @@ class SchemaMatcher:
 class SchemaProcessor:
     """Lets through what a matcher allows. For one generation."""
 
-    def __init__(self, matcher: SchemaMatcher, ends: list[int]) -> None:
+    def __init__(self, matcher: Matcher, ends: list[int]) -> None:
         self._matcher = matcher
         self._ends = ends
         self._prompt_size = -1
@@ -121,7 +149,10 @@ class SchemaProcessor:
         """The scores [n_vocab], -inf for what may not come next."""
         if self._prompt_size < 0:
             self._prompt_size = len(input_ids)
-        mask, may_end, _ = self._matcher(input_ids[self._prompt_size :])
+        answer = self._matcher(input_ids[self._prompt_size :])
+        if answer is None:
+            return scores
+        mask, may_end, _ = answer
         allowed = np.zeros(len(scores), dtype=bool)
         bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), bitorder="little")[: len(scores)]
         allowed[: len(bits)] = bits
@@ -142,7 +173,7 @@ class SchemaPieces:
         self.tokens = tokens
         self.eos_token_id = end
         self.special_token_ids = (end,)
-        self._known = {piece: token for token, piece in enumerate(tokens) if piece[:1] != b"\xff"}
+        self._known = {piece: token for token, piece in enumerate(tokens) if piece[:1] != _UNSHOWN}
         self._longest = max(map(len, self._known), default=0)
 
     def __call__(self, text: bytes) -> list[int]:
@@ -156,6 +187,18 @@ class SchemaPieces:
             found.append(self._known[text[:size]])
             text = text[size:]
         return found
+
+    def along(self, text: bytes) -> list[int]:
+        """See ``SchemaVocabulary.along``."""
+        sizes = range(1, min(len(text), self._longest) + 1)
+        found = [self._known[text[:size]] for size in sizes if text[:size] in self._known]
+        first = bisect.bisect_right(self._sorted, text)
+        last = bisect.bisect_left(self._sorted, text + b"\xff")
+        return found + [self._known[piece] for piece in self._sorted[first : min(last, first + _MOST_LONGER)]]
+
+    @functools.cached_property
+    def _sorted(self) -> list[bytes]:
+        return sorted(self._known)
 
 
 @in_llguidance()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from specllama import Llama
@@ -40,6 +40,7 @@ _OF_CHATS = {
     **dict.fromkeys(("max_completion_tokens", "n_predict"), "max_tokens"),
     **dict.fromkeys(("functions", "function_call"), "tools"),
     **dict.fromkeys(("n", "n_cmpl"), "several requests"),
+    **dict.fromkeys(("continue_final_message", "add_generation_prompt"), "a last message of the assistant"),
     "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
     "reasoning_effort": "output_config.effort",
     "response_format": "output_config.format",
@@ -83,13 +84,6 @@ class CountRequest(OtherForm):
         require_known("output_config", plain.get("output_config"), {"effort", "format", "task_budget"})
         return plain
 
-    @field_validator("messages")
-    @classmethod
-    def _begins_no_answer(cls, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if messages[-1].get("role") == "assistant":
-            raise ValueError("the last message is the assistant's, and an answer cannot be begun: end with the user's")
-        return messages
-
     def without_effect(self) -> list[str]:
         """See the base class."""
         names = [f"thinking.{name}" for name in self.thinking if name != "type"]
@@ -110,6 +104,7 @@ class CountRequest(OtherForm):
             response_format=_format(self.output_config.get("format") or self.output_format),
             reasoning_effort=self.output_config.get("effort"),
             chat_template_kwargs={**self._thinks(), **(self.chat_template_kwargs or {})} or None,
+            continue_final_message=self.messages[-1].get("role") == "assistant" or None,
         )
         return body
 

@@ -122,7 +122,7 @@ def _piece(whole: bytes) -> str | list[int]:
 def chat_prompt(llm: Llama, body: ChatRequest) -> ChatCall:
     """The prompt that a chat becomes."""
     messages: Any = [message.model_dump(exclude_unset=True) for message in body.messages]
-    names = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort")
+    names = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort", "continue_final_message")
     return chat_call(llm, messages, **{name: getattr(body, name) for name in names})
 
 

@@ -39,7 +39,7 @@ from specllama.server.wire import chat_body, plain_body, without_nulls
 _OURS = {"timings_per_token", "return_origins", "return_progress", "stream_options", "repeat_last_n", "ignore_eos"}
 _OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}  # what an answer must be
 _ENDED = {"grammar", "response_format"}  # what ends by itself
-_THEIRS = {"n", "best_of", "user", "logit_bias_type"}  # theirs that no method of Llama takes
+_THEIRS = {"n", "best_of", "user", "logit_bias_type", "add_generation_prompt"}  # theirs that no method of Llama takes
 _IMAGE = "image_url"
 _LEAST_OF_MESSAGE = 4  # tokens: chat templates put about as many around each
 _MOST_LOGPROBS = 20  # OpenAI's limit in chats; that in completions, 5, is too low for some clients of other servers
@@ -281,6 +281,12 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         None, description="What the chat template reads beside the messages, such as enable_thinking."
     )
     reasoning_effort: str | None = Field(None, description="The same, where the template reads it.")
+    continue_final_message: bool | None = Field(
+        None, description="The answer goes on with the last message, the assistant's. Default false, as vLLM has it."
+    )
+    add_generation_prompt: bool | None = Field(
+        None, description="Default true; false is for continue_final_message, which begins no new message."
+    )
 
     model_config = ConfigDict(json_schema_extra=with_nulls)
 
@@ -297,6 +303,15 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     @classmethod
     def _as_llama_cpp_has_it(cls, body: Any) -> Any:
         return chat_body(body) if isinstance(body, dict) else body
+
+    @model_validator(mode="after")
+    def _begins_or_continues(self) -> Self:
+        if self.add_generation_prompt is not None and self.add_generation_prompt == bool(self.continue_final_message):
+            raise ValueError(
+                "an answer is either begun (add_generation_prompt) or continued (continue_final_message): send one as "
+                "true, or leave both out"
+            )
+        return self
 
     @property
     def num_choices(self) -> int:

@@ -52,7 +52,7 @@ DEEPSEEK = Format(
     lambda template: _CALLS in template and _FENCE not in template,
     {_CALLS: _called},
     marks=(_CALLS_END, _CALL, _SEPARATOR, _CALL_END),
-    written=Written(lambda name: (_CALL, name, _SEPARATOR), (_CALL_END,), (_CALLS,), (_CALLS_END,)),
+    written=Written(lambda name: (_CALL, name, _SEPARATOR), (_CALL_END,), (_CALLS,), (_CALLS_END,), trigger=_CALLS),
 )
 DEEPSEEK_FENCED = Format(
     "deepseek-fenced",
@@ -65,5 +65,6 @@ DEEPSEEK_FENCED = Format(
         begin=(_CALLS,),
         end=(_CALLS_END,),
         between=("\n",),
+        trigger=_CALLS,
     ),
 )

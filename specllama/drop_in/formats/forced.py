@@ -1,14 +1,18 @@
-"""The grammar of an answer that must be a call, in the form that the model was trained to write."""
+"""The grammar of calls, in the form that the model was trained to write: of a whole answer, or behind a beginning."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from .format import Pieces, Written
 
 _TEXT = r"TEXT: /(.|\n)*/"
+_BLANKS = r"/[ \n]{0,4}/"
+_BLANK = r"/[ \n]?/"
 
 
 def forced_calls(
@@ -19,6 +23,7 @@ def forced_calls(
     several: bool,
     thoughts: tuple[Pieces, Pieces] | None = None,
     is_thinking: bool = False,
+    is_loose: bool = False,
 ) -> str:
     """Llguidance's grammar of calls.
 
@@ -29,11 +34,12 @@ def forced_calls(
         several: whether there may be more than one.
         thoughts: the marks of a thought that may stand before them.
         is_thinking: it has been begun.
+        is_loose: a model may have other blanks between the pieces.
     """
 
     def text(pieces: Pieces) -> str:
         ids = [(piece, token(piece)) for piece in pieces if piece]
-        return " ".join(json.dumps(piece) if known is None else f"<[{known}]>" for piece, known in ids)
+        return " ".join(_literal(piece, is_loose) if known is None else f"<[{known}]>" for piece, known in ids)
 
     rules = [f"call: {' | '.join(f'call_{number}' for number in range(len(schemas)))}"]
     for number, name in enumerate(schemas):
@@ -48,11 +54,41 @@ def forced_calls(
             rules.append(f"thought[lazy]: TEXT {json.dumps(first)}")
         else:
             rules.append(f"thought: TEXT <[{known}]>")
-        tail = " ".join(part for part in (text(tuple(rest)), r"/[ \n]{0,4}/") if part)
+        tail = " ".join(part for part in (text(tuple(rest)), _BLANKS) if part)
         start = f"thought {tail} calls" if is_thinking else f"({text(begin)} thought {tail})? calls"
     parts = [{"name": f"schema_{number}", "json_schema": schema} for number, schema in enumerate(schemas.values())]
     lark = "\n".join([f"start: {start}", *rules])
     return json.dumps({"grammars": [{"name": "calls", "lark_grammar": lark}, *parts]})
+
+
+def behind_trigger(
+    written: Written, schemas: Mapping[str, Any], token: Callable[[str], int | None], *, several: bool
+) -> str:
+    """The grammar of what stands behind the trigger of the first call. The arguments are those of `forced_calls`."""
+    if written.begin:
+        end = written.end if several else ()  # behind the one call that there may be the answer is over
+        rest = dataclasses.replace(written, begin=_without(written.begin, written.trigger), end=end)
+    else:  # each call has its own
+        rest = dataclasses.replace(written, before=lambda name: _without(written.before(name), written.trigger))
+    return forced_calls(rest, schemas, token, several=several and bool(written.begin), is_loose=True)
+
+
+def _without(pieces: Pieces, trigger: str) -> Pieces:
+    """What is left of a text behind what it begins with."""
+    left = []
+    for piece in pieces:
+        covered, trigger = min(len(piece), len(trigger)), trigger[len(piece) :]
+        left.append(piece[covered:])
+    return tuple(filter(None, left))
+
+
+def _literal(piece: str, is_loose: bool) -> str:
+    if not is_loose:
+        return json.dumps(piece)
+    parts = re.fullmatch(r"(\s*)(.*?)(\s*)", piece, re.S)
+    assert parts is not None  # for mypy: each text is one
+    before, words, behind = parts.groups()
+    return " ".join([*([_BLANK] if before else []), json.dumps(words), *([_BLANK] if behind and words else [])])
 
 
 def _more(written: Written, text: Callable[[Pieces], str]) -> str:

@@ -21,6 +21,9 @@ class Written:
         begin: what stands before the first call.
         end: what stands behind the last one.
         between: what stands between two calls; None: there is only one.
+        trigger: the text at the beginning of the first call behind which there is nothing else; empty: none is.
+        bare: what small models write instead before the arguments of a call of that name, with a brace behind them.
+        bare_behind: where that is a call, beside the start of an answer.
     """
 
     before: Callable[[str], Pieces]
@@ -28,6 +31,9 @@ class Written:
     begin: Pieces = ()
     end: Pieces = ()
     between: Pieces | None = ()
+    trigger: str = ""
+    bare: Callable[[str], str] | None = None
+    bare_behind: Pieces = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ from .reading import Parsing, Reading, literally, text_until
 
 _START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_TO_TOOL = "commentary to=functions."
 _TO = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
 _THOUGHTS = re.compile(r"<\|channel\|>\s*analysis")
 
@@ -57,7 +58,9 @@ HARMONY = Format(
     marks=(_CONSTRAIN, _MESSAGE),
     at_start=_at_start,
     written=Written(
-        lambda name: (_CHANNEL, f"commentary to=functions.{name} ", _CONSTRAIN, "json", _MESSAGE), between=None
+        lambda name: (_CHANNEL, f"{_TO_TOOL}{name} ", _CONSTRAIN, "json", _MESSAGE),
+        between=None,
+        trigger=_CHANNEL + _TO_TOOL,
     ),
     thoughts=((_CHANNEL, "analysis", _MESSAGE), (_ENDS[0], _START, "assistant")),
 )

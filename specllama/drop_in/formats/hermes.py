@@ -51,5 +51,8 @@ HERMES = Format(
         before=lambda name: (_BEGIN, f'\n{{"name": {json.dumps(name)}, "arguments": '),
         after=("}\n", _END),
         between=("\n",),
+        trigger=_BEGIN,
+        bare=lambda name: f'{{"name": {json.dumps(name)}, "arguments": ',
+        bare_behind=("```json\n",),
     ),
 )

@@ -40,12 +40,16 @@ def _at_start(reading: Reading) -> Parsing[None]:
         reading.content(text)
 
 
+def _before(name: str) -> str:
+    return f'{{"name": {json.dumps(name)}, "parameters": '
+
+
 LLAMA3 = Format(
     "llama3",
     lambda template: '"parameters": dictionary of argument name' in template,
     {_TAG: _tagged},
     at_start=_at_start,
-    written=Written(lambda name: (f'{{"name": {json.dumps(name)}, "parameters": ',), ("}",), between=None),
+    written=Written(lambda name: (_before(name),), ("}",), between=None, bare=_before, bare_behind=(_TAG,)),
 )
 BARE_WRITTEN = Written(lambda name: (f'{{"name": {json.dumps(name)}, "arguments": ',), ("}",), between=None)
 BARE = Format("bare", lambda template: False, {}, at_start=_at_start, written=BARE_WRITTEN)

@@ -55,11 +55,11 @@ MISTRAL = Format(
     lambda template: _CALLS in template and _ARGUMENTS in template,
     {_CALLS: _called},
     marks=(_ID, _ARGUMENTS),
-    written=Written(lambda name: (_CALLS, name, _ARGUMENTS)),
+    written=Written(lambda name: (_CALLS, name, _ARGUMENTS), trigger=_CALLS),
 )
 MISTRAL_LIST = Format(
     "mistral-list",
     lambda template: _CALLS in template,
     {_CALLS: _called},
-    written=Written(_before_list, ("}",), begin=(_CALLS, "["), end=("]",), between=(", ",)),
+    written=Written(_before_list, ("}",), begin=(_CALLS, "["), end=("]",), between=(", ",), trigger=_CALLS),
 )

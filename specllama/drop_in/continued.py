@@ -1,0 +1,84 @@
+"""``continue_final_message``: the answer goes on with what the last message of the assistant has begun."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .base_class import BaseLlama
+from .formats.kinds import taught_by
+from .formats.thinking import is_open
+from .images import reads_images
+from .messages import hands_on_everything, has_own_handler, template_of
+from .parts import text_of
+
+
+@dataclasses.dataclass(frozen=True)
+class _Continued:
+    """What an answer begins with.
+
+    Attributes:
+        content: its text.
+        thought: what was thought before it.
+        thoughts: the marks around that, if the chat template knows any.
+    """
+
+    content: str
+    thought: str = ""
+    thoughts: tuple[str, str] | None = None
+
+    def behind(self, prompt: bytes) -> bytes:
+        """A prompt, and this. A thought that the prompt begins ends before the text."""
+        begin, end = self.thoughts or ("", "")
+        is_begun = bool(begin) and is_open(prompt.decode("utf-8", "replace"), ((begin,), (end,)))
+        if self.thoughts is None or not (is_begun or self.thought):
+            return prompt + self.content.encode()
+        before = "" if is_begun else f"{begin}\n"
+        return prompt + f"{before}{self.thought.strip()}\n{end}\n\n{self.content}".encode()
+
+
+def with_continued(
+    llama: BaseLlama, given: dict[str, Any], is_wanted: Any
+) -> tuple[dict[str, Any], Callable[[bytes], bytes] | None]:
+    """The arguments of a chat without the message that the answer goes on with, and what puts it behind the prompt.
+
+    Args:
+        llama: who answers.
+        given: the arguments.
+        is_wanted: ``continue_final_message``.
+
+    Raises:
+        TypeError: no flag.
+        ValueError: the last message is none that can be continued, or something else than a chat template makes the
+            prompts.
+    """
+    if is_wanted is None or is_wanted is False:
+        return given, None
+    if is_wanted is not True:
+        raise TypeError(f"continue_final_message={is_wanted!r:.100} must be True or False")
+    messages = given.get("messages")
+    last: Any = messages[-1] if isinstance(messages, (list, tuple)) and messages else None
+    last = last.model_dump(exclude_none=True) if hasattr(last, "model_dump") else last
+    is_answer = isinstance(last, Mapping) and last.get("role") == "assistant" and not last.get("tool_calls")
+    content = _text_of(last.get("content")) if is_answer else ""
+    if not content:
+        raise ValueError(
+            "continue_final_message=True needs a last message of the assistant that has a text, and no calls of tools: "
+            "end with such a message, or leave it out"
+        )
+    if has_own_handler(llama) or reads_images(llama) or not hands_on_everything(llama):
+        raise ValueError(
+            "continue_final_message=True needs a chat template that makes the prompts, and a chat handler makes those "
+            f"of {llama.model_path}: leave it out, or create the Llama without a chat_handler or chat_format"
+        )
+    thoughts = taught_by(template_of(llama))[1]
+    marks = None if thoughts is None else ("".join(thoughts[0]), "".join(thoughts[1]))
+    thought = last.get("reasoning_content") or ""
+    return {**given, "messages": list(given["messages"][:-1])}, _Continued(content, str(thought), marks).behind
+
+
+def _text_of(content: Any) -> str:
+    if isinstance(content, (list, tuple)):
+        return "\n".join(text for part in content if (text := text_of(part)) is not None)
+    return content if isinstance(content, str) else ""

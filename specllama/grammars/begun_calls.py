@@ -1,0 +1,186 @@
+"""Nothing is forbidden in a text until it begins a call of a tool. From there on the call's grammar says what may come.
+
+A position's state follows from that of the one before, and all of them are kept: drafted tokens that are rejected are
+forgotten with theirs. A drafted token may begin a call, and those behind it are drafted by its grammar.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher
+
+from .in_llguidance import in_llguidance
+from .schema_matcher import SchemaVocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Beginning:
+    """A text with which a call begins.
+
+    Attributes:
+        text: it.
+        grammar: gives llguidance's grammar of what stands behind it.
+        at_start: it begins a call only if it is the first of the answer.
+    """
+
+    text: str
+    grammar: Callable[[], str]
+    at_start: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class BegunCalls:
+    """Calls of which the beginnings are free to come or not.
+
+    Attributes:
+        beginnings: with what they begin.
+        thoughts: the marks around a thought before the answer, in which nothing begins a call.
+        is_thinking: the prompt has begun one.
+    """
+
+    beginnings: tuple[Beginning, ...]
+    thoughts: tuple[str, str] | None = None
+    is_thinking: bool = False
+
+
+class _Run:
+    """A call that was begun, and llguidance's matcher of it, which goes along with the text, and back."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self.matcher = matcher
+        self._count = 0  # tokens that it has followed
+
+    def back_to(self, count: int) -> None:
+        if self._count > count:
+            self.matcher.rollback(self._count - count)
+            self._count = count
+
+    def follow(self, token: int) -> bool:
+        """Whether it is allowed. Else it is passed over."""
+        followed: bool = self.matcher.try_consume_tokens([token]) == 1
+        self._count += followed
+        return followed
+
+
+_Part = Literal["thought?", "thought", "start", "words", "call"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _State:
+    """Where a text is."""
+
+    part: _Part
+    tail: bytes = b""
+    """The end of the text, as far as it may be the beginning of something."""
+    run: _Run | None = None
+    count: int = 0
+    """How many tokens of the call its matcher has followed."""
+
+
+class BegunMatcher:
+    """Says what may come next in a text that may have calls in it. For one generation."""
+
+    def __init__(self, vocabulary: SchemaVocabulary, calls: BegunCalls) -> None:
+        self._vocabulary = vocabulary
+        self._ends = frozenset(vocabulary.ends)
+        self._first = {each.text.encode(): each for each in calls.beginnings if each.at_start}
+        self._others = {each.text.encode(): each for each in calls.beginnings if not each.at_start}
+        self._longest = max(map(len, self._others), default=0)
+        self._thoughts = None if calls.thoughts is None else tuple(mark.encode() for mark in calls.thoughts)
+        part: _Part = "start" if self._thoughts is None else "thought" if calls.is_thinking else "thought?"
+        self._steps = np.empty(0, dtype=np.intc)
+        self._states = [_State(part)]  # behind each number of tokens
+
+    @in_llguidance()
+    def __call__(self, recent: npt.NDArray[np.intc]) -> tuple[bytes, bool, int] | None:
+        """What may come behind the tokens generated so far.
+
+        Returns:
+            As ``SchemaMatcher`` does; None: anything.
+        """
+        state = self._behind(recent)
+        if state.run is None:
+            return None
+        state.run.back_to(state.count)
+        matcher = state.run.matcher
+        mask = matcher.compute_bitmask()
+        may_end = matcher.is_accepting()
+        forced = matcher.compute_ff_tokens()
+        if matcher.is_error() or matcher.is_stopped():  # no token can write it, or to find out would take too long
+            return None
+        return (self._with_all_tokens(matcher, mask) if forced else mask), may_end, forced[0] if forced else -1
+
+    def _with_all_tokens(self, matcher: LLMatcher, mask: bytes) -> bytes:
+        """A mask with all tokens that may be next, where llguidance lets only one through for the only text there is.
+
+        Models need not write a text in the tokens that a tokenizer makes of it.
+        """
+        wide = bytearray(mask)
+        for token in self._vocabulary.along(matcher.compute_ff_bytes()):
+            if matcher.validate_tokens([token]) == 1:
+                wide[token // 8] |= 1 << token % 8
+        return bytes(wide)
+
+    def _behind(self, recent: npt.NDArray[np.intc]) -> _State:
+        both = min(len(recent), len(self._steps))
+        different = np.flatnonzero(recent[:both] != self._steps[:both])
+        common = int(different[0]) if len(different) else both
+        del self._states[common + 1 :]
+        self._steps = recent
+        for token in recent[common:].tolist():
+            self._states.append(self._next(self._states[-1], token))
+        return self._states[-1]
+
+    def _next(self, state: _State, token: int) -> _State:
+        if token in self._ends:
+            return state
+        if state.run is None:
+            return self._read(state.part, state.tail + self._vocabulary.name(token))
+        state.run.back_to(state.count)
+        if not state.run.follow(token):  # a caller's own
+            return state
+        if state.run.matcher.is_stopped():  # the call is whole
+            return _State("words")
+        return dataclasses.replace(state, count=state.count + 1)
+
+    def _read(self, part: _Part, text: bytes) -> _State:
+        """Where a text is that has come so far in a part, and has this behind what was done with."""
+        begin, end = self._thoughts or (b"", b"")
+        if part == "thought?":
+            words = text.lstrip()
+            if words.startswith(begin):
+                part, text = "thought", words[len(begin) :]
+            elif begin.startswith(words):
+                return _State(part, text)
+            else:
+                part = "start"
+        if part == "thought":
+            before, found, behind = text.partition(end)
+            if not found:
+                return _State(part, before[max(0, len(before) - len(end) + 1) :])
+            part, text = "start", behind
+        if part == "start":
+            words = text.lstrip()
+            for mark, beginning in self._first.items():
+                if words.startswith(mark):
+                    return self._begun(beginning, words[len(mark) :])
+            if any(mark.startswith(words) for mark in self._first):
+                return _State(part, text)
+        places = [(place, mark) for mark in self._others if (place := text.find(mark)) >= 0]
+        if not places:
+            return _State("words", text[max(0, len(text) - self._longest + 1) :])
+        place, mark = min(places)
+        return self._begun(self._others[mark], text[place + len(mark) :])
+
+    def _begun(self, beginning: Beginning, behind: bytes) -> _State:
+        """A call, of which this was written behind its beginning by the same token."""
+        run = _Run(self._vocabulary.first(beginning.grammar()).deep_copy())
+        tokens = self._vocabulary.tokens_of(behind)
+        if run.matcher.is_error() or not all(map(run.follow, tokens)):  # it is written otherwise
+            return self._read("words", behind)
+        return _State("words") if run.matcher.is_stopped() else _State("call", run=run, count=len(tokens))
