@@ -13,6 +13,7 @@
 // "head"; what it drafts.
 #define SPECLLAMA_DRAFTERS(X)                                                             \
     X(model, "draft", "model", "what a second, smaller model says")                       \
+    X(foreign, "draft", "model", "what a smaller model of another tokenizer says")        \
     X(lookup, "lookup", "text", "what followed when the end of the text occurred before") \
     X(function, "draft", "function", "what a function of the user's says")                \
     X(grammar, "draft", "grammar", "what a grammar leaves no choice about")               \
