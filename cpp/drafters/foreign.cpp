@@ -1,5 +1,6 @@
 // A smaller model of another tokenizer as the draft: it reads the text in its own tokens, and drafts those that both
 // have.
+#include <array>
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -49,13 +50,16 @@ private:
 
 // Bounds of the classes are those of all drawn tokens. What is accepted is less than of a draft of the family, by about
 // what its sure tokens miss where the target cuts the text otherwise.
-const std::vector<double> confidence_priors{0.2, 0.3, 0.42, 0.55, 0.65, 0.75, 0.8, 0.85, 0.9, 0.95};
-const std::vector<double> next_priors{0.5, 0.5, 0.55, 0.6, 0.6, 0.62, 0.65, 0.7, 0.75, 0.8, 0.6};
+constexpr std::array<double, 10> confidence_priors{0.2, 0.3, 0.42, 0.55, 0.65, 0.75, 0.8, 0.85, 0.9, 0.95};
+constexpr std::array<double, 11> next_priors{0.5, 0.5, 0.55, 0.6, 0.6, 0.62, 0.65, 0.7, 0.75, 0.8, 0.6};
 constexpr double any_prior = 0.55;
 
 }  // namespace
 
-DrafterPriors foreign_priors() { return DrafterPriors::drawn(confidence_priors, next_priors, any_prior); }
+DrafterPriors foreign_priors() {
+    return DrafterPriors::drawn({confidence_priors.begin(), confidence_priors.end()},
+                                {next_priors.begin(), next_priors.end()}, any_prior);
+}
 
 std::unique_ptr<Drafter> make_foreign(const DrafterParts & parts) {
     if (!parts.model || !parts.translation) {

@@ -13,12 +13,12 @@
 // "head"; what it drafts.
 #define SPECLLAMA_DRAFTERS(X)                                                             \
     X(model, "draft", "model", "what a second, smaller model says")                       \
-    X(foreign, "draft", "model", "what a smaller model of another tokenizer says")        \
     X(lookup, "lookup", "text", "what followed when the end of the text occurred before") \
     X(function, "draft", "function", "what a function of the user's says")                \
     X(grammar, "draft", "grammar", "what a grammar leaves no choice about")               \
     X(head, "draft", "head", "what one layer says that reads the target's hidden states") \
-    X(block_head, "draft", "head", "what a head says of several places in one decode")
+    X(block_head, "draft", "head", "what a head says of several places in one decode")    \
+    X(foreign, "draft", "model", "what a smaller model of another tokenizer says")
 
 namespace specllama {
 

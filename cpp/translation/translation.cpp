@@ -82,25 +82,24 @@ struct Words {
     std::vector<std::string> pieces;  // of each token; empty: not of text
     Texts texts;
     std::unordered_map<std::string, int32_t> names;  // of those that are not of text
-    std::size_t num_of_text = 0;
 
     Words(const LlamaApi & api, const llama_vocab * vocab) {
-        const int32_t count = api.llama_vocab_n_tokens(vocab);
-        pieces.resize(static_cast<std::size_t>(count));
-        for (int32_t token = 0; token < count; ++token) {
-            const char * name = api.llama_vocab_get_text(vocab, token);
-            std::string piece = api.llama_vocab_is_eog(vocab, token) ? "" : piece_of(api, vocab, token, false);
-            if (piece.empty()) {
-                names.emplace(name, token);
-                continue;
+        for (TokenWord & word : token_words(api, vocab)) {
+            const auto token = static_cast<int32_t>(pieces.size());
+            if (word.piece.empty()) {
+                names.emplace(std::move(word.name), token);
+            } else {
+                add(word, token);
             }
-            ++num_of_text;
-            const bool is_byte = piece.size() == 1 && std::string_view(name).substr(0, 3) == "<0x";
-            const auto added = texts.emplace(piece, Named{token, is_byte});
-            if (!added.second && added.first->second.is_byte && !is_byte) {
-                added.first->second = {token, false};
-            }
-            pieces[static_cast<std::size_t>(token)] = std::move(piece);
+            pieces.push_back(std::move(word.piece));
+        }
+    }
+
+    void add(const TokenWord & word, int32_t token) {
+        const bool is_byte = word.piece.size() == 1 && std::string_view(word.name).substr(0, 3) == "<0x";
+        const auto [found, is_new] = texts.emplace(word.piece, Named{token, is_byte});
+        if (!is_new && found->second.is_byte && !is_byte) {
+            found->second = {token, false};
         }
     }
 };
@@ -123,8 +122,8 @@ Translation::Translation(const LlamaApi & api, const llama_vocab * target, const
     : tokenizer_(api, draft), bytes_(256, -1) {
     const Words ours(api, target);
     const Words theirs(api, draft);
-    num_of_text_ = ours.num_of_text;
-    num_of_draft_ = theirs.num_of_text;
+    num_of_text_ = ours.texts.size();
+    num_of_draft_ = theirs.texts.size();
     drafted_.assign(theirs.pieces.size(), -1);
     read_.reserve(ours.pieces.size());
     ends_.reserve(ours.pieces.size());
@@ -135,12 +134,12 @@ Translation::Translation(const LlamaApi & api, const llama_vocab * target, const
         read_.push_back(is_common ? found->second.token : piece.empty() ? nothing : by_text);
         pieces_ += piece;
         ends_.push_back(pieces_.size());
-        num_common_ += is_common ? 1 : 0;
     }
     for (const auto & [text, named] : theirs.texts) {
         const auto found = ours.texts.find(text);
         if (found != ours.texts.end()) {
             drafted_[static_cast<std::size_t>(named.token)] = found->second.token;
+            ++num_common_;
         }
         if (text.size() == 1) {
             bytes_[static_cast<unsigned char>(text[0])] = named.token;

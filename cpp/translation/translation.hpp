@@ -30,7 +30,7 @@ public:
 
     // For each of the draft's tokens the target's with its text; -1: there is none. No two have the same.
     const std::vector<int32_t> & drafted() const { return drafted_; }
-    // Tokens of text of the target, how many of them the draft has, and how many tokens of text it has itself.
+    // Texts that tokens of the target have, how many of them the draft has a token for, and how many texts its have.
     std::size_t num_of_text() const { return num_of_text_; }
     std::size_t num_common() const { return num_common_; }
     std::size_t num_of_draft() const { return num_of_draft_; }

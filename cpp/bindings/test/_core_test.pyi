@@ -16,6 +16,7 @@ from specllama._core import (
     Sequence,
     SequenceBreakers,
     TokenList,
+    Translation,
 )
 
 def overlap(p: Distribution, q: Distribution) -> float: ...

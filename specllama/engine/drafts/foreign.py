@@ -17,8 +17,8 @@ from .vocabulary import DraftVocabulary
 class ForeignDraft(DecodingDraft):
     """A draft that reads the text in its own tokens, and drafts those whose text the target has for a token, too.
 
-    TLI: Timor et al., ICML 2025, arXiv 2502.05202. Special tokens are never drafted. In place of one of the target's the
-    draft reads its own of the same name or role, or nothing.
+    TLI: Timor et al., ICML 2025, arXiv 2502.05202. Special tokens are never drafted. In place of one of the target's
+    the draft reads its own of the same name or role, or nothing.
 
     Args:
         target: what it drafts for.
@@ -45,8 +45,8 @@ class ForeignDraft(DecodingDraft):
         self._vocabulary = DraftVocabulary(target, model, options.draft_vocabulary, is_same=False)
         warn(
             f"the draft has another tokenizer than the target, and {foreign.translation.num_common:,} of its "
-            f"{foreign.translation.num_of_text:,} tokens ({foreign.share}): it drafts these, and less of it is accepted "
-            "than of a draft of the target's family; draft_model='lookup' may be faster"
+            f"{foreign.translation.num_of_text:,} tokens ({foreign.share}): it drafts these, and less is accepted than "
+            "of a draft of the target's family; draft_model='lookup' may be faster"
         )
 
     def parts(self, own: Sequences | None) -> dict[str, Any]:
