@@ -134,6 +134,7 @@ class TinyFiles:
     no_bos: Path
     other_eos: Path
     eos_happy: Path
+    foreign: Path
     letters: Path
     letters_identical: Path
     letters_good: Path
@@ -214,6 +215,7 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
         no_bos=llama("no_bos", dataclasses.replace(words, adds_bos=False), weights),
         other_eos=llama("other_eos", dataclasses.replace(words, eos=6), weights),
         eos_happy=llama("eos_happy", words, eos_happy),
+        foreign=llama("foreign", (pairs := tiny.byte_pair_vocabulary()), tiny.llama_weights(pairs, seed=5, n_layer=1)),
         letters=llama("letters", letters, letter_weights),
         letters_identical=llama("letters_identical", letters, letter_weights),
         letters_good=llama("letters_good", letters, tiny.noisy(letter_weights, 0.15, seed=2)),

@@ -26,6 +26,7 @@ PROMPT = "the cat sat on the dog and"
 CORPUS = "the cat sat on the dog and the fox ran"
 SETTINGS: dict[str, Any] = {"n_ctx": 500, "n_batch": 64, "n_threads": 1, "num_draft_tokens": 4}
 HAS_HEADS = hasattr(llama_cpp.llama_context_default_params(), "ctx_other")
+pytestmark = pytest.mark.filterwarnings("ignore:the draft has another tokenizer than the target")
 NEEDS_HEADS = pytest.mark.skipif(not HAS_HEADS, reason="this llama-cpp-python has no heads")
 
 
@@ -58,6 +59,8 @@ CASES = {
         "target", lambda files: files.good, {"draft_kwargs": {"type_k": llama_cpp.GGML_TYPE_F32, "use_mmap": True}}
     ),
     "vocabulary": Case("target", lambda files: files.good, {"draft_vocabulary": 64}),
+    "another tokenizer": Case("target", lambda files: files.foreign, {"lookup_corpus": CORPUS, "draft_window": 100}),
+    "head and another tokenizer": Case("deep", lambda files: [files.deep_head, files.foreign]),
     "parallel": Case("target", lambda files: files.good, {"draft_mask_token": 5}),
     "adapter": Case(
         "target", lambda files: files.identical, {"draft_kwargs": {"lora_path": "lora", "lora_scale": 0.5}}

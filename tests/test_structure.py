@@ -21,9 +21,12 @@ ROOMS = {
     "llama": ["math", "kernels"],
     "ggml": [],
     "ggml_plugin": ["kernels", "ggml"],
-    "drafters": ["math", "math/rules", "pacing", "llama"],
+    "translation": ["llama"],
+    "drafters": ["math", "math/rules", "pacing", "llama", "translation"],
     "loop": ["math", "math/rules", "pacing", "llama", "drafters"],
-    "bindings": ["math", "math/rules", "pacing", "kernels", "llama", "ggml", "ggml_plugin", "drafters", "loop"],
+    "bindings": [
+        *("math", "math/rules", "pacing", "kernels", "llama", "translation", "ggml", "ggml_plugin", "drafters", "loop")
+    ],
 }
 """The folders of cpp/, and what each may include of others. What only tests use may include all."""
 FOR_TESTS = "bindings/test"

@@ -11,6 +11,7 @@
 #include "bindings/result_struct.hpp"
 #include "llama/dry_breakers.hpp"
 #include "llama/tokenizer.hpp"
+#include "translation/translation.hpp"
 
 namespace py = pybind11;
 
@@ -62,10 +63,27 @@ void bind_tokenizer(py::module_ & module) {
             "Where a function is that is called as llama_tokenize is.");
 }
 
+void bind_translation(py::module_ & module) {
+    py::class_<Translation, std::shared_ptr<Translation>>(module, "Translation",
+                                                          "How a draft of another tokenizer reads its target's text.")
+        .def(py::init([](const LlamaApi & api, std::uintptr_t target, std::uintptr_t draft,
+                         const std::vector<std::pair<int32_t, int32_t>> & roles, int32_t opening) {
+                 const GilReleased without_lock;
+                 return std::make_shared<Translation>(api, at_address<const llama_vocab>(target),
+                                                      at_address<const llama_vocab>(draft), roles, opening);
+             }),
+             py::arg("api"), py::arg("target_vocab"), py::arg("draft_vocab"), py::arg("roles"), py::arg("opening"),
+             py::keep_alive<1, 2>())
+        .def_property_readonly("num_of_text", &Translation::num_of_text, "Tokens of text of the target.")
+        .def_property_readonly("num_of_draft", &Translation::num_of_draft, "The same of the draft.")
+        .def_property_readonly("num_common", &Translation::num_common, "How many of the target's the draft has.");
+}
+
 }  // namespace
 
 void bind_vocabularies(py::module_ & module) {
     bind_tokenizer(module);
+    bind_translation(module);
     using Difference = VocabularyDifference;
     ResultStruct<Difference>(module, "VocabularyDifference", "The first token whose text differs.")
         .field("token", &Difference::token, "Its id.")

@@ -44,24 +44,31 @@ std::size_t ModelDrafter::window_begin(std::size_t size) const {
 }
 
 void ModelDrafter::observe(const DecodedBatch & batch) {
-    begin_ = window_begin(batch.history.size());
+    const Reading reading = observed(batch.history, batch.unchanged);
+    begin_ = window_begin(reading.size);
     text_.clear();
-    read(batch.history, begin_, text_);
-    num_listed_ = std::min(num_listed_, batch.unchanged);
-    for (; listed_ && num_listed_ < batch.history.size(); ++num_listed_) {
-        listed_->add(read(batch.history[num_listed_]));
+    read_text(batch.history, begin_, text_);
+    num_listed_ = std::min(num_listed_, reading.unchanged);
+    if (listed_ && num_listed_ < reading.size) {
+        std::vector<int32_t> more;
+        read_text(batch.history, num_listed_, more);
+        for (const int32_t token : more) {
+            listed_->add(token);
+        }
+        num_listed_ = reading.size;
     }
     if (prompt_size_ == 0) {
-        prompt_size_ = batch.history.size();
+        prompt_size_ = reading.size;
     }
     block_begin_ = block_size_ = 0;
     own_->keep_common(text_);
 }
 
 void ModelDrafter::finish(const std::vector<int32_t> & history) {
-    if (tokens_ && prompt_size_ > 0 && history.size() > prompt_size_) {
+    const std::size_t size = observed(history, 0).size;
+    if (tokens_ && prompt_size_ > 0 && size > prompt_size_) {
         std::vector<int32_t> written;
-        read(history, prompt_size_, written);
+        read_text(history, prompt_size_, written);
         tokens_->count(written.data(), written.size());
     }
     prompt_size_ = 0;
@@ -71,7 +78,7 @@ void ModelDrafter::finish(const std::vector<int32_t> & history) {
     try {
         const Decoder::Use in_use(own_->decoder());
         std::vector<int32_t> text;
-        read(history, std::min(begin_, history.size()), text);
+        read_text(history, std::min(begin_, size), text);
         own_->keep(num_common(text, own_->tokens()));
         own_->drop_plan();
     } catch (const BusyError &) {  // NOLINT(bugprone-empty-catch)
@@ -117,12 +124,12 @@ std::size_t ModelDrafter::block() const { return mask_ ? paced_block : 1; }
 
 std::optional<DraftToken> ModelDrafter::draw(const DraftRequest & request, std::size_t before,
                                              const Proposal & proposal) {
-    assert(begin_ + text_.size() == request.history.size());
+    assert(!text_.empty());
     if (proposal.tokens.size() >= block_begin_ + block_size_) {
         decode_block(request, proposal);
     }
     float * logits = own_->logits(block_row_ + proposal.tokens.size() - block_begin_);
-    if (map_ && !map_->keeps_ids()) {
+    if (!keeps_ids()) {
         return draw_mapped(request, before, proposal, logits);
     }
     std::size_t n = std::min(request.target.n_vocab(), own_->decoder().n_vocab());
@@ -144,7 +151,7 @@ std::optional<DraftToken> ModelDrafter::draw(const DraftRequest & request, std::
 // What it says in the target's tokens. Of those that it does not have q is 0.
 std::optional<DraftToken> ModelDrafter::draw_mapped(const DraftRequest & request, std::size_t before,
                                                     const Proposal & proposal, const float * logits) {
-    const std::size_t count = map_->spread(logits, listed(), gathered_);
+    const std::size_t count = spread_logits(logits, listed(), gathered_);
     try {
         DraftToken drawn =
             drawn_token(request, proposal, source(), before, gathered_.data(), gathered_.size(), nullptr);
@@ -161,10 +168,11 @@ std::optional<DraftToken> ModelDrafter::draw_mapped(const DraftRequest & request
 }
 
 // Tokens of the text from a place on, as it reads them, behind what `out` has.
-void ModelDrafter::read(const std::vector<int32_t> & tokens, std::size_t first, std::vector<int32_t> & out) const {
+void ModelDrafter::read_text(const std::vector<int32_t> & tokens, std::size_t first, std::vector<int32_t> & out) const {
     const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(first);
     if (map_) {
-        std::transform(begin, tokens.end(), std::back_inserter(out), [this](int32_t token) { return read(token); });
+        std::transform(begin, tokens.end(), std::back_inserter(out),
+                       [this](int32_t token) { return map_->read(token); });
     } else {
         out.insert(out.end(), begin, tokens.end());
     }
@@ -182,7 +190,7 @@ std::size_t ModelDrafter::num_masks(const DraftRequest & request, std::size_t dr
 void ModelDrafter::decode_block(const DraftRequest & request, const Proposal & proposal) {
     const std::size_t drafted = proposal.tokens.size();
     sequence_ = text_;
-    read(proposal.tokens, 0, sequence_);
+    read_drafted(proposal.tokens, sequence_);
     if (drafted > 0 && drafted <= most_saved) {
         save();
     }

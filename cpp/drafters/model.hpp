@@ -18,7 +18,7 @@ namespace specllama {
 //
 // Its memory holds a prefix of the text, or of its end where the text is longer than the window: a drafted token that
 // was accepted is not decoded again before the window moves on.
-class ModelDrafter final : public DrawingDrafter {
+class ModelDrafter : public DrawingDrafter {
 public:
     // tokens: of its vocabulary, that it chooses among where this saves the others' logits; null: all.
     // window: of the text it holds at most so many tokens; 0: as many as its context has room for.
@@ -27,14 +27,7 @@ public:
     // map: between its tokens and the target's; null: they are the same.
     ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens, std::size_t window,
                  std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map)
-        : DrawingDrafter(Source::model),
-          own_(std::move(sequence)),
-          tokens_(std::move(tokens)),
-          mask_(mask),
-          map_(std::move(map)) {
-        const std::size_t n_ctx = own_->decoder().n_ctx();
-        window_ = window > 0 ? std::min(window, n_ctx) : n_ctx;
-    }
+        : ModelDrafter(Source::model, std::move(sequence), std::move(tokens), window, mask, std::move(map)) {}
 
     void begin(const Task & task) override;
     void observe(const DecodedBatch & batch) override;
@@ -55,13 +48,44 @@ public:
     double decode_seconds() const override { return own_->decode_seconds(); }
     std::size_t num_decoded() const override { return own_->num_decoded(); }
 
+protected:
+    ModelDrafter(Source source, std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens,
+                 std::size_t window, std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map)
+        : DrawingDrafter(source),
+          own_(std::move(sequence)),
+          tokens_(std::move(tokens)),
+          mask_(mask),
+          map_(std::move(map)) {
+        const std::size_t n_ctx = own_->decoder().n_ctx();
+        window_ = window > 0 ? std::min(window, n_ctx) : n_ctx;
+    }
+
+    // What it makes of a text of the target's: `size` tokens of its own, of which so many are as they were.
+    struct Reading {
+        std::size_t size;
+        std::size_t unchanged;
+    };
+    virtual Reading observed(const std::vector<int32_t> & text, std::size_t unchanged) {
+        return {text.size(), unchanged};
+    }
+    // Its own tokens from number `first` on of the text that was observed last, behind what `out` has.
+    virtual void read_text(const std::vector<int32_t> & text, std::size_t first, std::vector<int32_t> & out) const;
+    // The same of tokens that were drafted behind it.
+    virtual void read_drafted(const std::vector<int32_t> & tokens, std::vector<int32_t> & out) const {
+        read_text(tokens, 0, out);
+    }
+    // Whether all that can be drafted has one id in both, so that logits can be taken as they are.
+    virtual bool keeps_ids() const { return !map_ || map_->keeps_ids(); }
+    // See token_map.hpp.
+    virtual std::size_t spread_logits(const float * logits, const TokenList * listed, std::vector<float> & out) const {
+        return map_->spread(logits, listed, out);
+    }
+
 private:
     const TokenList * listed() const;
     std::size_t window_begin(std::size_t size) const;
     std::size_t num_masks(const DraftRequest & request, std::size_t drafted) const;
     void decode_block(const DraftRequest & request, const Proposal & proposal);
-    int32_t read(int32_t token) const { return map_ ? map_->read(token) : token; }
-    void read(const std::vector<int32_t> & tokens, std::size_t first, std::vector<int32_t> & out) const;
     std::optional<DraftToken> draw_mapped(const DraftRequest & request, std::size_t before, const Proposal & proposal,
                                           const float * logits);
     void save();

@@ -26,19 +26,20 @@ TokenMap::TokenMap(std::vector<int32_t> read, std::vector<int32_t> drafted)
     }
 }
 
-std::size_t TokenMap::spread(const float * logits, const TokenList * listed, std::vector<float> & out) const {
-    out.assign(read_.size(), -std::numeric_limits<float>::infinity());
+std::size_t spread(const std::vector<int32_t> & drafted, std::size_t num_target, const float * logits,
+                   const TokenList * listed, std::vector<float> & out) {
+    out.assign(num_target, -std::numeric_limits<float>::infinity());
     std::size_t count = 0;
     const auto put = [&](std::size_t first, std::size_t end) {
-        for (std::size_t i = first; i < std::min(end, drafted_.size()); ++i) {
-            if (drafted_[i] >= 0) {
-                out[static_cast<std::size_t>(drafted_[i])] = logits[i];
+        for (std::size_t i = first; i < std::min(end, drafted.size()); ++i) {
+            if (drafted[i] >= 0) {
+                out[static_cast<std::size_t>(drafted[i])] = logits[i];
                 ++count;
             }
         }
     };
     if (listed == nullptr) {
-        put(0, drafted_.size());
+        put(0, drafted.size());
         return count;
     }
     for (const int32_t group : listed->groups()) {

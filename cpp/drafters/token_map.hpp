@@ -10,6 +10,12 @@
 
 namespace specllama {
 
+// A draft's logits as those of the target's tokens [num_target]; minus infinity for what it cannot draft. drafted
+// [tokens of the draft]: which of the target's each of them drafts; -1: none. listed: the logits of these alone were
+// computed; null: of all. Returns how many there are.
+std::size_t spread(const std::vector<int32_t> & drafted, std::size_t num_target, const float * logits,
+                   const TokenList * listed, std::vector<float> & out);
+
 class TokenMap {
 public:
     // read [tokens of the target]: what the draft reads in the place of each. drafted [tokens of the draft]: which of
@@ -20,9 +26,9 @@ public:
     int32_t read(int32_t token) const { return token < 0 ? token : read_[static_cast<std::size_t>(token)]; }
     // Whether all that can be drafted has one id in both, so that logits can be taken as they are.
     bool keeps_ids() const { return keeps_ids_; }
-    // The draft's logits as those of the target's tokens [tokens of the target]; minus infinity for what it cannot
-    // draft. listed: the draft's logits of these alone were computed; null: of all. Returns how many there are.
-    std::size_t spread(const float * logits, const TokenList * listed, std::vector<float> & out) const;
+    std::size_t spread(const float * logits, const TokenList * listed, std::vector<float> & out) const {
+        return specllama::spread(drafted_, read_.size(), logits, listed, out);
+    }
 
 private:
     std::vector<int32_t> read_;

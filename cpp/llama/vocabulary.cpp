@@ -67,6 +67,18 @@ TokenPieces token_pieces(const LlamaApi & api, const llama_vocab * vocab) {
     return result;
 }
 
+std::vector<TokenWord> token_words(const LlamaApi & api, const llama_vocab * vocab) {
+    std::vector<TokenWord> words(static_cast<std::size_t>(api.llama_vocab_n_tokens(vocab)));
+    for (std::size_t i = 0; i < words.size(); ++i) {
+        const auto token = static_cast<int32_t>(i);
+        words[i].name = api.llama_vocab_get_text(vocab, token);
+        if (!api.llama_vocab_is_eog(vocab, token)) {
+            words[i].piece = piece_of(api, vocab, token, false);
+        }
+    }
+    return words;
+}
+
 FirstBytes::FirstBytes(const LlamaApi & api, const llama_vocab * vocab) {
     for (int32_t token = 0; token < api.llama_vocab_n_tokens(vocab); ++token) {
         if (api.llama_vocab_is_eog(vocab, token)) {

@@ -23,6 +23,15 @@ struct TokenPieces {
 // A token that ends a text, or that no text shows, is the byte 0xff (which no text has) and its name.
 TokenPieces token_pieces(const LlamaApi & api, const llama_vocab * vocab);
 
+// What a token is called, and what it adds to a text: nothing, if no text shows it or it ends one.
+struct TokenWord {
+    std::string name;
+    std::string piece;
+};
+
+// Of all tokens.
+std::vector<TokenWord> token_words(const LlamaApi & api, const llama_vocab * vocab);
+
 // The tokens by the first byte of their text.
 class FirstBytes {
 public:

@@ -18,6 +18,8 @@ from specllama.models.loading import explained, quiet
 from specllama.models.opening_checks import override_array
 from specllama.models.shared_tokens import NEARLY_EQUAL
 
+from .other_tokenizer import Foreign, shown_share, translated
+
 _ROLES = {"bos": llama_cpp.llama_vocab_bos, "eos": llama_cpp.llama_vocab_eos}
 _OF_SPECIAL_TOKENS: tuple[Callable[[Any], int], ...] = (
     *(llama_cpp.llama_vocab_bos, llama_cpp.llama_vocab_eos, llama_cpp.llama_vocab_eot),
@@ -52,7 +54,7 @@ class Common:
     @property
     def share(self) -> str:
         """The same in percent of the target's tokens. Never 100 % where one is missing."""
-        return f"{np.floor(self.num_common / max(1, self.num_tokens) * 10_000) / 100:g} %"
+        return shown_share(self.num_common, self.num_tokens)
 
     def map(self) -> _core.TokenMap:
         """Between their tokens. What the draft does not have, it reads as the end of what it makes of its text."""
@@ -67,7 +69,7 @@ class Common:
         return _core.TokenMap(read, self.drafted)
 
 
-def in_common(target: int, draft: int) -> Common | None:
+def in_common(target: int, draft: int) -> Common | Foreign | None:
     """Compare two vocabularies by what their tokens say and are for, whatever their ids.
 
     Args:
@@ -75,10 +77,10 @@ def in_common(target: int, draft: int) -> Common | None:
         draft: the same.
 
     Returns:
-        None: the draft has all tokens of the target, by the same ids.
+        None: the draft has all tokens of the target, by the same ids. Foreign: they are of different tokenizers.
 
     Raises:
-        ValueError: too few tokens are in both; names the first that differs.
+        ValueError: too few tokens are in both.
     """
     if _is_nameless(target, draft):
         return None
@@ -99,12 +101,8 @@ def in_common(target: int, draft: int) -> Common | None:
     shorter = min(len(same), len(drafted))
     is_beginning = np.array_equal(same[:shorter], np.arange(shorter))
     if not is_beginning and count < NEARLY_EQUAL * max(num_target, num_draft):
-        first = int(np.argmax(same[:shorter] != np.arange(shorter)))
-        of_target, of_draft = (_show(llama_cpp.llama_vocab_get_text(_at(vocab), first)) for vocab in (target, draft))
-        raise _mismatch(
-            f"of the target's {num_target:,} tokens and the draft's {num_draft:,} both have {count:,}, and "
-            f"{NEARLY_EQUAL:.0%} are needed; token {first} is {of_target} in the target and {of_draft} in the draft"
-        )
+        roles = [(int(role(_at(target))), int(role(_at(draft)))) for role in _OF_SPECIAL_TOKENS]
+        return translated(target, draft, roles)
     return Common(target, draft, same, drafted, num_target)
 
 

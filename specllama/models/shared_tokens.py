@@ -11,6 +11,8 @@ NEARLY_EQUAL = 0.9
 """Of each vocabulary's tokens so many must be in the other one, unless one is the other's beginning. Where fewer are,
 texts are cut otherwise.
 """
+LEAST_COMMON = 0.02
+"""A draft of another tokenizer must have so many of the target's tokens. With fewer it drafts next to nothing."""
 _PADDING = re.compile(rb"\[PAD-?\d+\]|<\|?(unused|reserved)[^>]*>")
 _SAMPLE = 1 << 16  # bytes: files that begin alike and have as many tokens are of one vocabulary
 

@@ -11,6 +11,7 @@ PYBIND11_MODULE(_core_test, module) {
     specllama::bind_pace_for_tests(module);
     specllama::bind_decoding_for_tests(module);
     specllama::bind_token_lists_for_tests(module);
+    specllama::bind_translation_for_tests(module);
     specllama::bind_products_for_tests(module);
     specllama::bind_attention_for_tests(module);
     specllama::bind_memory_pages_for_tests(module);

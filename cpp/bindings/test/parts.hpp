@@ -12,6 +12,7 @@ void bind_lookup_for_tests(pybind11::module_ & module);        // the suffix ind
 void bind_pace_for_tests(pybind11::module_ & module);          // the pace
 void bind_decoding_for_tests(pybind11::module_ & module);      // several sequences in one batch
 void bind_token_lists_for_tests(pybind11::module_ & module);   // lists of tokens
+void bind_translation_for_tests(pybind11::module_ & module);   // texts as drafts of other tokenizers read them
 void bind_products_for_tests(pybind11::module_ & module);      // products of quantized weights
 void bind_attention_for_tests(pybind11::module_ & module);     // the kernels of attention
 void bind_memory_pages_for_tests(pybind11::module_ & module);  // what the system is told about pages

@@ -9,13 +9,15 @@ import llama_cpp
 
 from specllama import _core
 from specllama.engine.model import Model
-from specllama.engine.same_vocabulary import check_vocabulary_of_file, in_common
+from specllama.engine.other_tokenizer import Foreign
+from specllama.engine.same_vocabulary import Common, check_vocabulary_of_file, in_common
 from specllama.models.opening_checks import check_opening
 from specllama.warn import warn
 
 from .decoding import DecodingDraft, DecodingKind, freed_after_errors
 from .draft import Loader, Sequences, raise_no_draft
 from .draft_options import TEXT, DraftOptions
+from .foreign import ForeignDraft
 from .vocabulary import DraftVocabulary
 
 _OF_A_MODEL = TEXT | {"draft_vocabulary", "draft_mask_token", "draft_window"}
@@ -28,17 +30,17 @@ class ModelDraft(DecodingDraft):
         target: what it drafts for.
         model: the draft.
         options: what the user says of it.
+        common: the tokens of both; None: they have one vocabulary.
         more: see the base class.
 
     Raises:
-        ValueError: another vocabulary, a model that keeps no KV cache, or a mask that the draft cannot have.
+        ValueError: a model that keeps no KV cache, or a mask that the draft cannot have.
     """
 
     drafter = "model"
     name = "draft"
 
-    def __init__(self, target: Model, model: Model, options: DraftOptions, **more: Any) -> None:
-        common = in_common(target.vocab, model.vocab)
+    def __init__(self, target: Model, model: Model, options: DraftOptions, common: Common | None, **more: Any) -> None:
         super().__init__(target, model, window=options.draft_window, **more)
         self._map = None if common is None else common.map()
         if common is not None and common.num_common < common.num_tokens:
@@ -48,7 +50,6 @@ class ModelDraft(DecodingDraft):
             )
         self._vocabulary = DraftVocabulary(target, model, options.draft_vocabulary, is_same=common is None)
         self._mask = _checked_mask(options.draft_mask_token, self.sequence.decoder)
-        _warn_if_larger(target, model)
 
     def parts(self, own: Sequences | None) -> dict[str, Any]:
         """See the base class."""
@@ -58,6 +59,21 @@ class ModelDraft(DecodingDraft):
             "draft_mask": self._mask,
             "draft_map": self._map,
         }
+
+
+def draft_of(target: Model, model: Model, options: DraftOptions, **more: Any) -> DecodingDraft:
+    """A model as the draft, by what its vocabulary is to the target's.
+
+    Raises:
+        ValueError: hardly a token is in both; see the classes, too.
+    """
+    common = in_common(target.vocab, model.vocab)
+    if isinstance(common, Foreign):
+        draft: DecodingDraft = ForeignDraft(target, model, options, common, **more)
+    else:
+        draft = ModelDraft(target, model, options, common, **more)
+    _warn_if_larger(target, model)
+    return draft
 
 
 class FileModel(DecodingKind):
@@ -71,7 +87,7 @@ class FileModel(DecodingKind):
         """See the base class. A head is asked before."""
         return isinstance(given, str)
 
-    def open(self, target: Model, loader: Loader) -> ModelDraft:
+    def open(self, target: Model, loader: Loader) -> DecodingDraft:
         """See the base class."""
         path, own = self.options.draft_model, {**(self.options.draft_kwargs or {})}
         corpus = self.corpus(target, loader)
@@ -79,7 +95,7 @@ class FileModel(DecodingKind):
         check_vocabulary_of_file(in_common, target.vocab, path, overrides=own.get("kv_overrides"))
         model, given, close = loader.load(path, target, own)
         with freed_after_errors(close):
-            return ModelDraft(target, model, self.options, corpus=corpus, given=given, close=close, reopened_by=path)
+            return draft_of(target, model, self.options, corpus=corpus, given=given, close=close, reopened_by=path)
 
 
 class LentModel(DecodingKind):
@@ -93,13 +109,13 @@ class LentModel(DecodingKind):
         """See the base class."""
         return borrowed.dispatch(type(given)) is not borrowed.dispatch(object)
 
-    def open(self, target: Model, loader: Loader) -> ModelDraft:
+    def open(self, target: Model, loader: Loader) -> DecodingDraft:
         """See the base class."""
         given = self.options.draft_model
         model = borrowed(given)
         if model is target:
             raise ValueError("a Llama cannot be its own draft: load a smaller model of its family")
-        return ModelDraft(target, model, self.options, corpus=self.corpus(target, loader), given=given)
+        return draft_of(target, model, self.options, corpus=self.corpus(target, loader), given=given)
 
 
 @functools.singledispatch

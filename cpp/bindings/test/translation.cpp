@@ -1,0 +1,27 @@
+// What a draft of another tokenizer reads of a text that grows and is cut.
+#include "translation/translation.hpp"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <vector>
+
+#include "bindings/test/parts.hpp"
+
+namespace py = pybind11;
+
+namespace specllama {
+
+void bind_translation_for_tests(py::module_ & module) {
+    py::class_<Retold>(module, "Retold", "One text as the draft reads it.")
+        .def(py::init([](const Translation & translation) { return std::make_unique<Retold>(translation); }),
+             py::arg("translation"), py::keep_alive<1, 2>())
+        .def("read", &Retold::read, py::arg("text"))
+        .def_property_readonly("num_unchanged", &Retold::num_unchanged)
+        .def_property_readonly("num_tokenized", &Retold::num_tokenized);
+    module.def(
+        "drafted_tokens", [](const Translation & translation) { return translation.drafted(); }, py::arg("translation"),
+        "For each of the draft's tokens the target's with its text; -1: there is none.");
+}
+
+}  // namespace specllama

@@ -1,0 +1,71 @@
+// A smaller model of another tokenizer as the draft: it reads the text in its own tokens, and drafts those that both
+// have.
+#include <array>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "drafters/model.hpp"
+#include "drafters/table.hpp"
+#include "translation/translation.hpp"
+
+namespace specllama {
+
+namespace {
+
+// Its q is that of the common tokens alone, renormalised by the sampler chain: one over the target's tokens, with which
+// every rule is exact.
+class ForeignDrafter final : public ModelDrafter {
+public:
+    explicit ForeignDrafter(const DrafterParts & parts)
+        : ModelDrafter(Source::foreign, parts.model, parts.tokens, parts.window, parts.mask, nullptr),
+          translation_(parts.translation),
+          retold_(*translation_) {}
+
+protected:
+    Reading observed(const std::vector<int32_t> & text, std::size_t) override {
+        const std::size_t size = retold_.read(text).size();
+        return {size, retold_.num_unchanged()};
+    }
+    void read_text(const std::vector<int32_t> &, std::size_t first, std::vector<int32_t> & out) const override {
+        const std::vector<int32_t> & own = retold_.own();
+        out.insert(out.end(), own.begin() + static_cast<std::ptrdiff_t>(first), own.end());
+    }
+    // Nothing before them is read again within a round: what it drafted itself, it goes on with.
+    void read_drafted(const std::vector<int32_t> & tokens, std::vector<int32_t> & out) const override {
+        for (const int32_t token : tokens) {
+            translation_->read_alone(token, out);
+        }
+    }
+    bool keeps_ids() const override { return false; }
+    std::size_t spread_logits(const float * logits, const TokenList * listed, std::vector<float> & out) const override {
+        return spread(translation_->drafted(), translation_->num_target_tokens(), logits, listed, out);
+    }
+
+private:
+    std::shared_ptr<const Translation> translation_;
+    Retold retold_;
+};
+
+// Bounds of the classes are those of all drawn tokens. What is accepted is less than of a draft of the family, by about
+// what its sure tokens miss where the target cuts the text otherwise.
+constexpr std::array<double, 10> confidence_priors{0.2, 0.3, 0.42, 0.55, 0.65, 0.75, 0.8, 0.85, 0.9, 0.95};
+constexpr std::array<double, 11> next_priors{0.5, 0.5, 0.55, 0.6, 0.6, 0.62, 0.65, 0.7, 0.75, 0.8, 0.6};
+constexpr double any_prior = 0.55;
+
+}  // namespace
+
+DrafterPriors foreign_priors() {
+    return DrafterPriors::drawn({confidence_priors.begin(), confidence_priors.end()},
+                                {next_priors.begin(), next_priors.end()}, any_prior);
+}
+
+std::unique_ptr<Drafter> make_foreign(const DrafterParts & parts) {
+    if (!parts.model || !parts.translation) {
+        throw std::invalid_argument("the drafter 'foreign' needs a draft model and a translation");
+    }
+    return std::make_unique<ForeignDrafter>(parts);
+}
+
+}  // namespace specllama

@@ -1,0 +1,61 @@
+"""What a draft of another tokenizer has in common with its target: the texts of tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import llama_cpp
+import numpy as np
+
+from specllama import _core
+from specllama.backend.libllama import API
+from specllama.models.shared_tokens import LEAST_COMMON
+
+
+@dataclasses.dataclass(frozen=True)
+class Foreign:
+    """A target, and a draft of another tokenizer.
+
+    Attributes:
+        translation: how the draft reads the target's text, and which tokens it drafts.
+    """
+
+    translation: _core.Translation
+
+    @property
+    def share(self) -> str:
+        """Of the target's tokens of text the draft has so many, in percent."""
+        return shown_share(self.translation.num_common, self.translation.num_of_text)
+
+
+def translated(target: int, draft: int, roles: Sequence[tuple[int, int]]) -> Foreign:
+    """Between two vocabularies of different tokenizers.
+
+    Args:
+        target: its address.
+        draft: the same.
+        roles: pairs of special tokens of one role; below 0: there is none.
+
+    Raises:
+        ValueError: hardly a token is in both.
+    """
+    of_draft: Any = draft
+    adds = llama_cpp.llama_vocab_get_add_bos(of_draft)
+    opening = int(llama_cpp.llama_vocab_bos(of_draft)) if adds else -1
+    # In the middle of a text it begins none: the draft would forget what was before.
+    paired = [(ours, theirs) for ours, theirs in roles if ours >= 0 and theirs >= 0]
+    found = _core.Translation(API, target, draft, paired, opening)
+    if found.num_common < LEAST_COMMON * found.num_of_text or found.num_common == 0:
+        raise ValueError(
+            f"the draft has another vocabulary than the target: by their texts, {found.num_common:,} of the target's "
+            f"{found.num_of_text:,} tokens are among the draft's {found.num_of_draft:,}, and {LEAST_COMMON:.0%} are "
+            "needed. Use a smaller model of the target's own family as draft_model, or draft_model=None"
+        )
+    return Foreign(found)
+
+
+def shown_share(part: int, whole: int) -> str:
+    """In percent, rounded down: never 100 % where one is missing."""
+    return f"{np.floor(part / max(1, whole) * 10_000) / 100:g} %"
