@@ -371,3 +371,93 @@ def test_curves(tiny_files: TinyFiles, make_llama: MakeLlama) -> None:
         assert curve.seconds(16) > 0
     assert finite(result.to_dict()["curves"])
     assert run(llm, PROMPTS[:1], max_tokens=8).runs[0].stats.num_prompt_tokens_reused == 0
+
+
+# --- synthetic drafts ------------------------------------------------------------------------------------------------
+
+RATES = (0.9, 0.5, 0.7)
+"""The last one goes on."""
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "seed": 5}])
+def test_a_synthetic_draft_is_right_as_often_as_it_is_told(make_llama: MakeLlama, options: dict[str, Any]) -> None:
+    """At each place: within four standard errors of the product of what was asked. Texts are plain decoding's."""
+    llm = make_llama()
+    result = run(llm, PROMPTS, modes=["auto:5"], acceptance=RATES, max_tokens=200, repeat=4, **options)
+    drafted = [one for one in result.runs if one.mode == "auto:5 synthetic"]
+    assert len(drafted) == len(result.runs) / 2 == 12
+    assert all(one.text_equal_to_plain for one in result.runs)
+    expected = 1.0
+    for place in range(5):
+        n = sum(sum(one.stats.num_rounds_per_gamma[place + 1 :]) for one in drafted)
+        found = sum(sum(one.stats.num_accepted_tokens_per_pos[place : place + 1]) for one in drafted)
+        expected *= RATES[min(place, 2)]
+        assert n > 300
+        assert abs(found / n - expected) < 4 * math.sqrt(expected * (1 - expected) / n)
+    assert llm.draft_model is None  # it leaves no trace in the Llama
+
+
+def test_what_is_synthetic_says_so(make_llama: MakeLlama) -> None:
+    from specllama.evidence.bench.report import FORMATS
+
+    result = run(make_llama(), PROMPTS[:1], acceptance=[0.8, 0.6], draft_cost=0.5, max_tokens=24)
+    assert [mode for mode in result.settings["modes"] if mode != "plain"] == [
+        f"auto:{gamma} synthetic" for gamma in (1, 2, 4, 8)
+    ]
+    shown = "a synthetic draft (accepted 0.8, 0.6; 0.5 T(1) a token)"
+    assert result.settings["drafter"] == shown
+    assert result.to_dict()["settings"]["synthetic"] == {"acceptance": [0.8, 0.6], "cost": 0.5}
+    assert any(note.startswith(f"synthetic: there was no draft, but {shown}") for note in result.notes)
+    for name, write in FORMATS.items():
+        assert "auto:4 synthetic" in write(result), name
+
+
+def test_a_synthetic_draft_takes_the_time_that_it_is_to_cost(
+    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many tokens, each as long as it was told of one of plain decoding."""
+    from specllama.evidence.bench import synthetic
+
+    waited: list[float] = []
+    monkeypatch.setattr(synthetic, "time", types.SimpleNamespace(perf_counter=lambda: 100.0, sleep=waited.append))
+    told: list[float] = []
+    begin = synthetic.SyntheticDraft.begin
+
+    def listen(self: Any, prompt: Any, plain: Any, *rest: Any, **more: Any) -> None:
+        told.append(plain.stats.tokens_per_second)
+        begin(self, prompt, plain, *rest, **more)
+
+    monkeypatch.setattr(synthetic.SyntheticDraft, "begin", listen)
+    result = run(make_llama(), PROMPTS[:1], modes=["auto:3"], acceptance=[1.0], draft_cost=0.25, max_tokens=25)
+    drafted = result.runs[1].stats
+    assert (drafted.num_draft_tokens, drafted.num_accepted_tokens) == (18, 18)  # of 24 tokens, in rounds of four
+    assert len(set(told)) == 1
+    in_all = sum(waited[-drafted.num_drafts :])
+    assert in_all == pytest.approx(18 * 0.25 / told[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"acceptance": []}, "acceptance is empty"),
+        ({"acceptance": [0.5, 1.5]}, "acceptance=1.5 is no probability"),
+        ({"acceptance": [math.nan]}, "acceptance=nan is no probability"),
+        ({"acceptance": [0.5], "draft_cost": -1.0}, "draft_cost=-1 is out of range"),
+        ({"draft_cost": 0.1}, "draft_cost=0.1 is of a synthetic draft: give acceptance"),
+        ({"acceptance": [0.5], "modes": ["auto"]}, "mode 'auto' of a synthetic draft: only what is measured"),
+        ({"acceptance": [0.5], "modes": ["block"]}, "mode 'block' of a synthetic draft: only what is measured"),
+        ({"acceptance": [0.5], "temperature": 0.8}, "mode 'auto:1' of a synthetic draft: it must know a text"),
+        (
+            {"acceptance": [0.5], "modes": ["block:4"], "temperature": 0.8, "seed": 1},
+            "mode 'block:4' of a synthetic draft: it must know a text",
+        ),
+    ],
+)
+def test_bad_synthetic_drafts(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Plan.checked(**options)
+
+
+def test_a_synthetic_draft_takes_no_drafts_place(llm: Any) -> None:
+    with pytest.raises(ValueError, match="acceptance is of a synthetic draft, and the Llama has a draft_model"):
+        Bench(llm, prompts("four"), Plan.checked(acceptance=[0.5]))

@@ -137,6 +137,24 @@ def test_a_draft_is_needed(tiny_files: TinyFiles, capsys: pytest.CaptureFixture[
     assert "the following arguments are required: --draft-model/-md" in capsys.readouterr().err
 
 
+def test_a_synthetic_draft(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    alone = [word for i, word in enumerate(line) if "-md" not in line[max(0, i - 1) : i + 1]]
+    asked = ["--acceptance", "0.8,0.5", "--draft-cost", "0.1"]
+    assert cli.main([*alone, *asked, "--modes", "auto:2", "--limit", "1", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {run["mode"] for run in found["runs"]} == {"plain", "auto:2 synthetic"}
+    assert found["settings"]["synthetic"] == {"acceptance": [0.8, 0.5], "cost": 0.1}
+    assert any(note.startswith("synthetic: there was no draft") for note in found["notes"])
+    for words, message in (
+        ([*line, *asked], "--acceptance is of a synthetic draft: leave --draft-model and --against out"),
+        ([*alone, *asked, "--against", "llama_cpp"], "leave --draft-model and --against out"),
+        ([*alone, "--acceptance", "0.8,much"], "argument --acceptance: invalid list of numbers value: '0.8,much'"),
+        ([*alone, *asked, "--modes", "auto"], "give RULE:GAMMA, as in auto:4"),
+    ):
+        assert cli.main(words) == 2
+        assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["md", "csv", "json", "jsonl"])
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, MemoryError])
 def test_what_is_there_is_printed(

@@ -46,7 +46,6 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     common.add_max_tokens(group, 128, of="per answer")
     group.add_argument(
         "--modes",
-        default="plain,auto",
         metavar="LIST",
         help="plain, auto (what the options of the models say), RULE or RULE:GAMMA with a rule of --verify, as in "
         "rejection:4,block:4; default plain,auto. plain is always among them",
@@ -65,6 +64,20 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "(both hold the model in memory). It takes three calls for each prompt: --limit 1 -n 64 is six times as fast. "
         "It is written as md or json",
     )
+    group.add_argument(
+        "--acceptance",
+        type=_probabilities,
+        metavar="LIST",
+        help="measure a synthetic draft in place of --draft-model: its tokens are accepted with these probabilities, "
+        "as in 0.8,0.7,0.6, one for each place of a round where those before it were accepted; the last one goes on. "
+        "Modes are RULE:GAMMA, default auto:1,auto:2,auto:4,auto:8",
+    )
+    group.add_argument(
+        "--draft-cost",
+        type=float,
+        metavar="X",
+        help="with --acceptance: what such a token costs, over one of plain decoding; it is waited for. Default 0",
+    )
     group.add_argument("--curve", action="store_true", help="also measure what a batch of 1 to 16 tokens costs")
     group = parser.add_argument_group("what is written")
     formats = ("md", "csv", "json", "jsonl")
@@ -81,7 +94,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         metavar="DIR",
         help="also write report.html and its charts there (measures --curve too; needs specllama[plot])",
     )
-    common.add_model_arguments(parser, pair=True)
+    common.add_model_arguments(parser)
     common.add_sampling_arguments(parser)
     parser.set_defaults(temp=0.0)
     return parser
@@ -95,12 +108,18 @@ def run(arguments: argparse.Namespace) -> int:
 
     with common.usage_checked():
         plan = Plan.checked(
-            arguments.modes.split(","),
+            None if arguments.modes is None else arguments.modes.split(","),
+            acceptance=arguments.acceptance,
+            draft_cost=arguments.draft_cost,
             repeat=arguments.repeat,
             max_tokens=arguments.max_tokens,
             curve=arguments.curve or arguments.report is not None,
             **common.sampling_options(arguments),
         )
+    if plan.synthetic is None and arguments.draft_model is None:
+        raise common.UsageError("the following arguments are required: --draft-model/-md (or --acceptance)")
+    if plan.synthetic is not None and (arguments.draft_model is not None or arguments.against is not None):
+        raise common.UsageError("--acceptance is of a synthetic draft: leave --draft-model and --against out")
     if arguments.against is not None and (plan.curve or arguments.output in ("csv", "jsonl")):
         raise common.UsageError("--against has neither a --curve nor a --report, and is written as md or json")
     prompts, problems = common.read_prompts(arguments.prompts or ())
@@ -129,6 +148,13 @@ def run(arguments: argparse.Namespace) -> int:
                 if bench.runs:
                     _write(_signed(bench.result(), arguments, problems), arguments)
     return 0
+
+
+def _probabilities(text: str) -> list[float]:
+    return [float(number) for number in text.split(",")]
+
+
+_probabilities.__name__ = "list of numbers"  # as argparse calls it
 
 
 def _against(prompts: list[Prompt], problems: list[str], plan: Plan, arguments: argparse.Namespace) -> int:

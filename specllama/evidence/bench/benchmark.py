@@ -17,11 +17,12 @@ from . import remarks
 from .plan import Mode, Plan
 from .runs import ALL, BenchResult, Run
 from .summary import summarise
+from .synthetic import SyntheticDraft
 
 if TYPE_CHECKING:
     from specllama import Llama, Stats
     from specllama.cost_curve import CostCurve
-    from specllama.prompts import RenderedPrompt
+    from specllama.evidence.plan import Question
 
 OnRun = Callable[[Run, int, int], None]
 """Is told each run, how many are done, and how many there will be. A run's `speedup` is None if plain's comes later."""
@@ -74,7 +75,12 @@ class Bench:
         self._curves: dict[str, CostCurve] = {}
         self._finished = False
         self._neighbours = Neighbours()
-        if not all(mode.is_plain for mode in plan.modes):
+        self._synthetic = None if plan.synthetic is None else SyntheticDraft(plan.synthetic)
+        self._texts: dict[tuple[str, int], Answer] = {}
+        if self._synthetic is not None:
+            if llm.draft_model is not None:
+                raise ValueError("acceptance is of a synthetic draft, and the Llama has a draft_model: open it without")
+        elif not all(mode.is_plain for mode in plan.modes):
             require_draft(llm)
         given = distinct(as_prompts(prompts))
         for prompt in given:
@@ -97,15 +103,24 @@ class Bench:
 
     def run(self, on_run: OnRun | None = None, on_note: OnNote | None = None) -> BenchResult:
         """Warm up, and do all runs; then measure the curves if they are wanted."""
+        if self._synthetic is None:
+            return self._run(on_run, on_note)
+        self._llm.draft_model = self._synthetic
+        try:
+            return self._run(on_run, on_note)
+        finally:
+            self._llm.draft_model = None
+
+    def _run(self, on_run: OnRun | None, on_note: OnNote | None) -> BenchResult:
         say = on_note or (lambda text: None)
         say("warming up")
         for mode in self._plan.modes:
-            self._answer(self._prompts[0][1], mode, 0, max_tokens=min(_WARM_UP_TOKENS, self._plan.max_tokens))
+            self._answer(self._prompts[0], mode, 0, max_tokens=min(_WARM_UP_TOKENS, self._plan.max_tokens))
         say(f"{self.num_runs} runs")
         for repeat, index, modes in self._plan.turns(len(self._prompts)):
-            prompt, rendered = self._prompts[index]
+            prompt, _ = self._prompts[index]
             for mode in modes:
-                found = _Measured(prompt, mode.name, repeat, self._answer(rendered, mode, repeat))
+                found = _Measured(prompt, mode.name, repeat, self._answer(self._prompts[index], mode, repeat))
                 if mode.name == "plain":
                     self._plain[prompt.id, repeat] = found.answer
                 self._measured.append(found)
@@ -130,9 +145,28 @@ class Bench:
             interrupted=not self._finished,
         )
 
-    def _answer(self, rendered: RenderedPrompt, mode: Mode, repeat: int, **changes: Any) -> Answer:
+    def _answer(self, question: Question, mode: Mode, repeat: int, **changes: Any) -> Answer:
+        rendered = question[1]
+        if self._synthetic is not None and not mode.is_plain:
+            self._tell(self._synthetic, question, mode, repeat)
         self._llm.reset()  # each run decodes its own prompt
         return answer(self._llm, rendered, **{**self._plan.options(mode, repeat), **changes})
+
+    def _tell(self, draft: SyntheticDraft, question: Question, mode: Mode, repeat: int) -> None:
+        """Have a synthetic draft know what is right: the text without it, of a run that is not counted."""
+        prompt, rendered = question
+        key = (prompt.id, 0 if self._plan.temperature == 0 else repeat)
+        if key not in self._texts:
+            self._llm.reset()
+            options = {**self._plan.options(mode, repeat), "num_draft_tokens": 0}
+            self._texts[key] = answer(self._llm, rendered, **options)
+        draft.begin(
+            rendered.tokens,
+            self._texts[key],
+            self._llm.engine.model.ends_text,
+            gamma=int(mode.num_draft_tokens or 0),
+            luck=f"{self._plan.seed} {repeat} {prompt.id}",
+        )
 
     def _measure_curves(self, say: OnNote) -> None:
         from specllama.cost_curve import measure_cost_curve
@@ -169,6 +203,7 @@ class Bench:
         found = [remarks.on_threads(name, machine[name]) for name in ("target", "draft") if machine[name]]
         found.append(self._neighbours.remark(machine["target"]["n_threads"]))
         found.append(remarks.on_noise([run for run in runs if run.mode == "plain"]))
+        found.append(remarks.on_synthetic(self._plan.synthetic))
         for mode in self._plan.modes:
             pairs = [
                 (one.prompt.id, one.answer, reference)
@@ -182,10 +217,16 @@ class Bench:
             found.append(f"interrupted: {what} are missing ({len(runs)} of {self.num_runs} runs are done)")
         return [*self._skipped, *(note for note in found if note)]
 
+    @property
+    def _drafter(self) -> str | None:
+        if self._plan.synthetic is not None:
+            return str(self._plan.synthetic)
+        return None if self._llm.engine.draft is None else self._llm.engine.draft.label
+
     def _settings(self) -> dict[str, Any]:
         return {
             **self._plan.settings([prompt for prompt, _ in self._prompts]),
-            "drafter": None if self._llm.engine.draft is None else self._llm.engine.draft.label,
+            "drafter": self._drafter,
             "num_draft_tokens": self._llm.num_draft_tokens,
             "verify": self._llm.verify,
             "num_runs": self.num_runs,

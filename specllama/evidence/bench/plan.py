@@ -7,11 +7,15 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from specllama.engine import VERIFY, NumDraftTokens, checked_num_draft_tokens, checked_seed
+from specllama.engine import VERIFY, NumDraftTokens, checked_num_draft_tokens, checked_seed, is_independent_of_draft
 from specllama.evidence.plan import require_at_least
 from specllama.prompts import Prompt
 
+from .synthetic import SYNTHETIC, Synthetic
+
 _FORMS = f"plain, auto, RULE or RULE:GAMMA, as in block:4, where RULE is one of {', '.join(VERIFY)}"
+
+_OF_SYNTHETIC = ("plain", "auto:1", "auto:2", "auto:4", "auto:8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +55,27 @@ class Mode:
         """Whether it decodes without a draft."""
         return self.num_draft_tokens == 0
 
+    def synthetic(self, temperature: float, seed: int | None) -> Mode:
+        """The same with a synthetic draft, which its name says.
+
+        Raises:
+            ValueError: it does not say how many tokens are drafted, or its rule lets the text depend on the draft.
+        """
+        if self.is_plain:
+            return self
+        if self.num_draft_tokens is None or self.verify is None:
+            raise ValueError(
+                f"mode {self.name!r} of a synthetic draft: only what is measured can say how many tokens pay; give "
+                "RULE:GAMMA, as in auto:4"
+            )
+        is_known = seed is not None and (self.verify == "auto" or is_independent_of_draft(self.verify))
+        if temperature > 0 and not is_known:
+            raise ValueError(
+                f"mode {self.name!r} of a synthetic draft: it must know a text that no draft changes; give "
+                "temperature 0 (--temp), or a seed and the rule coupled"
+            )
+        return dataclasses.replace(self, name=f"{self.name} {SYNTHETIC}")
+
     def options(self) -> dict[str, Any]:
         """Keyword arguments of ``create_completion``: only what the mode overrides."""
         chosen = {"num_draft_tokens": self.num_draft_tokens, "verify": self.verify}
@@ -69,34 +94,47 @@ class Plan:
     seed: int | None
     temperature: float
     sampling: dict[str, Any]
+    synthetic: Synthetic | None = None
+    """What drafts in place of a draft; None: the Llama's own draft."""
 
     @classmethod
     def checked(
         cls,
-        modes: Iterable[str | Mode] = ("plain", "auto"),
+        modes: Iterable[str | Mode] | None = None,
         *,
         repeat: int = 1,
         max_tokens: int = 128,
         curve: bool = False,
         seed: int | None = None,
         temperature: float = 0.0,
+        acceptance: Iterable[float] | None = None,
+        draft_cost: float | None = None,
         **sampling: Any,
     ) -> Plan:
         """Check every value.
 
         Args:
-            modes: what to compare, see ``Mode.parse``.
+            modes: what to compare, see ``Mode.parse``. None: plain and auto; of a synthetic draft plain and auto:1,
+                auto:2, auto:4, auto:8.
             repeat: answers of each mode to each prompt.
             max_tokens: the length at which an answer is cut.
             curve: whether to measure what a batch of n tokens costs, too.
             seed: of the first repeat; each repeat has the next one. None: a random one for each answer.
             temperature: 0 is greedy.
+            acceptance: what drafts is no draft: it is right with these probabilities, at each place of a round where
+                those before it were right; the last one is that of all places behind it, too.
+            draft_cost: of drafting such a token, over that of a token of plain decoding; None: 0.
             sampling: other options of ``create_completion``: ``top_p``, ``min_p``, ...
 
         Raises:
             ValueError: an unknown mode or one given twice, or a count below 1.
             TypeError: a count or seed that is no integer.
         """
+        synthetic = None if acceptance is None else Synthetic.checked(acceptance, draft_cost or 0.0)
+        if synthetic is None and draft_cost is not None:
+            raise ValueError(f"draft_cost={draft_cost!r} is of a synthetic draft: give acceptance (--acceptance), too")
+        if modes is None:
+            modes = ("plain", "auto") if synthetic is None else _OF_SYNTHETIC
         parsed = [Mode.parse(mode) if isinstance(mode, str) else mode for mode in modes]
         names = [mode.name for mode in parsed]
         for name in names:
@@ -105,7 +143,10 @@ class Plan:
         if "plain" not in names:
             parsed.insert(0, Mode.parse("plain"))
         require_at_least(1, repeat=repeat, max_tokens=max_tokens)
-        return cls(tuple(parsed), repeat, max_tokens, curve, checked_seed(seed), temperature, sampling)
+        seed = checked_seed(seed)
+        if synthetic is not None:
+            parsed = [mode.synthetic(temperature, seed) for mode in parsed]
+        return cls(tuple(parsed), repeat, max_tokens, curve, seed, temperature, sampling, synthetic)
 
     def turns(self, num_prompts: int) -> Iterator[tuple[int, int, tuple[Mode, ...]]]:
         """Yield (repeat, index of a prompt, the modes in their order): A B C, then C B A.

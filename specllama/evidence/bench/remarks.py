@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from specllama.evidence.answer import first_difference
 
 from .runs import Run
+from .synthetic import Synthetic
 
 if TYPE_CHECKING:
     from specllama.evidence.answer import Answer
@@ -34,6 +35,16 @@ def on_noise(plain: Sequence[Run]) -> str | None:
     return (
         f"plain decoding ran at {min(rates):.2f} to {max(rates):.2f} t/s: unless the prompts differ much in length, "
         "something else used the machine, and the ratios mean little; run it again when the machine is idle"
+    )
+
+
+def on_synthetic(synthetic: Synthetic | None) -> str | None:
+    """That there was no draft."""
+    if synthetic is None:
+        return None
+    return (
+        f"synthetic: there was no draft, but {synthetic}. It was told plain decoding's text, and erred and waited as "
+        "often and as long as it says; its waiting is counted as sampling. No draft is known to be like that"
     )
 
 

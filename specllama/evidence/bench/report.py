@@ -74,10 +74,11 @@ def _settings(settings: dict[str, Any]) -> str:
         rule = "block" if seed is None else "coupled"
     gamma = settings["num_draft_tokens"]
     drafted = "as many tokens as pay" if gamma == "auto" else f"{gamma} {'token' if gamma == 1 else 'tokens'} a round"
+    auto = "auto is" if settings.get("synthetic") else f"the mode auto drafts {drafted}, and its rule is"
     return (
         f"{sampling}{others}, {'no seed' if seed is None else f'seed {seed}'}; up to {settings['max_tokens']} tokens "
         f"for {sum(settings['prompts'].values())} prompts ({counts}){repeat}; "
-        f"drafted by {settings['drafter'] or 'nothing'}; the mode auto drafts {drafted}, and its rule is {rule}"
+        f"drafted by {settings['drafter'] or 'nothing'}; {auto} {rule}"
     )
 
 
