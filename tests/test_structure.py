@@ -18,12 +18,24 @@ ROOMS = {
     "math/rules": ["math"],
     "pacing": [],
     "kernels": [],
+    "heads": ["kernels"],
     "llama": ["math", "kernels"],
     "ggml": [],
     "ggml_plugin": ["kernels", "ggml"],
-    "drafters": ["math", "math/rules", "pacing", "llama"],
-    "loop": ["math", "math/rules", "pacing", "llama", "drafters"],
-    "bindings": ["math", "math/rules", "pacing", "kernels", "llama", "ggml", "ggml_plugin", "drafters", "loop"],
+    "drafters": ["math", "math/rules", "pacing", "heads", "llama"],
+    "loop": ["math", "math/rules", "pacing", "heads", "llama", "drafters"],
+    "bindings": [
+        "math",
+        "math/rules",
+        "pacing",
+        "kernels",
+        "heads",
+        "llama",
+        "ggml",
+        "ggml_plugin",
+        "drafters",
+        "loop",
+    ],
 }
 """The folders of cpp/, and what each may include of others. What only tests use may include all."""
 FOR_TESTS = "bindings/test"

@@ -17,7 +17,8 @@
     X(function, "draft", "function", "what a function of the user's says")                \
     X(grammar, "draft", "grammar", "what a grammar leaves no choice about")               \
     X(head, "draft", "head", "what one layer says that reads the target's hidden states") \
-    X(block_head, "draft", "head", "what a head says of several places in one decode")
+    X(block_head, "draft", "head", "what a head says of several places in one decode")    \
+    X(state_head, "draft", "head", "what a head says that reads the target's final state alone")
 
 namespace specllama {
 

@@ -12,6 +12,7 @@
 #include "drafters/drafter.hpp"
 #include "drafters/source.hpp"
 #include "drafters/token_map.hpp"
+#include "heads/state_head.hpp"
 #include "pacing/acceptance_rates.hpp"
 
 namespace specllama {
@@ -33,6 +34,7 @@ struct DrafterParts {
     std::optional<int32_t> mask = std::nullopt;     // stands for a token that is not known yet: a parallel draft
     std::size_t window = 0;                         // tokens of the text that model and head hold; 0: all
     std::shared_ptr<const TokenMap> map = nullptr;  // of a model of another vocabulary; null: it has the target's
+    std::shared_ptr<const StateHead> state_head = nullptr;  // one that llama.cpp does not compute
 };
 
 // Of each drafter's file: make_NAME, and NAME_priors, what is believed of its tokens before any was verified.
