@@ -229,6 +229,7 @@ class Decoder:
         encodes: bool = False,
         embeds: bool = False,
         block: NoiseBlock | None = None,
+        of_wanted: bool = False,
     ) -> None: ...
     @property
     def is_in_use(self) -> bool: ...
@@ -399,6 +400,35 @@ class DraftTokens:
 class TokenMap:
     def __init__(self, read: npt.NDArray[np.int32], drafted: npt.NDArray[np.int32]) -> None: ...
 
+def bytes_of_row(type: int, columns: int) -> int: ...
+
+class Matrix:
+    def __init__(self, type: int, rows: int, columns: int, data: npt.NDArray[np.uint8]) -> None: ...
+
+class Rows:
+    def __init__(self, type: int, rows: int, columns: int, data: npt.NDArray[np.uint8]) -> None: ...
+
+class Linear:
+    def __init__(self, weight: Matrix, bias: npt.NDArray[np.float32] | None = None) -> None: ...
+
+class StateHead:
+    def __init__(
+        self,
+        *,
+        n_embd: int,
+        n_vocab: int,
+        places: Items[Items[tuple[Linear, Linear | None]]],
+        hidden: Items[Linear],
+        outputs: Items[Linear],
+        tokens: npt.NDArray[np.int32],
+        embeddings: Rows | None = None,
+    ) -> None: ...
+    @property
+    def size(self) -> int: ...
+    def say(
+        self, state: npt.NDArray[np.float32], tokens: npt.NDArray[np.int32], first: int, count: int
+    ) -> npt.NDArray[np.float32]: ...
+
 class Speculator:
     def __init__(
         self,
@@ -414,6 +444,7 @@ class Speculator:
         draft_window: int = ...,
         draft_map: TokenMap | None = ...,
         draft_translation: Translation | None = ...,
+        state_head: StateHead | None = ...,
         scheduler: Scheduler | None = ...,
     ) -> None: ...
     def begin(

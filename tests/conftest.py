@@ -23,6 +23,7 @@ from block_heads import fitted_block_head, write_block_head
 from fake_hub import Hub, serving_hub
 from heads import fitted_head, fitted_mtp
 from needed import MODELS, missing
+from state_heads import fitted_state_head, write_state_head
 
 if TYPE_CHECKING:
     import llama_cpp
@@ -143,6 +144,7 @@ class TinyFiles:
     deep: Path
     deep_head: Path
     deep_block: Path
+    deep_medusa: Path
     letters_deep: Path
     letters_head: Path
     mtp: Path
@@ -225,6 +227,9 @@ def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
         deep_head=tiny.write_head(folder / "deep_head.gguf", words, fitted_head(words, deep, n_embd=64, first=259)),
         deep_block=write_block_head(
             folder / "deep_block.gguf", "dflash", words, fitted_block_head("dflash", words, deep, first=259)
+        ),
+        deep_medusa=write_state_head(
+            folder / "deep_medusa.gguf", "medusa", words, fitted_state_head("medusa", words, deep, first=259)
         ),
         letters_deep=llama("letters_deep", letters, letters_deep),
         letters_head=tiny.write_head(

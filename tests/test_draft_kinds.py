@@ -71,6 +71,7 @@ CASES = {
     "head of blocks": Case(
         "deep", lambda files: files.deep_block, {"draft_window": 99, "draft_kwargs": {"n_ctx": 256}}
     ),
+    "head of the final state": Case("deep", lambda files: files.deep_medusa, {"lookup_corpus": CORPUS}),
     "mtp": Case("mtp", lambda files: "mtp", {"lookup_corpus": CORPUS, "draft_window": 100}),
     "auto with mtp": Case("mtp", lambda files: "auto"),
     "head and model": Case("deep", lambda files: [files.deep_head, files.good], {"draft_window": 100}),

@@ -76,7 +76,7 @@ def test_the_memory_is_used_on(tiny_files: TinyFiles) -> None:
         assert engine.stats.num_prompt_tokens_reused == len(tokens) - 1
 
 
-@pytest.mark.parametrize("layers", [(0,), (2,), (1, -1)])
+@pytest.mark.parametrize("layers", [(0,), (2,), (1, -2)])
 def test_layers_that_are_not_there_are_refused(tiny_files: TinyFiles, layers: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="of the layers 1 to 1"):
         Engine.open(tiny_files.target, shown_layers=layers, **SMALL)

@@ -18,14 +18,16 @@ ROOMS = {
     "math/rules": ["math"],
     "pacing": [],
     "kernels": [],
+    "heads": ["kernels"],
     "llama": ["math", "kernels"],
     "ggml": [],
     "ggml_plugin": ["kernels", "ggml"],
-    "translation": ["llama"],
-    "drafters": ["math", "math/rules", "pacing", "llama", "translation"],
-    "loop": ["math", "math/rules", "pacing", "llama", "drafters"],
+    "translation": ["math", "llama"],
+    "drafters": ["math", "math/rules", "pacing", "heads", "llama", "translation"],
+    "loop": ["math", "math/rules", "pacing", "heads", "llama", "drafters"],
     "bindings": [
-        *("math", "math/rules", "pacing", "kernels", "llama", "translation", "ggml", "ggml_plugin", "drafters", "loop")
+        *("math", "math/rules", "pacing", "kernels", "heads", "llama", "translation", "ggml", "ggml_plugin"),
+        *("drafters", "loop"),
     ],
 }
 """The folders of cpp/, and what each may include of others. What only tests use may include all."""

@@ -37,6 +37,8 @@ NOT_FOR_USERS = {
     "C++: the drafter '": "Python gives each drafter what it is made of",
     "C++: a token of a map": "Python makes the map",
     "C++: two drafters of one kind": "Python takes one of a kind",
+    "cpp/heads/": "put into 'the head … cannot be used: …'",
+    "cpp/bindings/heads.cpp": "the same",
     "cpp/kernels/": "a name in the statistics",
     "cpp/ggml_plugin/ggml_probe.cpp: C++: a ": "put into 'this llama.cpp is built otherwise …'",
     "cpp/ggml_plugin/ggml_probe.cpp: C++: its ": "the same",

@@ -1,9 +1,11 @@
-// Arrays and addresses, as all bindings take them.
+// Arrays, addresses and costs, as all bindings take and give them.
 #pragma once
 
 #include <pybind11/numpy.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 namespace specllama {
@@ -15,6 +17,10 @@ inline std::vector<int32_t> to_vector(const Tokens & tokens) { return {tokens.da
 inline Tokens to_array(const std::vector<int32_t> & tokens) {
     return Tokens(static_cast<pybind11::ssize_t>(tokens.size()), tokens.data());
 }
+
+// What batches of n tokens take, in seconds: of the target, then of each draft that decodes.
+using Curve = std::map<std::size_t, double>;
+using Costs = std::vector<Curve>;
 
 template <typename Pointer>
 Pointer * at_address(std::uintptr_t address) {

@@ -21,6 +21,7 @@ void bind_grammars(pybind11::module_ & module);      // what may follow a text
 void bind_masks(pybind11::module_ & module);         // the same, where Python says it of all tokens
 void bind_decoders(pybind11::module_ & module);      // decoders and their sequences
 void bind_scheduler(pybind11::module_ & module);     // many texts at once
+void bind_heads(pybind11::module_ & module);         // heads that llama.cpp does not compute
 void bind_speculator(pybind11::module_ & module);    // the loop
 
 // ggml.

@@ -108,14 +108,14 @@ void bind_decoder_class(py::module_ & module) {
     py::class_<Decoder, std::shared_ptr<Decoder>>(module, "Decoder", "One llama_context.")
         .def(py::init([](std::shared_ptr<LlamaApi> api, std::uintptr_t context, std::string name, std::size_t n_ctx,
                          std::shared_ptr<Taps> taps, std::size_t n_features, bool encodes, bool embeds,
-                         std::optional<NoiseBlock> block) {
-                 return std::make_shared<Decoder>(std::move(api), at_address<llama_context>(context), std::move(name),
-                                                  n_ctx, HiddenStates{std::move(taps), n_features, encodes, block},
-                                                  embeds);
+                         std::optional<NoiseBlock> block, bool of_wanted) {
+                 return std::make_shared<Decoder>(
+                     std::move(api), at_address<llama_context>(context), std::move(name), n_ctx,
+                     HiddenStates{std::move(taps), n_features, encodes, block, of_wanted}, embeds);
              }),
              py::arg("api"), py::arg("context"), py::arg("name"), py::arg("n_ctx") = 0, py::arg("taps") = nullptr,
              py::arg("n_features") = 0, py::arg("encodes") = false, py::arg("embeds") = false,
-             py::arg("block") = py::none())
+             py::arg("block") = py::none(), py::arg("of_wanted") = false)
         .def_property_readonly("n_ctx", &Decoder::n_ctx)
         .def_property_readonly("n_vocab", &Decoder::n_vocab)
         .def_property_readonly("num_decoded", &Decoder::num_decoded)

@@ -7,7 +7,6 @@
 
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
-#include "bindings/costs.hpp"
 #include "bindings/python_calls.hpp"
 #include "bindings/result_struct.hpp"
 

@@ -8,8 +8,8 @@
 
 #include "drafters/draft_tokens.hpp"
 #include "drafters/drafter.hpp"
-#include "drafters/token_map.hpp"
 #include "pacing/cost_model.hpp"
+#include "translation/token_map.hpp"
 
 namespace specllama {
 

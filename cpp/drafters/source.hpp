@@ -18,7 +18,8 @@
     X(grammar, "draft", "grammar", "what a grammar leaves no choice about")               \
     X(head, "draft", "head", "what one layer says that reads the target's hidden states") \
     X(block_head, "draft", "head", "what a head says of several places in one decode")    \
-    X(foreign, "draft", "model", "what a smaller model of another tokenizer says")
+    X(foreign, "draft", "model", "what a smaller model of another tokenizer says")        \
+    X(state_head, "draft", "head", "what a head says that reads the target's final state alone")
 
 namespace specllama {
 

@@ -11,8 +11,9 @@
 #include "drafters/draft_tokens.hpp"
 #include "drafters/drafter.hpp"
 #include "drafters/source.hpp"
-#include "drafters/token_map.hpp"
+#include "heads/state_head.hpp"
 #include "pacing/acceptance_rates.hpp"
+#include "translation/token_map.hpp"
 #include "translation/translation.hpp"
 
 namespace specllama {
@@ -35,6 +36,7 @@ struct DrafterParts {
     std::size_t window = 0;                         // tokens of the text that model and head hold; 0: all
     std::shared_ptr<const TokenMap> map = nullptr;  // of a model of another vocabulary; null: it has the target's
     std::shared_ptr<const Translation> translation = nullptr;  // of a model of another tokenizer
+    std::shared_ptr<const StateHead> state_head = nullptr;     // one that llama.cpp does not compute
 };
 
 // Of each drafter's file: make_NAME, and NAME_priors, what is believed of its tokens before any was verified.

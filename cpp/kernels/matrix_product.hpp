@@ -1,4 +1,4 @@
-// A whole product on one thread: for tests and self-tests. Models go through ggml's threads instead.
+// A whole product on one thread: for small heads, tests and self-tests. Models go through ggml's threads instead.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,10 @@ namespace specllama::kernels {
 // weights: num_rows rows of `values` values, as in a GGUF file; x: [columns][values]; out: [columns][num_rows].
 // See fits for the values.
 void multiply_matrix(const InstructionSet & set, QuantizedType type, const uint8_t * weights, int64_t num_rows,
+                     const float * x, int64_t columns, int64_t values, float * out);
+
+// The same of weights that are packed already, see pack.
+void multiply_packed(const InstructionSet & set, QuantizedType type, const uint8_t * panels, int64_t num_rows,
                      const float * x, int64_t columns, int64_t values, float * out);
 
 }  // namespace specllama::kernels

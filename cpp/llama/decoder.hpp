@@ -75,6 +75,7 @@ struct HiddenStates {
     std::size_t n_features = 0;  // floats of the target that a head takes for a token; 0: it is no head
     bool encodes = false;        // they go through an encoder of its own
     std::optional<NoiseBlock> block = std::nullopt;  // of a head that has one
+    bool of_wanted = false;  // what is given is computed of those tokens alone whose logits are wanted
 };
 
 // Whether only the logits that are wanted are computed.
@@ -121,6 +122,8 @@ public:
     bool is_head() const { return hidden_.n_features > 0; }
     std::size_t n_features() const { return hidden_.n_features; }
     const std::optional<NoiseBlock> & noise_block() const { return hidden_.block; }
+    // Whether it gives them of those tokens alone whose logits are wanted.
+    bool gives_of_wanted() const { return hidden_.of_wanted; }
     // Floats that it gives for a token.
     std::size_t state_size() const { return state_size_; }
     // Appends the hidden states [count][state_size] of tokens of the last batch from number `first` on, if that batch

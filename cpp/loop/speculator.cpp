@@ -402,6 +402,9 @@ void Speculator::show(std::size_t first, std::size_t count, const float * states
     if (!drafts()) {
         return;
     }
+    const std::size_t without = states != nullptr ? target_.num_without_states() : 0;
+    first += without;
+    count -= without;
     try {
         drafting_->observe(
             {text(), num_tokens(num_shown_), num_tokens(first), num_tokens(first + count) - num_tokens(first), states});

@@ -43,7 +43,7 @@ std::optional<std::size_t> Target::prefill(const std::vector<int32_t> & history,
         return std::nullopt;
     }
     const PromptPart done = prefill_chunk(decoding_, *sequence_, history, keeps_states_);
-    copy_states(0, done.count);
+    copy_states(0, done.count, decoder().gives_of_wanted() ? done.count : 0);
     if (done.left == 0) {
         sequence_->save_prompt();
     }
@@ -77,7 +77,7 @@ double Target::decode(const std::vector<int32_t> & history, const std::vector<in
     batch.keeps_states = keeps_states_;
     decoding_.decode(batch);
     const std::size_t first_new = leaves_prompt_ ? 0 : first_row_;
-    copy_states(first_new, tokens_.size() - first_new);
+    copy_states(first_new, tokens_.size() - first_new, decoder().gives_of_wanted() ? first_row_ - first_new : 0);
     num_rows_ = draft.size() + 1;
     num_known_ = 0;
     p_.resize(std::max(p_.size(), num_rows_));
@@ -97,10 +97,12 @@ void Target::copy_rows() {
 }
 
 // At once: what is decoded next, of another text perhaps, has others.
-void Target::copy_states(std::size_t first, std::size_t count) {
+void Target::copy_states(std::size_t first, std::size_t count, std::size_t without) {
     states_.clear();
-    if (keeps_states_ && count > 0) {
-        sequence_->copy_states(first, count, states_);
+    num_without_states_ = 0;
+    if (keeps_states_ && count > without) {
+        num_without_states_ = without;
+        sequence_->copy_states(first + without, count - without, states_);
     }
 }
 

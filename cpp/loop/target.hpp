@@ -42,6 +42,8 @@ public:
     // The hidden states [count][state_size] of the tokens that prefill() or decode() has decoded last, without those
     // that were carried after a rejection; null if they are not kept.
     const float * states() const { return states_.empty() ? nullptr : states_.data(); }
+    // So many of the first of these tokens have none.
+    std::size_t num_without_states() const { return num_without_states_; }
 
     // The logits [n_vocab] from which token i behind the history is sampled.
     float * row(std::size_t i);
@@ -74,7 +76,7 @@ private:
     std::size_t most_carried() const;
     void carry(std::size_t count, bool of_prompt = false);
     void copy_rows();
-    void copy_states(std::size_t first, std::size_t count);
+    void copy_states(std::size_t first, std::size_t count, std::size_t without);
 
     std::shared_ptr<Sequence> sequence_;
     Decoding & decoding_;
@@ -87,6 +89,7 @@ private:
     std::vector<float> rows_;      // a copy of them
     bool keeps_states_ = false;
     std::vector<float> states_;
+    std::size_t num_without_states_ = 0;
     std::optional<SamplerChain> chain_;
     std::vector<Distribution> p_;  // the first num_known_ are those of this round
     std::size_t num_known_ = 0;

@@ -95,13 +95,13 @@ public:
     // So many texts share each batch, to which the others bring so many tokens, and that is what batches cost. What one
     // text drafts holds up all of them, so it pays for all that its tokens add, and the rate is that of all. Of the
     // draft's batches as many have a part as draw: a text that draws alone has the others wait. Both counts have this
-    // text in them. `drafts`: of each drawer.
+    // text in them. `drafts`: of each drawer that decodes; one that does not has costs of its own.
     void share(std::size_t texts, std::size_t others, const CostModel & target, std::size_t num_drawing,
                const std::vector<const CostModel *> & drafts) {
         texts_ = texts;
         target_ = target.beside(others, texts);
-        for (std::size_t i = 0; i < drawers_.size(); ++i) {
-            drawers_[i].costs = drafts.at(i)->shared_by(num_drawing);
+        for (std::size_t i = 0; i < std::min(drawers_.size(), drafts.size()); ++i) {
+            drawers_[i].costs = drafts[i]->shared_by(num_drawing);
         }
     }
 

@@ -134,7 +134,8 @@ class Engine(ClosedWhenGone):
             verify: the acceptance rule.
             cache_tokens: see the class, as for what follows.
             cache_ram: MiB for earlier texts.
-            shown_layers: layers of the target, numbered from 0: what enters them, `states` gives. Heads read three.
+            shown_layers: layers of the target, numbered from 0: what enters them, `states` gives. Heads read three. -1:
+                the final state, which the output matrix multiplies.
 
         Raises:
             ModelNotFoundError, ValueError: no loadable model, another vocabulary, or an option out of range.

@@ -101,6 +101,7 @@ class Settings:
                 encodes=hidden.encodes,
                 embeds=embeds,
                 block=hidden.noise_block,
+                of_wanted=hidden.of_wanted,
             )
 
 

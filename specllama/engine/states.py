@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from specllama import _core
 
-from .hidden import shown_layers
+from .hidden import FINAL, shown_layers
 from .listener import Listener
 from .model import Model
 from .slot import Slot
@@ -71,6 +71,8 @@ def forced(
         RuntimeError: somebody else has used the model's own context since the last part.
     """
     most = min(most, own.model.settings.n_batch, own.model.n_ctx)
+    hidden = own.model.settings.hidden
+    needs_all = hidden is not None and hidden.of_wanted
     for start in range(0, len(ids), most):
         listener.heed()
         part = ids[start : start + most]
@@ -86,7 +88,8 @@ def forced(
             position.change(start)  # first: what follows may fail, or be interrupted
             sequence.assume(ids[:start])
             sequence.keep(start)
-            sequence.decode(part, min(max(0, first_output - start), len(part)), keeps_states=keeps_states)
+            first = 0 if keeps_states and needs_all else first_output
+            sequence.decode(part, min(max(0, first - start), len(part)), keeps_states=keeps_states)
             position.ids[start : start + len(part)] = part
             position.change(sequence.num_tokens)
             found = read(sequence, start, len(part))
@@ -141,7 +144,8 @@ def require_layers(model: Model, layers: Sequence[int]) -> None:
     if layers and model.settings.hidden != shown_layers(layers):
         raise ValueError("shown_layers cannot be had beside a head: the target shows what that reads")
     for layer in layers:
-        if not 0 < layer < count:
+        if layer != FINAL and not 0 < layer < count:
             raise ValueError(
-                f"shown_layers: what enters layer {layer} cannot be had, but of the layers 1 to {count - 1}"
+                f"shown_layers: what enters layer {layer} cannot be had, but of the layers 1 to {count - 1}, "
+                f"and the final state ({FINAL})"
             )

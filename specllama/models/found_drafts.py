@@ -20,6 +20,7 @@ from .hub import HubName, on_disk
 from .loading import require_gguf
 from .model_folders import model_files, size_of
 from .shared_tokens import SharedTokens
+from .state_head_file import ARCHITECTURES, read_state_head
 
 _PARALLEL = re.compile(r"(^|[^a-z])pard-")
 _MASK = "it is a parallel draft: give it with draft_mask_token, the pard_token of its config.json"
@@ -182,7 +183,7 @@ class _Target:
     def _head(self, path: str, where: str, kind: str) -> Iterator[FoundDraft]:
         size, why_not = size_of(path), None
         try:
-            head = read_block_head(path) or read_head(path)
+            head = read_block_head(path) or read_state_head(path) or read_head(path)
         except ValueError as error:
             head, why_not = None, str(error)
         if head is not None:
@@ -241,6 +242,9 @@ def _kind_of_head(path: str, values: Mapping[str, Any]) -> str | None:
     architecture = values.get("general.architecture")
     if architecture in (b"eagle3", b"dflash", b"dspark"):
         return bytes(architecture).decode()
+    for kind, own in ARCHITECTURES.items():
+        if architecture == own.encode():
+            return kind
     name = os.path.basename(path).lower()
     return next((prefix.rstrip("-") for prefix in BESIDE if name.startswith(prefix)), None)
 

@@ -178,8 +178,9 @@ def require_mtp(path: str) -> None:
         )
 
 
-BESIDE = ("mtp-", "dflash-", "dspark-", "eagle3-")
-"""How heads are called that lie beside their model, in the order in which llama.cpp looks for them."""
+BESIDE = ("mtp-", "dflash-", "dspark-", "eagle3-", "hydra-", "medusa-", "blockwise-")
+"""How heads are called that lie beside their model, in the order in which llama.cpp looks for them; then those
+that it does not know."""
 
 
 def head_beside(target: str, kind: str = "eagle3-") -> str:

@@ -17,12 +17,13 @@ from .head import HeadInFile
 from .mtp import MTP, OwnMtp
 from .second_model import FileModel, LentModel
 from .several import HeadAndModel
+from .state_head import StateHeadInFile
 from .text import TEXT_DRAFTERS, NamedTextDrafter
 
 AUTO = "auto"
 """The head beside the target's file, else the MTP layer in it, where there is one, else lookup."""
 KINDS: tuple[type[DraftKind], ...] = (
-    *(NamedTextDrafter, OwnMtp, HeadInFile, BlockHeadInFile),
+    *(NamedTextDrafter, OwnMtp, HeadInFile, BlockHeadInFile, StateHeadInFile),
     *(FileModel, LentModel, DraftingFunction),
 )
 """The first one that is meant is taken."""

@@ -1,5 +1,5 @@
 // A draft's tokens, and its target's.
-#include "drafters/token_map.hpp"
+#include "translation/token_map.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,0 +1,120 @@
+// Drafts what a head says that reads the target's final state, and no more of the text (heads/state_head.hpp).
+#include "heads/state_head.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+#include "drafters/drawn_token.hpp"
+#include "drafters/kept_states.hpp"
+#include "drafters/table.hpp"
+#include "llama/clock.hpp"
+#include "llama/errors.hpp"
+#include "math/tempering.hpp"
+#include "pacing/cost_model.hpp"
+
+namespace specllama {
+
+namespace {
+
+// It has no memory: of a text it needs the state of the last token but one. What Medusa and blockwise heads say of all
+// places is computed at once, before a token is drawn; Hydra's is computed place by place, of what was drafted. Either
+// way each token has its q.
+class StateHeadDrafter final : public DrawingDrafter {
+public:
+    explicit StateHeadDrafter(std::shared_ptr<const StateHead> head)
+        : DrawingDrafter(Source::state_head), head_(std::move(head)), kept_(head_->n_embd()) {}
+
+    void observe(const DecodedBatch & batch) override {
+        kept_.forget(batch.unchanged);
+        if (batch.states != nullptr) {
+            kept_.append(batch.first, batch.states, batch.count);
+        }
+        size_ = batch.history.size();
+        num_said_ = 0;
+    }
+    bool needs_states() const override { return true; }
+
+    // Nothing behind its last place.
+    std::optional<DraftToken> draw(const DraftRequest & request, std::size_t before,
+                                   const Proposal & proposal) override;
+    // None while that state is not there.
+    std::size_t room() const override { return is_ready() ? static_cast<std::size_t>(-1) : 0; }
+    std::size_t missing() const override { return 1; }
+    std::size_t n_batch() const override { return head_->size(); }
+    std::size_t block() const override { return head_->reads_tokens() ? 1 : head_->size(); }
+    std::size_t catch_up() override { return 0; }
+    void probe() override {}
+    void report_to(CostModel * costs) override { costs_ = costs; }
+    double decode_seconds() const override { return seconds_; }
+    std::size_t num_decoded() const override { return num_computed_; }
+
+private:
+    bool is_ready() const { return size_ > 1 && kept_.first() + 2 <= size_ && kept_.end() + 1 >= size_; }
+    void compute(const std::vector<std::int32_t> & tokens, std::size_t first, std::size_t count);
+
+    std::shared_ptr<const StateHead> head_;
+    KeptStates kept_;
+    std::size_t size_ = 0;  // of the text
+    CostModel * costs_ = nullptr;
+    double seconds_ = 0.0;
+    std::size_t num_computed_ = 0;
+    std::vector<float> said_;     // of the places that were computed last
+    std::size_t first_said_ = 0;  // the first of them
+    std::size_t num_said_ = 0;    // how many; 0: none in this round
+    std::vector<float> logits_;   // of one place
+};
+
+std::optional<DraftToken> StateHeadDrafter::draw(const DraftRequest & request, std::size_t before,
+                                                 const Proposal & proposal) {
+    const std::size_t place = proposal.tokens.size();
+    if (!is_ready() || place >= head_->size()) {
+        return std::nullopt;
+    }
+    if (head_->reads_tokens()) {
+        std::vector<std::int32_t> tokens{request.history.back()};
+        tokens.insert(tokens.end(), proposal.tokens.begin(), proposal.tokens.end());
+        compute(tokens, place, 1);
+    } else if (place < first_said_ || place >= first_said_ + num_said_) {
+        const std::size_t count = request.paced ? head_->size() : std::min(head_->size(), request.gamma);
+        compute({}, 0, std::max(count, place + 1));
+    }
+    head_->spread(said_.data() + (place - first_said_) * head_->num_said(), logits_);
+    const std::size_t n = std::min(request.target.n_vocab(), logits_.size());
+    try {
+        return drawn_token(request, proposal, source(), before, logits_.data(), n, nullptr);
+    } catch (const NoTokenLeft &) {
+        if (std::any_of(logits_.begin(), logits_.end(), [](float logit) { return std::isnan(logit); })) {
+            throw;  // its weights are damaged
+        }
+        return std::nullopt;  // the text goes on with a token that the head does not have
+    }
+}
+
+void StateHeadDrafter::compute(const std::vector<std::int32_t> & tokens, std::size_t first, std::size_t count) {
+    const double before = seconds_;
+    {
+        const Stopwatch stopwatch(seconds_);
+        head_->say(kept_.at(size_ - 2), tokens.data(), first, count, said_);
+    }
+    first_said_ = first;
+    num_said_ = count;
+    num_computed_ += count;
+    if (costs_ != nullptr) {
+        costs_->observe(count, seconds_ - before);
+    }
+}
+
+}  // namespace
+
+DrafterPriors state_head_priors() { return drawn_priors(); }
+
+std::unique_ptr<Drafter> make_state_head(const DrafterParts & parts) {
+    if (!parts.state_head) {
+        throw std::invalid_argument("the drafter 'state_head' needs a head that reads the final state");
+    }
+    return std::make_unique<StateHeadDrafter>(parts.state_head);
+}
+
+}  // namespace specllama

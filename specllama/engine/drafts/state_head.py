@@ -1,0 +1,154 @@
+"""Heads that read the target's final state alone: Medusa, Hydra, blockwise. llama.cpp has no graph for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from specllama import _core
+from specllama.engine.hidden import FINAL, Hidden, shown_layers
+from specllama.engine.model import Model
+from specllama.engine.options import Options
+from specllama.models.gguf_values import StoredTensor, parts_of, read_whole_header
+from specllama.models.state_head_file import StateHeadFile, mapped, read_state_head
+
+from .draft import GRAMMAR, LOOKUP, Draft, DraftKind, Loader, Sequences
+from .draft_options import TEXT
+
+_DIMENSIONS = 2
+_EMBEDDINGS = "token_embd.weight"
+
+
+class StateHeadDraft(Draft):
+    """Such a head, beside lookup in the text.
+
+    Args:
+        target: what it drafts for.
+        head: its native side, which several texts share.
+        corpus: tokens [n] to look up besides.
+        path: its file.
+    """
+
+    def __init__(self, target: Model, head: _core.StateHead, corpus: npt.NDArray[np.int32], path: str) -> None:
+        super().__init__(path, target.why_no_rollback)
+        self._head = head
+        self._corpus = corpus
+
+    @property
+    def label(self) -> str:
+        """The name of its file."""
+        return os.path.basename(str(self.given))
+
+    def loop(
+        self, target: _core.Sequence, own: Sequences | None = None, scheduler: _core.Scheduler | None = None
+    ) -> _core.Speculator:
+        """See the base class."""
+        drafters = [GRAMMAR, LOOKUP, "state_head"]
+        return _core.Speculator(target, drafters, corpus=self._corpus, state_head=self._head, scheduler=scheduler)
+
+    def looks_up(self, options: Options) -> bool:
+        """See the base class. So many tokens as were asked for are drafted by the head alone."""
+        return options.paced
+
+
+class StateHeadInFile(DraftKind):
+    """Such a head in a file."""
+
+    takes = TEXT
+
+    @classmethod
+    def is_meant(cls, given: object) -> bool:
+        """See the base class."""
+        return isinstance(given, str) and read_state_head(given) is not None
+
+    def shown(self, target: str) -> Hidden:
+        """See the base class."""
+        return shown_layers([FINAL])
+
+    def open(self, target: Model, loader: Loader) -> StateHeadDraft:
+        """See the base class. What is wrong with the file is said before anything is generated."""
+        file = read_state_head(self.options.draft_model)
+        assert file is not None
+        target.sequence  # refuses a model that cannot generate  # noqa: B018
+        file.require_fit(
+            n_layer=int(llama_cpp.llama_model_n_layer(target.address)),
+            n_embd=int(llama_cpp.llama_model_n_embd(target.address)),
+            n_vocab=target.n_vocab,
+        )
+        if target.settings.hidden != self.shown(target.settings.path):
+            raise ValueError(
+                f"the target was not opened for the head {os.path.basename(file.path)}, and does not show what that "
+                "reads: give it as draft_model where you create the Llama"
+            )
+        file.require_vocabulary(target.settings.path)
+        return StateHeadDraft(target, native_head(file, target.settings.path), self.corpus(target, loader), file.path)
+
+
+def native_head(file: StateHeadFile, target: str) -> _core.StateHead:
+    """Read its weights.
+
+    Args:
+        file: the head.
+        target: the target's file, which has the embeddings that one of Hydra's lacks.
+
+    Raises:
+        ValueError: tensors are missing, of a type that is not multiplied here, or do not fit together.
+    """
+    places = range(file.num_places)
+
+    def linear(name: str) -> _core.Linear:
+        tensor = file.tensor(f"{name}.weight")
+        rows, columns, data = _matrix(file.path, f"{name}.weight", tensor)
+        bias = file.floats(f"{name}.bias") if f"{name}.bias" in file.tensors else None
+        return _core.Linear(_core.Matrix(tensor.kind, rows, columns, data), bias)
+
+    def layer(name: str) -> tuple[_core.Linear, _core.Linear | None]:
+        has_straight = f"{name}.straight.weight" in file.tensors
+        return linear(f"{name}.linear"), linear(f"{name}.straight") if has_straight else None
+
+    shared = "output.weight" in file.tensors
+    try:
+        return _core.StateHead(
+            n_embd=file.hidden_size,
+            n_vocab=file.n_vocab,
+            places=[[layer(f"place.{k}.{i}") for i in range(file.num_layers)] for k in places],
+            hidden=[linear("hidden.0"), linear("hidden.1")] if file.kind == "blockwise" else [],
+            outputs=[linear("output")] if shared else [linear(f"place.{k}.output") for k in places],
+            tokens=file.tokens(),
+            embeddings=_embeddings(file, target) if file.kind == "hydra" else None,
+        )
+    except ValueError as error:
+        raise ValueError(f"the head {os.path.basename(file.path)} cannot be used: {error}") from None
+
+
+def _embeddings(file: StateHeadFile, target: str) -> _core.Rows:
+    """Its own, or the target's, where they are."""
+    if _EMBEDDINGS in file.tensors:
+        return _rows(file.path, file.tensors[_EMBEDDINGS])
+    for part in parts_of(target):
+        tensors = read_whole_header(part)[1]
+        if _EMBEDDINGS in tensors:
+            return _rows(part, tensors[_EMBEDDINGS])
+    raise ValueError("neither it nor the target has token embeddings")
+
+
+def _rows(path: str, tensor: StoredTensor) -> _core.Rows:
+    rows, columns, data = _matrix(path, _EMBEDDINGS, tensor)
+    return _core.Rows(tensor.kind, rows, columns, data)
+
+
+def _matrix(path: str, name: str, tensor: StoredTensor) -> tuple[int, int, npt.NDArray[np.uint8]]:
+    """Its rows, its columns and its bytes."""
+    shape: Sequence[int] = tensor.shape
+    if len(shape) != _DIMENSIONS:
+        raise ValueError(f"{name} must be a matrix, and has {len(shape)} dimensions")
+    columns, rows = shape
+    data = mapped(path, tensor)
+    size = rows * _core.bytes_of_row(tensor.kind, columns)
+    if size > len(data):
+        raise ValueError(f"{path} is damaged: it ends before its tensors do")
+    return rows, columns, data[:size]

@@ -1,0 +1,175 @@
+"""Heads that read the target's final state alone: Medusa, Hydra and blockwise parallel heads. The format is our own.
+
+See docs/make-your-own-draft.md for the names of values and tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .gguf_values import StoredTensor, architecture_of, parts_of, read_whole_header, read_without_texts, stored
+from .head_file import number_in, require_tokens, require_width
+
+ARCHITECTURES = {kind: f"specllama-{kind}" for kind in ("medusa", "hydra", "blockwise")}
+_KINDS = {architecture: kind for kind, architecture in ARCHITECTURES.items()}
+_MOST_PLACES, _MOST_LAYERS = 64, 64
+_F32 = 0
+
+
+def vocabulary_hash(tokens: Sequence[bytes]) -> str:
+    """Of the texts of all tokens."""
+    return hashlib.sha256(b"\0".join(tokens)).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class StateHeadFile:
+    """Such a head in a file.
+
+    Attributes:
+        path: the file.
+        kind: ``"medusa"``, ``"hydra"`` or ``"blockwise"``.
+        hidden_size: numbers in the state of the target that it reads.
+        num_places: how many tokens it drafts, at most.
+        num_layers: of each place.
+        n_vocab: tokens of the target.
+        vocabulary: a hash of their texts, see `vocabulary_hash`; empty: the target has none.
+        tensors: where they are, by name.
+    """
+
+    path: str
+    kind: str
+    hidden_size: int
+    num_places: int
+    num_layers: int
+    n_vocab: int
+    vocabulary: str
+    tensors: Mapping[str, StoredTensor]
+
+    def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
+        """Refuse a head for another target.
+
+        Raises:
+            ValueError: what does not fit.
+        """
+        require_width(self.path, self.hidden_size, n_embd)
+        if self.n_vocab != n_vocab:
+            raise ValueError(
+                f"the head {os.path.basename(self.path)} is for another target: that has {self.n_vocab} tokens, and "
+                f"this one {n_vocab}"
+            )
+        require_tokens(self.path, self.tensors, self.n_vocab, n_vocab, has_matrix=True)
+
+    def require_vocabulary(self, target: str) -> None:
+        """Refuse a head for a target of another vocabulary.
+
+        Args:
+            target: the target's file.
+
+        Raises:
+            ValueError: it has another one.
+            OSError: it cannot be read.
+        """
+        tokens = read_whole_header(parts_of(target)[0])[0].get("tokenizer.ggml.tokens")
+        if self.vocabulary and isinstance(tokens, list) and vocabulary_hash(tokens) != self.vocabulary:
+            raise ValueError(
+                f"the head {os.path.basename(self.path)} is for another target: its tokens are not those of "
+                f"{os.path.basename(target)}"
+            )
+
+    def bytes_of(self, name: str) -> npt.NDArray[np.uint8]:
+        """A tensor as the file holds it, mapped.
+
+        Raises:
+            ValueError: there is none.
+        """
+        return mapped(self.path, self.tensor(name))
+
+    def floats(self, name: str) -> npt.NDArray[np.float32]:
+        """A vector.
+
+        Raises:
+            ValueError: there is none, or not of floats.
+        """
+        tensor = self.tensor(name)
+        if tensor.kind != _F32:
+            raise ValueError(f"{self.path} is a head whose {name} has type {tensor.kind}: vectors must be F32")
+        return np.frombuffer(stored(self.path, tensor, 4 * tensor.size), "<f4").astype(np.float32)
+
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """What its rows say; empty: all tokens, in their order."""
+        if "d2t" not in self.tensors:
+            return np.empty(0, np.int32)
+        tensor = self.tensors["d2t"]
+        return np.frombuffer(stored(self.path, tensor, 8 * tensor.size), "<i8").astype(np.int32)
+
+    def tensor(self, name: str) -> StoredTensor:
+        """Where it is.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if name not in self.tensors:
+            raise ValueError(f"{self.path} is a head that is damaged: it has no {name}")
+        return self.tensors[name]
+
+
+def mapped(path: str, tensor: StoredTensor) -> npt.NDArray[np.uint8]:
+    """The bytes of a tensor behind which no other may lie: all up to the end of the file.
+
+    Raises:
+        ValueError: it begins behind that.
+    """
+    size = os.path.getsize(path)
+    if tensor.offset >= size:
+        raise ValueError(f"{path} is damaged: it ends before its tensors do")
+    return np.memmap(path, np.uint8, "r", tensor.offset, (size - tensor.offset,))
+
+
+def read_state_head(path: str | os.PathLike[str]) -> StateHeadFile | None:
+    """What a file says of such a head in it; None if it is something else, or no whole GGUF file.
+
+    Raises:
+        ValueError: one that does not say what it is.
+    """
+    try:
+        found = os.stat(path)
+    except (ValueError, OSError):
+        return None
+    return _read(os.fspath(path), found.st_mtime_ns, found.st_size)
+
+
+@functools.lru_cache(maxsize=8)  # a draft is asked about before its target is opened, and after
+def _read(path: str, changed: int, size: int) -> StateHeadFile | None:
+    try:
+        architecture = architecture_of(read_without_texts(path, until_tokens=True)[0])
+        if architecture not in _KINDS:
+            return None
+        values, tensors = read_whole_header(path)
+    except (ValueError, OSError):
+        return None
+
+    def number(name: str, least: int, most: int) -> int:
+        found = number_in(path, values, f"{architecture}.{name}")
+        if not least <= found <= most:
+            raise ValueError(f"{path} is a head whose {architecture}.{name} is {found}: it must be {least} to {most}")
+        return found
+
+    vocabulary: Any = values.get("specllama.target.vocabulary", b"")
+    return StateHeadFile(
+        path=path,
+        kind=_KINDS[architecture],
+        hidden_size=number("embedding_length", 1, 1 << 20),
+        num_places=number("place_count", 1, _MOST_PLACES),
+        num_layers=number("layer_count", 0, _MOST_LAYERS),
+        n_vocab=number("vocab_size", 1, 1 << 26),
+        vocabulary=vocabulary.decode("ascii", "replace") if isinstance(vocabulary, bytes) else "",
+        tensors=tensors,
+    )

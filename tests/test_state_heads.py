@@ -1,0 +1,253 @@
+"""Medusa, Hydra and blockwise parallel heads: computed as published, and texts stay the target's."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gguf
+import llama_cpp
+import numpy as np
+import pytest
+import tiny_models as tiny
+from engine import Engine
+from exact import EXACT_CACHE
+from fresh import RULES, assert_texts_of_plain_decoding, text_of
+from state_heads import KINDS, PLACES, fitted_state_head, head_weights, place_states, write_state_head
+from test_engine_statistics import VOCAB, Scorer, assert_drafted_sequences_are_the_targets
+from test_heads import LETTERS, LONG
+from transcribed import forward
+
+import specllama
+from specllama import _core
+from specllama.engine.drafts.state_head import native_head
+from specllama.models.state_head_file import read_state_head
+
+if TYPE_CHECKING:
+    from conftest import MakeLlama, TinyFiles
+
+WORDS, LETTER = tiny.word_vocabulary(), tiny.letter_vocabulary(VOCAB)
+GAMMA = 3
+
+
+@functools.cache
+def letters_target() -> tiny.Weights:
+    return tiny.llama_weights(LETTER, 1, **LETTERS)
+
+
+@functools.cache
+def fitted(kind: str, *, letters: bool) -> tiny.Weights:
+    """A head for `letters_deep`, or for `deep`."""
+    if letters:
+        return fitted_state_head(kind, LETTER, letters_target())
+    return fitted_state_head(kind, WORDS, tiny.llama_weights(WORDS, seed=1, n_layer=4), first=259)
+
+
+def native(path: Path, target: Path) -> _core.StateHead:
+    """The head in a file."""
+    file = read_state_head(path)
+    assert file is not None
+    return native_head(file, str(target))
+
+
+class Headed(Engine):
+    """A loop whose head is alone."""
+
+    def __init__(self, target: Path, head: Path) -> None:
+        settings: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1, "verbose": False, **EXACT_CACHE}
+        self.llm = specllama.Llama(str(target), draft_model=str(head), **settings)
+        self.target, self.draft = self.llm.engine.model.sequence, None
+        self.speculator = _core.Speculator(self.target, ["state_head"], state_head=native(head, target))
+        self.rounds = []
+
+    def close(self) -> None:
+        self.llm.close()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("kind_of_weights", [None, "F16", "BF16", "Q8_0", "Q4_0"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_logits_are_those_of_the_paper(
+    tiny_files: TinyFiles, tmp_path: Path, kind: str, kind_of_weights: str | None, shared: bool
+) -> None:
+    """A transcription in NumPy, of the weights as the file has them; each place, for any state and tokens."""
+    rng = np.random.default_rng(2)
+    n_embd = LETTERS["n_embd"]
+    weights = head_weights(kind, 3, n_embd)
+    for name in ["output"] if shared else [f"place.{k}.output" for k in range(PLACES)]:
+        weights[f"{name}.weight"] = rng.standard_normal((VOCAB, n_embd)).astype(np.float32)
+    types = {}
+    if kind_of_weights is not None:
+        types = {
+            name: gguf.GGMLQuantizationType[kind_of_weights]
+            for name, weight in weights.items()
+            if weight.ndim == 2 and weight.shape[1] % 32 == 0
+        }
+    path = write_state_head(tmp_path / "head.gguf", kind, LETTER, weights, types=types)
+    for name, one in types.items():
+        weights[name] = gguf.quants.dequantize(gguf.quants.quantize(weights[name], one), one)
+    head = native(path, tiny_files.letters_deep)
+    tokens = np.array([5, 7, 4], np.int32)
+    embedded = [*letters_target()["token_embd.weight"][tokens].astype(np.float64)]
+    state = rng.standard_normal(n_embd)
+    found = np.concatenate([head.say(state.astype(np.float32), tokens, k, 1) for k in range(PLACES)])
+    states = place_states(kind, weights, state, embedded)
+    matrices = [weights["output.weight" if shared else f"place.{k}.output.weight"] for k in range(PLACES)]
+    expected = np.array([matrix @ x for matrix, x in zip(matrices, states, strict=True)])
+    rounding = {"Q8_0": 0.02, "Q4_0": 0.02}.get(kind_of_weights or "", 1e-4)  # of columns in 8 bits
+    assert np.abs(found - expected).max() < rounding * np.abs(expected).max()
+    at_once = head.say(state.astype(np.float32), tokens, 0, PLACES)
+    np.testing.assert_array_equal(at_once, found, "what is said of a place does not depend on the others")
+
+
+@pytest.mark.parametrize("said", [None, [*range(1, VOCAB, 2)]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_fed_as_published(tiny_files: TinyFiles, tmp_path: Path, kind: str, said: list[int] | None) -> None:
+    """States and tokens, also behind rejections: the same tokens are accepted as of the transcription's.
+
+    Where the memory has the whole prompt, the head begins one round later: so the first token comes alone.
+    """
+    weights = fitted(kind, letters=True)
+    path = write_state_head(tmp_path / "head.gguf", kind, LETTER, weights, tokens=said)
+
+    def draft(history: list[int], count: int) -> list[int]:
+        state = forward(letters_target(), history[:-1])[1][-1][-1]
+        tokens = [history[-1]]
+        for k in range(min(count, PLACES)):
+            embedded = [*letters_target()["token_embd.weight"][tokens].astype(np.float64)]
+            x = place_states(kind, weights, state, embedded, k + 1)[k]
+            logits = weights[f"place.{k}.output.weight"] @ x
+            allowed = range(VOCAB) if said is None else said
+            tokens.append(max(allowed, key=lambda token: float(logits[token])))
+        return tokens[1:]
+
+    engine, oracle = Headed(tiny_files.letters_deep, path), Engine(tiny_files.letters_deep)
+    oracle.draft_by(draft)
+    found, expected = (loop.greedy_rounds(VOCAB, GAMMA, 4, first_alone=True) for loop in (engine, oracle))
+    engine.close()
+    oracle.close()
+    assert found == expected
+    assert {accepted for accepted, _ in found} >= {0, 1}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("chain", ["T=1", "default", "penalties and bias"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sequences_have_the_distribution_of_the_target(
+    tiny_files: TinyFiles, deep_scorer: Scorer, tmp_path: Path, kind: str, chain: str, rule: str
+) -> None:
+    path = write_state_head(tmp_path / "head.gguf", kind, LETTER, fitted(kind, letters=True))
+    engine = Headed(tiny_files.letters_deep, path)
+    assert_drafted_sequences_are_the_targets(engine, deep_scorer, chain, rule)
+    engine.close()
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_and_seeded_texts_are_those_of_plain_decoding(
+    make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, kind: str, rule: str
+) -> None:
+    head = write_state_head(tmp_path / "head.gguf", kind, WORDS, fitted(kind, letters=False))
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(tiny_files.deep, head, verify=rule, **EXACT_CACHE)
+    assert_texts_of_plain_decoding(llm, plain, rule, [LONG, "a dog", LONG + " no fox"], [1, 5, 20, "auto"])
+    by_head = llm.total_stats.per_drafter["state_head"]
+    assert by_head.num_draft_tokens > 300
+    assert by_head.num_accepted_tokens > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_texts_at_once(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
+    head = write_state_head(tmp_path / "head.gguf", kind, WORDS, fitted(kind, letters=False))
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(tiny_files.deep, head, num_draft_tokens=3, max_parallel=3, **EXACT_CACHE)
+    texts = [LONG, "a dog", LONG + " no fox", "the cat"]
+    found = llm.create_completions(texts, max_tokens=24, temperature=0.0)
+    for one in found:
+        expected = plain.create_completion(texts[one.index], max_tokens=24, temperature=0.0)
+        assert one.text == expected["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_behind_what_the_memory_holds(tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
+    """Of that there is no state: one round is plain. Behind a prompt that is decoded there is one."""
+    path = write_state_head(tmp_path / "head.gguf", kind, LETTER, fitted(kind, letters=True))
+    engine, plain = Headed(tiny_files.letters_deep, path), Engine(tiny_files.letters_deep)
+    text = plain.generate([1, 3, 4, 5], 30, gamma=0, temperature=0.0)
+    engine.generate([1, 3, 4, 5, *text], 1, gamma=0, temperature=0.0)
+    engine.begin([1, 3, 4, 5, *text], gamma=GAMMA, temperature=0.0)
+    assert engine.take(30) == plain.generate([1, 3, 4, 5, *text], 30, gamma=0, temperature=0.0)
+    assert [done.num_drafted for done in engine.rounds[:3]] == [0, GAMMA, GAMMA]
+    engine.close()
+    plain.close()
+
+
+def test_a_grammar_that_leaves_none_of_its_tokens(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
+    said = [token for token in range(259, len(WORDS)) if token % 3 == 0]
+    head = write_state_head(tmp_path / "h.gguf", "medusa", WORDS, fitted("medusa", letters=False), tokens=said)
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(tiny_files.deep, head, **EXACT_CACHE)
+    never = llama_cpp.LlamaGrammar.from_string('root ::= "zz" [0-9]*', verbose=False)
+    for more in ({}, {"grammar": never}):
+        assert text_of(llm, LONG, temperature=0.0, **more) == text_of(plain, LONG, temperature=0.0, **more)
+        assert llm.stats.fallback_reason is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_auto_finds_it(tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "model.gguf"
+    target.write_bytes(tiny_files.deep.read_bytes())
+    head = write_state_head(tmp_path / f"{kind}-model.gguf", kind, WORDS, fitted(kind, letters=False))
+    llm = specllama.Llama(str(target), draft_model="auto", n_ctx=256, n_threads=1, verbose=False)
+    assert llm.draft_model == str(head)
+    llm.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "without", "changed", "said"),
+    [
+        ("medusa", "place.1.0.linear.weight", {}, "it has no place.1.0.linear.weight"),
+        ("blockwise", "hidden.1.weight", {}, "it has no hidden.1.weight"),
+        ("hydra", "place.0.0.straight.weight", {}, "do not fit together"),
+        ("medusa", None, {"place_count": 0}, "place_count is 0"),
+        ("medusa", None, {"embedding_length": 24}, "reads states of 24 numbers"),
+        ("medusa", None, {"vocab_size": 7}, "that has 7 tokens"),
+    ],
+)
+def test_damaged_files_are_refused(
+    tiny_files: TinyFiles, tmp_path: Path, kind: str, without: str | None, changed: dict[str, int], said: str
+) -> None:
+    weights = {name: one for name, one in fitted(kind, letters=False).items() if name != without}
+    path = write_state_head(tmp_path / "head.gguf", kind, WORDS, weights, changed=changed)
+    with pytest.raises(ValueError, match=said):
+        specllama.Llama(str(tiny_files.deep), draft_model=str(path), n_ctx=256, n_threads=1, verbose=False)
+
+
+def test_a_head_for_another_vocabulary_is_refused(tiny_files: TinyFiles, tmp_path: Path) -> None:
+    other = dataclasses.replace(WORDS, tokens=[*WORDS.tokens[:-1], "▁other"])
+    path = write_state_head(tmp_path / "head.gguf", "medusa", other, fitted("medusa", letters=False))
+    with pytest.raises(ValueError, match="its tokens are not those of"):
+        specllama.Llama(str(tiny_files.deep), draft_model=str(path), n_ctx=256, n_threads=1, verbose=False)
+
+
+def test_the_engine_shows_the_final_state(tiny_files: TinyFiles) -> None:
+    """Of every token, also of those behind which no logits are asked for."""
+    tokens = [1, *np.random.default_rng(5).integers(3, VOCAB, 40).tolist()]
+    with specllama.Engine.open(tiny_files.letters_deep, n_ctx=256, n_threads=1, shown_layers=[-1]) as engine:
+        found = np.concatenate([part.hidden for part in engine.states(tokens, rows=[3], first_logits=30)])
+    assert found.shape == (len(tokens), 1, LETTERS["n_embd"])
+    np.testing.assert_allclose(found[:, 0], forward(letters_target(), tokens)[1][-1], atol=2e-2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_ends_early_is_refused(tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
+    path = write_state_head(tmp_path / "head.gguf", kind, WORDS, fitted(kind, letters=False))
+    whole = path.read_bytes()
+    for size in (len(whole) - 64, len(whole) // 2):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="ends before its tensors do"):
+            specllama.Llama(str(tiny_files.deep), draft_model=str(path), n_ctx=256, n_threads=1, verbose=False)
