@@ -137,7 +137,7 @@ def test_it_is_fed_as_llama_cpp_feeds_it(
     engine = Headed(tiny_files.letters_deep, head)
     whole = kind != "dflash"
     drafts, num_near = [], 0
-    for prompt in some_prompts(30):
+    for prompt in some_prompts(12):
         expected = oracle.rounds(prompt, blocks.SIZE if whole else most, 4, cut=most)
         for (draft, emitted, said), found in zip(expected, engine.drafts(prompt, most, 4), strict=True):
             drafts.append(draft)
@@ -160,7 +160,7 @@ def test_it_says_what_was_published(tiny_files: TinyFiles, tmp_path: Path) -> No
     target = tiny.llama_weights(LETTER, 1, **LETTERS)
     head, weights = letters_head(tmp_path, "dflash"), fitted("dflash", letters=True)
     flash, engine = Flash(weights), Headed(tiny_files.letters_deep, head)
-    for prompt in some_prompts(30):
+    for prompt in some_prompts(12):
         text = list(prompt)
         for drafted, emitted in engine.drafts(prompt, 7, 3):
             said = flash(text, forward(target, text)[1], blocks.SIZE)
