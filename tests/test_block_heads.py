@@ -160,7 +160,7 @@ def test_it_says_what_was_published(tiny_files: TinyFiles, tmp_path: Path) -> No
     target = tiny.llama_weights(LETTER, 1, **LETTERS)
     head, weights = letters_head(tmp_path, "dflash"), fitted("dflash", letters=True)
     flash, engine = Flash(weights), Headed(tiny_files.letters_deep, head)
-    for prompt in some_prompts(12):
+    for prompt in some_prompts(30):
         text = list(prompt)
         for drafted, emitted in engine.drafts(prompt, 7, 3):
             said = flash(text, forward(target, text)[1], blocks.SIZE)
