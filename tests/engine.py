@@ -170,3 +170,14 @@ class Engine:
         if self.draft is not None and self.draft_llama is not None:
             self.draft.decoder.close()
             self.draft_llama.close()
+
+
+def assert_one_round_is_plain(engine: Engine, target: Path, gamma: int) -> None:
+    """Behind what the memory of a loop with a head holds, of which there are no states; then the head reads on."""
+    plain = Engine(target)
+    text = plain.generate([1, 3, 4, 5], 30, gamma=0, temperature=0.0)
+    engine.generate([1, 3, 4, 5, *text], 1, gamma=0, temperature=0.0)
+    engine.begin([1, 3, 4, 5, *text], gamma=gamma, temperature=0.0)
+    assert engine.take(30) == plain.generate([1, 3, 4, 5, *text], 30, gamma=0, temperature=0.0)
+    assert [done.num_drafted for done in engine.rounds[:3]] == [0, gamma, gamma]
+    plain.close()

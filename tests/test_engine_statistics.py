@@ -22,6 +22,8 @@ from engine import Engine
 if TYPE_CHECKING:
     from conftest import MakeLlama, TinyFiles
 
+    import specllama
+
 LEVEL = 1e-5
 VOCAB = 8
 LENGTH = 3
@@ -118,6 +120,27 @@ def assert_drafted_sequences_are_the_targets(engine: Engine, scorer: Scorer, cha
     counts = count_sequences(generate, 1500)
     assert accepted > 100
     assert chi_square(counts, sequence_probabilities(scorer, CHAINS[chain])) > LEVEL
+
+
+def assert_pairs_are_the_targets(
+    llm: specllama.Llama, scorer: Scorer, chain: str, rule: str, prompt: list[int], *, count: int, accepted: int
+) -> None:
+    """Of a Llama whose draft has another vocabulary: the first two tokens have the target's distribution."""
+    known, size = CHAINS[chain], llm.n_vocab()
+    exact = np.zeros((size, size))
+    for first in range(size):
+        p = scorer.distributions([first], known)
+        exact[first] = p[0][first] * p[1]
+    assert exact.sum() == pytest.approx(1.0)
+    values = {field.name: getattr(known, field.name) for field in dataclasses.fields(ref.Chain)}
+    settings = {name: values[name] for name in ("top_k", "top_p", "min_p", "typical_p")}
+    request: dict[str, Any] = {"temp": known.temperature, "verify": rule, "num_draft_tokens": 2, **settings}
+    counts = np.zeros((size, size))
+    for seed in range(count):
+        llm.set_seed(seed)
+        counts[tuple(itertools.islice(llm.generate(prompt, **request), 2))] += 1
+    assert llm.total_stats.num_accepted_tokens > accepted
+    assert chi_square(counts, exact) > LEVEL
 
 
 @pytest.mark.sampled(4)

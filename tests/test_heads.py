@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 import pytest
 import tiny_models as tiny
-from engine import Engine
+from engine import Engine, assert_one_round_is_plain
 from exact import EXACT_CACHE
 from fresh import RULES, assert_texts_of_plain_decoding, text_of
 from heads import fitted_head, fitted_mtp
@@ -121,14 +121,8 @@ def test_what_is_decoded(tiny_files: TinyFiles) -> None:
 def test_behind_what_the_memory_holds(tiny_files: TinyFiles) -> None:
     """Of that there are no states: one round is plain, and then the head reads on from there."""
     engine = Headed(tiny_files.letters_deep, tiny_files.letters_head)
-    plain = Engine(tiny_files.letters_deep)
-    text = plain.generate([1, 3, 4, 5], 30, gamma=0, temperature=0.0)
-    engine.generate([1, 3, 4, 5, *text], 1, gamma=0, temperature=0.0)
-    engine.begin([1, 3, 4, 5, *text], gamma=GAMMA, temperature=0.0)
-    assert engine.take(30) == plain.generate([1, 3, 4, 5, *text], 30, gamma=0, temperature=0.0)
-    assert [done.num_drafted for done in engine.rounds[:3]] == [0, GAMMA, GAMMA]
+    assert_one_round_is_plain(engine, tiny_files.letters_deep, GAMMA)
     engine.close()
-    plain.close()
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -15,10 +15,9 @@ import gguf
 import llama_cpp
 import numpy as np
 import pytest
-import reference as ref
 import tiny_models as tiny
 from exact import EXACT_CACHE
-from test_engine_statistics import CHAINS, LEVEL, RULES, Scorer, chi_square
+from test_engine_statistics import RULES, Scorer, assert_pairs_are_the_targets
 from test_kernels_in_llama_cpp import needs_kernels
 
 import specllama
@@ -259,22 +258,8 @@ def scorer(letters: Pair) -> Scorer:
 def test_pairs_of_tokens_have_the_distribution_of_the_target(
     make_llama: MakeLlama, letters: Pair, scorer: Scorer, chain: str, rule: str
 ) -> None:
-    known = CHAINS[chain]
-    exact = np.zeros((SIZE, SIZE))
-    for first in range(SIZE):
-        p = scorer.distributions([first], known)
-        exact[first] = p[0][first] * p[1]
-    assert exact.sum() == pytest.approx(1.0)
     llm = opened(make_llama, letters, n_ctx=64)
-    values = {field.name: getattr(known, field.name) for field in dataclasses.fields(ref.Chain)}
-    settings = {name: values[name] for name in ("top_k", "top_p", "min_p", "typical_p")}
-    request: dict[str, Any] = {"temp": known.temperature, "verify": rule, "num_draft_tokens": 2, **settings}
-    counts = np.zeros((SIZE, SIZE))
-    for seed in range(1500):
-        llm.set_seed(seed)
-        counts[tuple(itertools.islice(llm.generate(LETTERS_PROMPT, **request), 2))] += 1
-    assert llm.total_stats.num_accepted_tokens > 300
-    assert chi_square(counts, exact) > LEVEL
+    assert_pairs_are_the_targets(llm, scorer, chain, rule, LETTERS_PROMPT, count=1500, accepted=300)
 
 
 @needs_kernels

@@ -13,10 +13,9 @@ import gguf
 import llama_cpp
 import numpy as np
 import pytest
-import reference as ref
 import tiny_models as tiny
 from exact import EXACT_CACHE
-from test_engine_statistics import CHAINS, LEVEL, RULES, Scorer, chi_square
+from test_engine_statistics import RULES, Scorer, assert_pairs_are_the_targets
 
 import specllama
 from specllama import Engine, _core
@@ -152,25 +151,12 @@ def test_what_both_say_is_accepted(make_llama: MakeLlama, files: dict[str, Path]
 def test_pairs_of_tokens_have_the_distribution_of_the_target(
     make_llama: MakeLlama, files: dict[str, Path], chain: str, target: str, draft: str, rule: str
 ) -> None:
-    known, path, size = CHAINS[chain], files[f"small {target}"], len(small(target))
+    path = files[f"small {target}"]
     plain = llama_cpp.Llama(str(path), n_ctx=64, n_threads=1, logits_all=True, verbose=False)
     prompt = [small(target).tokens.index(letter) for letter in "abc"]
-    scorer = Scorer(plain, prompt)
-    exact = np.zeros((size, size))
-    for first in range(size):
-        p = scorer.distributions([first], known)
-        exact[first] = p[0][first] * p[1]
-    assert exact.sum() == pytest.approx(1.0)
     llm = opened(make_llama, path, files[f"small {draft}"], n_ctx=64)
-    values = {field.name: getattr(known, field.name) for field in dataclasses.fields(ref.Chain)}
-    settings = {name: values[name] for name in ("top_k", "top_p", "min_p", "typical_p")}
-    request: dict[str, Any] = {"temp": known.temperature, "verify": rule, "num_draft_tokens": 2, **settings}
-    counts = np.zeros((size, size))
-    for seed in range(1200):
-        llm.set_seed(seed)
-        counts[tuple(itertools.islice(llm.generate(prompt, **request), 2))] += 1
-    assert llm.total_stats.num_accepted_tokens > 60
-    assert chi_square(counts, exact) > LEVEL
+    assert_pairs_are_the_targets(llm, Scorer(plain, prompt), chain, rule, prompt, count=1200, accepted=60)
+    plain.close()
     plain.close()
 
 

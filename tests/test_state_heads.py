@@ -12,7 +12,7 @@ import llama_cpp
 import numpy as np
 import pytest
 import tiny_models as tiny
-from engine import Engine
+from engine import Engine, assert_one_round_is_plain
 from exact import EXACT_CACHE
 from fresh import RULES, assert_texts_of_plain_decoding, text_of
 from state_heads import KINDS, PLACES, fitted_state_head, head_weights, place_states, write_state_head
@@ -176,14 +176,9 @@ def test_several_texts_at_once(make_llama: MakeLlama, tiny_files: TinyFiles, tmp
 def test_behind_what_the_memory_holds(tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
     """Of that there is no state: one round is plain. Behind a prompt that is decoded there is one."""
     path = write_state_head(tmp_path / "head.gguf", kind, LETTER, fitted(kind, letters=True))
-    engine, plain = Headed(tiny_files.letters_deep, path), Engine(tiny_files.letters_deep)
-    text = plain.generate([1, 3, 4, 5], 30, gamma=0, temperature=0.0)
-    engine.generate([1, 3, 4, 5, *text], 1, gamma=0, temperature=0.0)
-    engine.begin([1, 3, 4, 5, *text], gamma=GAMMA, temperature=0.0)
-    assert engine.take(30) == plain.generate([1, 3, 4, 5, *text], 30, gamma=0, temperature=0.0)
-    assert [done.num_drafted for done in engine.rounds[:3]] == [0, GAMMA, GAMMA]
+    engine = Headed(tiny_files.letters_deep, path)
+    assert_one_round_is_plain(engine, tiny_files.letters_deep, GAMMA)
     engine.close()
-    plain.close()
 
 
 def test_a_grammar_that_leaves_none_of_its_tokens(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path) -> None:
