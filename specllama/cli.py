@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import math
 import os
 import signal
@@ -96,9 +97,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # argparse has printed all there is to say
         return int(end.code or 0)
     arguments.command_line = given
-    with warnings.catch_warnings(), _ended_by_sigterm():
+    with warnings.catch_warnings(), _decisions_shown(), _ended_by_sigterm():
         warnings.showwarning = _show_warning
         return _run(arguments)
+
+
+@contextlib.contextmanager
+def _decisions_shown() -> Iterator[None]:
+    """Within the block it is shown what ``-md auto`` is decided to be."""
+    logger, handler = logging.getLogger("specllama.drafts"), _ToStderr(logging.INFO)
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+class _ToStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"specllama: {record.getMessage()}", file=sys.stderr)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Union
@@ -48,6 +49,7 @@ from .drop_in.seeds import seed_for_generate
 from .drop_in.template_fields import given_fields, handler_giving, warn_of_fields
 from .drop_in.tokenizing import Tokenizing
 from .drop_in.view import Call, EngineLlama, View, call_on, llama_of, run
+from .engine.drafts.automatic import Automatic, Room
 from .engine.drafts.draft_options import DraftOptions
 from .engine.drafts.kinds import understood
 from .engine.drafts.vocabulary import DraftVocabularySize
@@ -96,10 +98,11 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         model_path: the target, a path or a name from ``specllama pull --list``.
         draft_model: the draft: a path or name or another ``llama_cpp.Llama``, which must have the target's vocabulary;
             the path of a head for the target (EAGLE-3, DFlash, DSpark); ``"mtp"`` for the MTP layer in the target's own
-            file; ``"lookup"`` to draft what followed when the end of the text occurred before; ``"auto"`` for a head
-            beside the file, such as ``eagle3-NAME``, else the MTP layer in it if there is one, else lookup; a list of a
-            head and a model, of which each round has the one that promises most; a llama_cpp ``LlamaDraftModel``; or
-            None for plain decoding.
+            file; ``"lookup"`` to draft what followed when the end of the text occurred before; ``"auto"`` for what pays
+            of that which is on this machine: a head beside the file, such as ``eagle3-NAME``, else the MTP layer in it,
+            else a smaller model, else lookup (it is decided once and remembered, and goes by what ``specllama drafts
+            --measure`` has found); a list of a head and a model, of which each round has the one that promises most (in
+            it ``"auto"`` is the head); a llama_cpp ``LlamaDraftModel``; or None for plain decoding.
         draft_kwargs: constructor arguments of a draft given by path. Unless given here it takes the target's context
             size, threads and GPU settings.
         lookup_corpus: a text, or token ids, to look up besides prompt and output, such as one that is edited or
@@ -183,7 +186,9 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             kwargs["verbose"] = False  # nobody would read it, and llama_cpp would fail, or take stdout
         self._kwargs = kwargs
         model_path = catalog.resolve(model_path)
-        draft = understood(self._draft_options, model_path)  # before weights are loaded
+        draft = understood(self._draft_options, model_path, room=self._room())  # before weights are loaded
+        if isinstance(draft, Automatic) and kwargs.get("verbose", True):
+            print(draft.said, file=sys.stderr)  # noqa: T201  # as llama.cpp does when it loads
         self._hidden = None if draft is None else draft.shown(model_path)
         check_opening(model_path, kwargs)
         kwargs["n_ctx"] = n_ctx_with_positions(model_path, kwargs.get("n_ctx", _SIZE), is_asked="n_ctx" in kwargs)
@@ -213,6 +218,11 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             model.sequence  # refuses a model that cannot generate  # noqa: B018
         if draft is not None:
             self.engine.own.exchange_draft(draft.open(model, DraftLoader(self, kwargs)))
+
+    def _room(self) -> Room:
+        """What has to fit into memory beside a draft."""
+        of_draft = (self._draft_options.draft_kwargs or {}).get("n_ctx")
+        return Room(self._kwargs.get("n_ctx", _SIZE), of_draft, on_gpu=bool(self._kwargs.get("n_gpu_layers")))
 
     # What llama_cpp calls the position
 
@@ -261,7 +271,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             return  # the constructor of the base class
         # Corpus and arguments were for the draft before.
         options = dataclasses.replace(self._draft_options, draft_model=draft, draft_kwargs=None, lookup_corpus=None)
-        kind = understood(options, self.model_path, as_assigned=True)
+        room = dataclasses.replace(self._room(), is_open=True)
+        kind = understood(options, self.model_path, as_assigned=True, room=room)
         opened = None if kind is None else kind.open(self.engine.model, DraftLoader(self, self._kwargs))
         self.engine.own.exchange_draft(opened)
         self._draft_options = options

@@ -100,6 +100,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPECLLAMA_CACHE", str(folder))
+        # What other programs have downloaded here drafts for nobody's test.
+        for name in ("LLAMA_CACHE", "OLLAMA_MODELS", "HF_HUB_CACHE"):
+            patch.setenv(name, str(folder / "others"))
         _backend_notes()  # pytest -q asks for no header
         yield folder
 
@@ -114,8 +117,9 @@ def _the_machine_is_ours() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_costs_are_known(own_cache: Path) -> None:
-    """No test starts with what an earlier one has measured."""
-    shutil.rmtree(own_cache / "costs", ignore_errors=True)
+    """No test starts with what an earlier one has measured, and decided by that."""
+    for name in ("costs", "drafts"):
+        shutil.rmtree(own_cache / name, ignore_errors=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -394,6 +398,27 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
         monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
         yield handler
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home folder of a user who has nothing yet."""
+    folder = tmp_path / "home"
+    for name, place in {
+        "HOME": ".",
+        "USERPROFILE": ".",
+        "LOCALAPPDATA": "local",
+        "XDG_CACHE_HOME": "cache",
+        "HF_HOME": "hf",
+        "LLAMA_CACHE": "llama.cpp",
+        "OLLAMA_MODELS": "ollama",
+        "SPECLLAMA_CACHE": "specllama",
+    }.items():
+        monkeypatch.setenv(name, str(folder / place))
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    (folder / "specllama" / "models").mkdir(parents=True)
+    return folder
 
 
 def _real_model(file: str) -> Path:

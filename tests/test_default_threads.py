@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 import specllama
 from specllama.backend import cpu
+from specllama.backend.memory import free_memory
 
 if TYPE_CHECKING:
     from conftest import TinyFiles
@@ -18,16 +20,18 @@ if TYPE_CHECKING:
 only_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="affinity and cgroups are Linux's")
 
 
-def process(folder: Path, kind: str, path: str, root: str, files: dict[str, str]) -> Path:
+def process(
+    folder: Path, kind: str, path: str, root: str, files: dict[str, str], controller: str = "cpu,cpuacct"
+) -> Path:
     """What /proc says of a process in a cgroup, whose files (by their path under the mount) are written."""
     mount = folder / "mount"
     for name, text in files.items():
         (mount / name).parent.mkdir(parents=True, exist_ok=True)
         (mount / name).write_text(text, encoding="utf-8")
     mount.mkdir(exist_ok=True)
-    names = {"v1": "4:cpu,cpuacct:", "v2": "0::"}[kind]
-    (folder / "cgroup").write_text(f"9:memory:/else\n{names}{path}\n", encoding="utf-8")
-    about = {"v1": "cgroup cgroup rw,cpu,cpuacct", "v2": "cgroup2 cgroup2 rw"}[kind]
+    names = {"v1": f"4:{controller}:", "v2": "0::"}[kind]
+    (folder / "cgroup").write_text(f"9:pids:/else\n{names}{path}\n", encoding="utf-8")
+    about = {"v1": f"cgroup cgroup rw,{controller}", "v2": "cgroup2 cgroup2 rw"}[kind]
     lines = f"21 20 0:19 / /proc rw - proc proc rw\n31 23 0:28 {root} {mount} rw,relatime shared:9 - {about}\n"
     (folder / "mountinfo").write_text(lines, encoding="utf-8")
     return folder
@@ -58,6 +62,45 @@ def test_quotas_of_cgroups(
 
 def test_a_system_without_cgroups(tmp_path: Path) -> None:
     assert cpu.cgroup_quota(tmp_path) is None
+    assert 0 < free_memory(tmp_path) <= psutil.virtual_memory().total
+
+
+@only_linux
+@pytest.mark.parametrize(
+    ("kind", "path", "files", "free"),
+    [
+        (
+            "v2",
+            "/a/b",
+            {"a/memory.max": "9000", "a/memory.current": "5000", "a/memory.stat": "anon 5\ninactive_file 1000"},
+            5000,
+        ),
+        ("v2", "/a", {"a/memory.max": "9000", "a/memory.current": "9500", "a/memory.stat": ""}, 0),
+        ("v2", "/a", {"a/memory.max": "max", "a/memory.current": "1", "a/memory.stat": ""}, None),
+        (
+            "v1",
+            "/a",
+            {
+                "a/memory.limit_in_bytes": "700",
+                "a/memory.usage_in_bytes": "600",
+                "a/memory.stat": "total_inactive_file 50",
+            },
+            150,
+        ),
+        (
+            "v1",
+            "/a",
+            {"a/memory.limit_in_bytes": "9223372036854771712", "a/memory.usage_in_bytes": "6", "a/memory.stat": ""},
+            None,
+        ),
+    ],
+)
+def test_memory_that_cgroups_leave(
+    tmp_path: Path, kind: str, path: str, files: dict[str, str], free: int | None
+) -> None:
+    """None: all that the machine has."""
+    found = free_memory(process(tmp_path, kind, path, "/", files, controller="memory"))
+    assert found == free if free is not None else found > 10_000
 
 
 @pytest.mark.parametrize(("quota", "cores"), [(None, 6), (0.5, 1), (2.0, 2), (3.9, 3), (64.0, 6)])

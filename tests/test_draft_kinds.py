@@ -198,7 +198,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
         "draft_mask_token is for a parallel draft model: leave it out",
     ),
     "window of lookup": ("lookup", {"draft_window": 5}, "draft_window is for a draft model or a head: leave it out"),
-    "vocabulary of lookup": ("auto", {"draft_vocabulary": 64}, "draft_vocabulary is for a draft model: leave it out"),
+    "vocabulary of lookup": ("lookup", {"draft_vocabulary": 64}, "draft_vocabulary is for a draft model: leave it out"),
     "all of a vocabulary": ("lookup", {"draft_vocabulary": None}, "draft_vocabulary is for a draft model"),
     "arguments of lookup": ("lookup", {"draft_kwargs": {"n_ctx": 64}}, "draft_kwargs is for a draft_model given by"),
     "corpus of a function": (function, {"lookup_corpus": [5]}, "lookup_corpus is for a draft model or"),

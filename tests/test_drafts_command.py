@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,25 +26,7 @@ if TYPE_CHECKING:
     from fake_hub import Hub
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user who has nothing yet."""
-    folder = tmp_path / "home"
-    for name, place in {
-        "HOME": ".",
-        "USERPROFILE": ".",
-        "LOCALAPPDATA": "local",
-        "XDG_CACHE_HOME": "cache",
-        "HF_HOME": "hf",
-        "LLAMA_CACHE": "llama.cpp",
-        "OLLAMA_MODELS": "ollama",
-        "SPECLLAMA_CACHE": "specllama",
-    }.items():
-        monkeypatch.setenv(name, str(folder / place))
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        monkeypatch.delenv(name, raising=False)
-    (folder / "specllama" / "models").mkdir(parents=True)
-    return folder
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def header(path: Path, architecture: str, name: str, basename: str = "", size: str = "", **numbers: int) -> Path:
@@ -313,6 +297,64 @@ def test_what_is_said_of_a_vocabulary_holds_when_it_is_opened(target: Path) -> N
     llm.close()
 
 
+VOCABULARIES = {"words": tiny.word_vocabulary, "pairs": tiny.byte_pair_vocabulary, "pieces": tiny.word_piece_vocabulary}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [*itertools.permutations(VOCABULARIES, 2)])
+def test_drafts_of_another_tokenizer(tmp_path: Path, ours: str, theirs: str) -> None:
+    """What is said of common tokens is what counts when it is opened. Less is accepted than of the family's."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for name, layers in ((ours, 4), (theirs, 1)):
+        vocabulary = VOCABULARIES[name]()
+        weights = tiny.llama_weights(vocabulary, seed=3, n_layer=layers)
+        tiny.write_llama(folder / f"{name}.gguf", vocabulary, weights)
+    with (folder / f"{ours}.gguf").open("ab") as file:
+        file.write(b"\0" * 1_000_000)  # it is larger, whatever its vocabulary
+    target = str(folder / f"{ours}.gguf")
+    (found,) = survey(target).found
+    assert (found.kind, found.why_not) == ("foreign", None)
+    assert found.acceptance is not None
+    assert found.acceptance <= 0.1 + 0.5 * found.share
+    with pytest.warns(UserWarning, match="another tokenizer") as caught:
+        specllama.Llama(target, draft_model=found.draft_model, n_ctx=64, verbose=False).close()
+    (numbers,) = re.findall(r"([\d,]+) of its ([\d,]+) tokens", str(caught[0].message))
+    common, of_text = (int(number.replace(",", "")) for number in numbers)
+    assert found.share == pytest.approx(common / of_text)
+
+
+def test_of_many_models_of_other_tokenizers_some_are_shown(
+    target: Path, tiny_files: TinyFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(5):
+        shutil.copy(tiny_files.foreign, target.with_name(f"foreign{number}.gguf"))
+    shutil.copy(small(target.with_name("small.gguf")), target.with_name("other.gguf"))
+    assert cli.main(["drafts", str(target)]) == 0
+    out = capsys.readouterr().out
+    rows = [line.split("|")[1:3] for line in out.splitlines() if line.startswith("| ")][2:]
+    assert [row[1].strip() for row in rows] == ["model"] * 2 + ["another tokenizer"] * 3
+    assert "And 2 more models of other tokenizers" in out
+    assert cli.main(["drafts", str(target), "-o", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["found"]) == 7
+
+
+def test_experts_that_a_token_does_not_use_cost_nothing(tmp_path: Path, target: Path) -> None:
+    """Of 8 in 64 a token reads an eighth, and some that is always read."""
+    counts = {"expert_count": 64, "expert_used_count": 8}
+    costs = []
+    for number, own in enumerate(({}, counts)):
+        header(target.with_name("mixture.gguf"), "olmoe", "OLMoE", **own)
+        draft = header(target.with_name("small.gguf"), "olmoe", "OLMoE", **own, block_count=number)
+        with target.with_name("mixture.gguf").open("ab") as file:
+            file.write(b"\0" * 500_000)
+        found = found_by_name(survey(str(target.with_name("mixture.gguf"))))
+        costs.append(found[draft.name].cost)
+    assert costs[0] == pytest.approx(costs[1], rel=0.05)
+    header(draft, "olmoe", "OLMoE")
+    of_dense = found_by_name(survey(str(target.with_name("mixture.gguf"))))[draft.name].cost
+    assert of_dense == pytest.approx(costs[0] / (0.05 + 0.95 / 8), rel=0.05)
+
+
 def test_heads_beside_the_model(tiny_files: TinyFiles, target: Path) -> None:
     """As llama.cpp looks for them: by their beginnings, then by the type that is nearest to the model's."""
     folder = target.parent
@@ -373,7 +415,8 @@ def test_the_command_shows_what_there_is(target: Path, capsys: pytest.CaptureFix
     said = json.loads(capsys.readouterr().out)
     (one,) = said["found"]
     assert one["share"] == 1.0
-    assert one["expected"] == {"cost": one["cost"], "is_measured": False, "pays_from": None, "speedup": None}
+    unknown = dict.fromkeys(("pays_from", "speedup", "tokens_per_second", "with_prompt"))
+    assert one["expected"] == {"cost": one["cost"], "is_measured": False, **unknown}
     assert one["measured"] is None
 
 

@@ -52,8 +52,22 @@ def cgroup_quota(process: Path = Path("/proc/self")) -> float | None:
     Args:
         process: what Linux says of the process.
     """
+    folders = cgroup_folders("cpu", process)
+    quotas = [_quota_v1(folder) if is_v1 else _quota_v2(folder) for folder, is_v1 in folders]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def cgroup_folders(controller: str, process: Path = Path("/proc/self")) -> list[tuple[Path, bool]]:
+    """The folders of a process's cgroups that control something, its parents among them, and whether each is of v1.
+
+    A parent's limits hold for all in it. Empty on other platforms than Linux, and where none can be read.
+
+    Args:
+        controller: ``"cpu"`` or ``"memory"``.
+        process: what Linux says of the process.
+    """
     if not sys.platform.startswith("linux"):
-        return None
+        return []
     found = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         paths = _cgroups(process)
@@ -61,15 +75,13 @@ def cgroup_quota(process: Path = Path("/proc/self")) -> float | None:
             fields, _, kind = line.partition(" - ")
             root, place = fields.split()[3:5]
             version, *_, options = kind.split()
-            is_v1 = version == "cgroup" and "cpu" in options.split(",")
+            is_v1 = version == "cgroup" and controller in options.split(",")
             if not is_v1 and version != "cgroup2":
                 continue
-            path = paths.get("cpu" if is_v1 else "", "/")
+            path = paths.get(controller if is_v1 else "", "/")
             own = Path(place, path.removeprefix(root.rstrip("/")).lstrip("/") if path.startswith(root) else "")
-            quota = _quota_v1 if is_v1 else _quota_v2
-            # A parent's holds for all in it.
-            found += [quota(folder) for folder in (own, *own.parents) if folder.is_relative_to(place)]
-    return min((quota for quota in found if quota is not None), default=None)
+            found += [(folder, is_v1) for folder in (own, *own.parents) if folder.is_relative_to(place)]
+    return found
 
 
 def llama_threads(n_threads: int | None = None, n_threads_batch: int | None = None) -> tuple[int, int]:

@@ -103,8 +103,7 @@ def add_models(parser: argparse.ArgumentParser, draft_required: bool = False) ->
         action="append",
         metavar="DRAFT",
         help="what drafts for it: a smaller model, a head, mtp (a layer in its own file), lookup (the text itself), or "
-        "auto (a head beside the target, such as eagle3-NAME, else mtp if it can be, else lookup); twice: a head and a "
-        "model",
+        "auto (what pays of that which is on this machine, see `specllama drafts`); twice: a head and a model",
     )
     return group
 

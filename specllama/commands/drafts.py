@@ -10,17 +10,20 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from specllama.commands.arguments import add_threads, whole
+from specllama.commands.arguments import UsageError, add_threads, whole
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
+    from specllama.engine.drafts.automatic import Choice
+    from specllama.engine.expected_gain import Expected
     from specllama.evidence.draft_pays import Gain
-    from specllama.evidence.expected_gain import Expected
     from specllama.models.families import KnownDraft
     from specllama.models.found_drafts import FoundDraft, Survey
 
 _CTX_SIZE = 4096
 _LOOKUP = "lookup"
+_MODELS = ("model", "foreign")
+_MOST_FOREIGN = 3  # of the models of other tokenizers, which a folder may be full of, the cheapest are shown and tried
 _CONVERT = "convert it with llama.cpp's convert_hf_to_gguf.py"
 
 
@@ -30,14 +33,21 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "drafts",
         help="show what could draft for a model on this machine",
         description="Show what could draft for a model: its own MTP layers, heads beside it, and heads and smaller "
-        "models of its vocabulary in its folder, in specllama's cache, and in those of llama.cpp, LM Studio, ollama "
-        "and the hub. Only headers are read. Of what is not here it says what is known for the model's family. A cost "
-        "is what a drafted token takes over one of the model: measured, where `tune` or a run has measured both, else "
-        "estimated by sizes.",
+        "models in its folder, in specllama's cache, and in those of llama.cpp, LM Studio, ollama and the hub, of its "
+        "vocabulary or another. Only headers are read. Of what is not here it says what is known for the model's "
+        "family. A cost is what a drafted token takes over one of the model: measured, where `tune` or a run has "
+        "measured both, else estimated by sizes. The last lines say what -md auto takes.",
     )
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file, a catalog name, or a name of the hub")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a GGUF file, a catalog name, or a name of the hub")
     parser.add_argument(
-        "--measure", action="store_true", help="try those that are here on eight prompts, beside lookup (minutes)"
+        "--measure",
+        action="store_true",
+        help="try those that are here on eight prompts, beside lookup (minutes); -md auto goes by what this finds",
+    )
+    parser.add_argument(
+        "--forget",
+        action="store_true",
+        help="have -md auto decide again for this model, or without one for all, whatever was measured",
     )
     parser.add_argument(
         "--pull", action="store_true", help="download the first that is known for the family, if none is here"
@@ -55,11 +65,16 @@ def run(arguments: argparse.Namespace) -> int:
     from specllama.models.catalog import resolve
     from specllama.models.found_drafts import survey
 
+    if arguments.forget:
+        return _forget(arguments.model)
+    if arguments.model is None:
+        raise UsageError("give a model: specllama drafts MODEL")
     path = resolve(arguments.model)
     found = survey(path)
-    if arguments.pull and not found.usable and _pull(found):
+    if arguments.pull and all(one.kind == "foreign" for one in found.usable) and _pull(found):
         found = survey(path)
     gains = _measured(found, arguments) if arguments.measure else {}
+    _remember(found, gains)
     print(_as_json(found, gains) if arguments.output == "json" else _as_text(found, gains))
     return 0
 
@@ -67,18 +82,38 @@ def run(arguments: argparse.Namespace) -> int:
 def _all_expected(survey: Survey) -> dict[str, Expected]:
     """What is expected of each that was found."""
     from specllama.engine.costs import KeptCurves
-    from specllama.evidence.expected_gain import expected
+    from specllama.engine.expected_gain import expected
 
     kept, found = KeptCurves(), {}
     target = kept.of(survey.path, "target")
     for draft in survey.found:
         file = survey.path if draft.draft_model == "mtp" else draft.draft_model
-        of_draft = kept.of(file, "draft" if draft.kind == "model" else "head")
+        of_draft = kept.of(file, "draft" if draft.kind in _MODELS else "head")
         found[draft.draft_model] = expected(draft.cost, draft.acceptance, target, of_draft)
     return found
 
 
 # --- What does something ----------------------------------------------------------------------------------------------
+
+
+def _forget(model: str | None) -> int:
+    from specllama.engine.drafts.remembered import forget
+    from specllama.models.catalog import resolve
+
+    count = forget(None if model is None else resolve(model))
+    print(f"forgot what -md auto is for {count} {'model' if count == 1 else 'models'}", file=sys.stderr)
+    return 0
+
+
+def _remember(survey: Survey, gains: dict[str, Gain | str]) -> None:
+    from specllama.engine.drafts.automatic import remember
+
+    measured = {name: (gain.ratio, gain.error) for name, gain in gains.items() if not isinstance(gain, str)}
+    if measured:
+        try:
+            remember(survey, measured)
+        except (OSError, RuntimeError) as error:
+            print(f"specllama: what was measured cannot be kept for -md auto: {error}", file=sys.stderr)
 
 
 def _pull(survey: Survey) -> bool:
@@ -118,7 +153,7 @@ def _measured(survey: Survey, arguments: argparse.Namespace) -> dict[str, Gain |
     settings: dict[str, Any] = {"n_ctx": _CTX_SIZE, "n_threads": threads, "n_threads_batch": threads}
     gains: dict[str, Gain | str] = {}
     with steps() as progress:
-        for draft in [*(one.draft_model for one in survey.usable), _LOOKUP]:
+        for draft in [*(one.draft_model for one in _shown(survey)), _LOOKUP]:
             progress.note(f"with {os.path.basename(draft)}")
             try:
                 with contextlib.closing(
@@ -140,7 +175,7 @@ def _measured(survey: Survey, arguments: argparse.Namespace) -> dict[str, Gain |
 def _as_json(survey: Survey, gains: dict[str, Gain | str]) -> str:
     found, expectations = [], _all_expected(survey)
     for draft in survey.found:
-        one = {**dataclasses.asdict(draft), "expected": expectations[draft.draft_model].to_dict()}
+        one = {**dataclasses.asdict(draft), "expected": dataclasses.asdict(expectations[draft.draft_model])}
         one["measured"] = _gain_as_data(gains.get(draft.draft_model))
         found.append(one)
     document = {
@@ -148,6 +183,7 @@ def _as_json(survey: Survey, gains: dict[str, Gain | str]) -> str:
         "found": found,
         "known": [{**dataclasses.asdict(known), "how": _how_to_get(known)} for known in survey.known],
         "lookup": _gain_as_data(gains.get(_LOOKUP)),
+        "auto": dataclasses.asdict(_auto(survey)),
         "advice": _advice(survey, gains),
     }
     return json.dumps(document, allow_nan=False)
@@ -159,6 +195,8 @@ def _gain_as_data(gain: Gain | str | None) -> Any:
 
 def _as_text(survey: Survey, gains: dict[str, Gain | str]) -> str:
     from specllama.commands.terminal import gigabytes
+    from specllama.engine.costs import KeptCurves
+    from specllama.engine.expected_gain import plain_speed
 
     family = survey.family or "of no family that is known"
     lines = [
@@ -167,7 +205,11 @@ def _as_text(survey: Survey, gains: dict[str, Gain | str]) -> str:
         "",
     ]
     if survey.found:
-        lines += ["On this machine:", "", *_table(survey), ""]
+        plain = plain_speed(KeptCurves().of(survey.path, "target"))
+        beside = "" if plain is None else f" (plain decoding: {plain:.1f} tokens/s)"
+        lines += [f"On this machine{beside}:", "", *_table(survey), ""]
+    if more := len(survey.usable) - len(_shown(survey)):
+        lines += [f"And {more} more models of other tokenizers (-o json).", ""]
     lines += [f"- {_short(survey, draft)} cannot be used: {draft.why_not}" for draft in survey.found if draft.why_not]
     if survey.known:
         lines += ["Known for this family, and not here:", ""]
@@ -183,19 +225,21 @@ def _as_text(survey: Survey, gains: dict[str, Gain | str]) -> str:
 def _table(survey: Survey) -> list[str]:
     from specllama.commands.terminal import gigabytes
 
-    rows = [("draft", "kind", "where", "tokens", "cost", "accepted", "pays from", "memory")]
+    rows = [("draft", "kind", "where", "tokens", "cost", "accepted", "pays from", "expected", "with prompt", "memory")]
     expectations = _all_expected(survey)
-    for draft in survey.usable:
+    for draft in _shown(survey):
         known = expectations[draft.draft_model]
         rows.append(
             (
                 _short(survey, draft),
-                draft.kind,
+                "another tokenizer" if draft.kind == "foreign" else draft.kind,
                 draft.where,
                 f"{int(draft.share * 1000) / 10:g} %",
                 f"{known.cost:.2f}{'' if known.is_measured else ' (by size)'}",
                 "?" if draft.acceptance is None else f"{draft.acceptance:.0%}",
                 "?" if known.pays_from is None else f"{known.pays_from:.0%}",
+                "?" if known.speedup is None else f"{known.speedup:.2f}, {known.tokens_per_second:.1f} tokens/s",
+                "?" if known.with_prompt is None else f"{known.with_prompt:.1f} tokens/s",
                 gigabytes(draft.memory),
             )
         )
@@ -206,6 +250,18 @@ def _table(survey: Survey) -> list[str]:
         for row in (rows[0], rule, *rows[1:])
     )
     return list(padded)
+
+
+def _shown(survey: Survey) -> list[FoundDraft]:
+    """Those that can be used, of models of other tokenizers the cheapest."""
+    foreign = [draft for draft in survey.usable if draft.kind == "foreign"]
+    return [draft for draft in survey.usable if draft not in foreign[_MOST_FOREIGN:]]
+
+
+def _auto(survey: Survey) -> Choice:
+    from specllama.engine.drafts.automatic import chosen_of
+
+    return chosen_of(survey)
 
 
 def _short(survey: Survey, draft: FoundDraft) -> str:
@@ -231,17 +287,20 @@ def _how_to_get(known: KnownDraft) -> str:
 
 def _advice(survey: Survey, gains: dict[str, Gain | str]) -> list[str]:
     """What to do, by what is here and what was measured."""
-    model = survey.path
-    usable = [draft.draft_model for draft in survey.usable]
+    model, auto = survey.path, _auto(survey)
     ratios = {name: gain.ratio for name, gain in gains.items() if not isinstance(gain, str)}
     if ratios:
         best = max(ratios, key=ratios.__getitem__)
         if ratios[best] <= 1.0:
             return ["None of them was faster than plain decoding here: leave -md out."]
         return [f"The fastest here: specllama chat -m {model} -md {best}"]
-    lines = [f"To try the first: specllama chat -m {model} -md {usable[0]}"] if usable else []
-    if not usable:
-        lines.append("There is no draft for it here.")
+    lines = [str(auto).replace("draft_model='auto'", "-md auto", 1)]
+    promising = [draft.draft_model for draft in survey.usable if draft.kind != "foreign"]
+    if auto.draft_model in (None, _LOOKUP) and promising:
+        lines.append(f"To try the first: specllama chat -m {model} -md {promising[0]}")
+    elif auto.draft_model not in (None, _LOOKUP):
+        lines.append(f"To try it: specllama chat -m {model} -md {auto.draft_model}")
+    if not promising:
         if any(map(_can_be_pulled, survey.known)):
             lines.append(f"To download one: specllama drafts {model} --pull")
         lines.append(f"To make one: specllama train-draft {model}")

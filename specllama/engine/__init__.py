@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .direct import Direct, Row
     from .engine import Engine
+    from .expected_gain import best_length, break_even
     from .generation import Generation
     from .listener import Listener
     from .model import Model
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from .vocabulary import Gbnf
 
 __all__ = ["Direct", "Engine", "Gbnf", "Generation", "Listener", "Model", "Request", "Row", "Schema"]
+__all__ += ["best_length", "break_even"]
 __all__ += ["DEPENDENT_ON_DRAFT", "RULES", "VERIFY", "is_independent_of_draft"]
 __all__ += ["NumDraftTokens", "checked_num_draft_tokens", "checked_seed", "checked_verify"]
 
 _EXPORTS = {
     "direct": ("Direct", "Row"),
     "engine": ("Engine",),
+    "expected_gain": ("best_length", "break_even"),
     "generation": ("Generation",),
     "listener": ("Listener",),
     "model": ("Model",),

@@ -152,7 +152,7 @@ def cost_key(model: Model, role: str) -> dict[str, Any]:
         "tensor_split": None if settings.tensor_split is None else [float(share) for share in settings.tensor_split],
         **{name: getattr(context, name) for name in _CONTEXT if hasattr(context, name)},
         **({"kernels": f"{name}, {_KERNELS_GENERATION}"} if name else {}),
-        **_machine(),
+        **machine(),
     }
 
 
@@ -170,7 +170,8 @@ def _lora(lora: Lora | None) -> dict[str, Any] | None:
 
 
 @functools.lru_cache(maxsize=1)
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """What of this machine and its llama.cpp decides about times, ready for JSON."""
     notes = prepare_backend().notes
     return {
         # Named only where there are any: what was measured elsewhere before stays known.

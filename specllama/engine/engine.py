@@ -19,6 +19,7 @@ from specllama.stats import Stats
 from . import costs
 from .account import Account
 from .direct import Direct, emptied
+from .drafts.automatic import Room
 from .drafts.draft import Draft, Loaded
 from .drafts.draft_options import DraftOptions
 from .drafts.kinds import understood
@@ -112,9 +113,9 @@ class Engine(ClosedWhenGone):
             target: a GGUF file, or a name of the catalog.
             draft: what ``specllama.Llama`` takes as ``draft_model``: a GGUF file of a smaller model with the target's
                 vocabulary, or of a head for the target (EAGLE-3, DFlash, DSpark); ``"mtp"`` for the MTP layers in the
-                target's file; ``"lookup"``; ``"auto"`` for a head beside the target, such as ``eagle3-NAME``, else MTP
-                layers, else lookup; a list of a head and a model; a function from token ids to those that may follow; a
-                Llama; or None for plain decoding.
+                target's file; ``"lookup"``; ``"auto"`` for what pays of that which is on this machine (see
+                ``specllama.Llama``); a list of a head and a model; a function from token ids to those that may follow;
+                a Llama; or None for plain decoding.
             n_ctx: tokens of one text.
             n_batch: the most that are decoded at once.
             n_threads: of both models; None: half of the cores that the process may use.
@@ -156,7 +157,8 @@ class Engine(ClosedWhenGone):
         opening.changed(draft_kwargs or {})  # refuses what does not exist
         cache_tokens, cache_ram = checked_cache_tokens(cache_tokens), checked_cache_ram(cache_ram)
         path = catalog.resolve(os.fspath(target))
-        kind = understood(of_draft, path)
+        beside = Room(n_ctx, (draft_kwargs or {}).get("n_ctx"), on_gpu=n_gpu_layers != 0)
+        kind = understood(of_draft, path, room=beside)
         hidden = None if kind is None else kind.shown(path)
         if shown_layers and hidden is None:
             hidden = hidden_of(shown_layers)

@@ -19,12 +19,22 @@ from .head_file import BESIDE, read_head, require_mtp
 from .hub import HubName, on_disk
 from .loading import require_gguf
 from .model_folders import model_files, size_of
-from .shared_tokens import SharedTokens
+from .shared_tokens import Shared, SharedTokens
 from .state_head_file import ARCHITECTURES, read_state_head
 
 _PARALLEL = re.compile(r"(^|[^a-z])pard-")
 _MASK = "it is a parallel draft: give it with draft_mask_token, the pard_token of its config.json"
-_ROOM = 4096  # tokens of the KV cache whose memory is counted
+ROOM = 4096
+"""Tokens of the KV cache whose memory is counted."""
+_OF_FAMILY = 0.55
+"""Of a model with the target's vocabulary so much is usually accepted where nothing was measured: less than what
+families.toml says of pairs that were, so that a pair that nobody tried is not promised more.
+"""
+_FOREIGN = (0.1, 0.5)
+"""Of one of another tokenizer so much, and so much more for the share of common tokens: a line through what was
+measured, 22 % where 26 % are common (SmolLM2-135M for Qwen2.5-Coder-1.5B), and 60 % elsewhere where nearly all are.
+"""
+_MODELS = ("model", "parallel", "foreign")
 _NO_WRITERS = frozenset(
     {"bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert"}
     | {"gemma-embedding", "llama-embed", "t5", "t5encoder", "clip", "wavtokenizer-dec", "dream", "llada", "llada-moe"}
@@ -38,13 +48,16 @@ class FoundDraft:
 
     Attributes:
         draft_model: what to give as ``draft_model`` (-md).
-        kind: ``"model"``, ``"parallel"`` (see ``draft_mask_token``), or the kind of head.
+        kind: ``"model"``, ``"foreign"`` (a model of another tokenizer), ``"parallel"`` (see ``draft_mask_token``), or
+            the kind of head.
         where: where it was found.
         size: bytes.
         share: of the target's tokens it has so many.
         cost: what a drafted token reads of memory, over what a token of the target reads. An estimate by sizes.
-        acceptance: the share of its tokens that are usually accepted; None: not known.
+        acceptance: the share of its tokens that are usually accepted: of this pair where families.toml has it, else of
+            its kind; None: not known.
         memory: bytes of its weights, and of a KV cache of 4,096 tokens as far as the file says its size.
+        is_of_name: it is a head that is called after the model, beside it or in it.
         why_not: why it cannot be used; None if it can.
     """
 
@@ -56,6 +69,7 @@ class FoundDraft:
     cost: float
     acceptance: float | None
     memory: int
+    is_of_name: bool = False
     why_not: str | None = None
 
 
@@ -70,6 +84,8 @@ class Survey:
         size: bytes.
         tokenizer: what kind it is, and how it cuts texts.
         num_tokens: in its vocabulary.
+        n_ctx: tokens that it was trained to read at most; 0: its file does not say it.
+        memory: see `FoundDraft`.
         found: what is on this machine, the most promising first.
         known: what is known for the family, and is not on this machine.
     """
@@ -80,6 +96,8 @@ class Survey:
     size: int
     tokenizer: str
     num_tokens: int
+    n_ctx: int
+    memory: int
     found: tuple[FoundDraft, ...]
     known: tuple[KnownDraft, ...]
 
@@ -113,6 +131,8 @@ def survey(path: str) -> Survey:
         size=target.size,
         tokenizer=target.tokenizer,
         num_tokens=target.tokens.count if target.tokens else 0,
+        n_ctx=target.number("context_length"),
+        memory=target.size + _cache_bytes(target.values),
         found=tuple(sorted(found, key=target.rank)),
         known=tuple(missing),
     )
@@ -132,6 +152,7 @@ class _Target:
             raise ValueError(
                 f"{path} is not all there: its parts must lie in one folder, under the names that they came with"
             )
+        self.read = _read_of(self.values, self.size)
         self.family = family_of(self.named)
         self.shared = SharedTokens(self.tokens)
 
@@ -155,7 +176,7 @@ class _Target:
             why_not = str(error)
         share = layers / max(1, self.number("block_count"))
         cost = 1 / max(1, self.number("block_count"))
-        yield FoundDraft("mtp", "mtp", "in the file", round(self.size * share), 1.0, cost, None, 0, why_not)
+        yield FoundDraft("mtp", "mtp", "in the file", round(self.size * share), 1.0, cost, None, 0, True, why_not)
 
     def considered(self, path: str, where: str, known: list[KnownDraft]) -> Iterator[FoundDraft]:
         """What a file could do for it: one draft, or none.
@@ -171,14 +192,17 @@ class _Target:
         if kind is not None:
             yield from self._head(path, where, kind)
         elif tokens is not None and _writes(values) and 0 < (size := size_of(path)) < self.size:
-            share = self.shared.share(tokens)
-            if share is not None:
-                named = next((one for one in known if _on_disk(one) == path), None)
-                acceptance = named.acceptance if named else None
-                memory, cost = size + _cache_bytes(values), size / self.size
+            shared = self.shared.share(tokens)
+            if shared is not None:
+                memory, cost = size + _cache_bytes(values), _read_of(values, size) / self.read
                 is_parallel = _PARALLEL.search(Named.of(values, os.path.basename(path)).names) is not None
-                kind, why_not = ("parallel", _MASK) if is_parallel else ("model", None)
-                yield FoundDraft(path, kind, where, size, share, cost, acceptance, memory, why_not)
+                if is_parallel and shared.is_foreign:
+                    return  # it is a draft, and for models of another tokenizer
+                kind, why_not = (
+                    ("parallel", _MASK) if is_parallel else ("foreign" if shared.is_foreign else "model", None)
+                )
+                acceptance = _usual(shared, next((one for one in known if _is_of(path, one)), None))
+                yield FoundDraft(path, kind, where, size, shared.share, cost, acceptance, memory, False, why_not)
 
     def _head(self, path: str, where: str, kind: str) -> Iterator[FoundDraft]:
         size, why_not = size_of(path), None
@@ -197,19 +221,32 @@ class _Target:
                 why_not = str(error)
         elif why_not is None:
             return  # a model that is called as heads are
-        if why_not is None or (where == "beside the model" and _is_called_after(path, self.path)):
-            yield FoundDraft(path, kind, where, size, 1.0, size / self.size, None, size, why_not)
+        is_of_name = where == "beside the model" and _is_called_after(path, self.path)
+        if why_not is None or is_of_name:
+            yield FoundDraft(path, kind, where, size, 1.0, size / self.read, None, size, is_of_name, why_not)
 
     def rank(self, draft: FoundDraft) -> tuple[Any, ...]:
         """By which drafts are put in order: heads as llama.cpp looks for them, then models, the cheapest first."""
-        is_head = draft.kind not in ("model", "parallel")
-        order = [one.rstrip("-") for one in BESIDE]
-        of_kind = order.index(draft.kind) if draft.kind in order else len(order)
+        is_head = draft.kind not in _MODELS
+        begins = draft.draft_model if draft.draft_model == "mtp" else os.path.basename(draft.draft_model).lower()
+        order = [*(one.rstrip("-") for one in BESIDE), ""]
+        of_name = next((prefix for prefix in order if begins.startswith(prefix)), "")
+        of_kind = order.index(of_name or (draft.kind if draft.kind in order else ""))
         bits = (
             abs(catalog.bits_of(draft.draft_model) - catalog.bits_of(self.path)) if draft.draft_model != "mtp" else -1.0
         )
+        is_foreign = draft.kind == "foreign"
         unlikely = not is_head and draft.cost > 0.6  # hardly less than a plain token's time for each that is drafted
-        return (draft.why_not is not None, unlikely, not is_head, of_kind, bits if is_head else draft.cost)
+        last = bits if is_head else draft.cost
+        return (draft.why_not is not None, unlikely, is_foreign, not is_head, not draft.is_of_name, of_kind, last)
+
+
+def _usual(shared: Shared, known: KnownDraft | None) -> float:
+    """The share of a model's tokens that is usually accepted."""
+    if known is not None and known.acceptance is not None:
+        return known.acceptance
+    least, more = _FOREIGN
+    return least + more * shared.share if shared.is_foreign else _OF_FAMILY * shared.share
 
 
 def _known(target: _Target) -> list[KnownDraft]:
@@ -218,7 +255,7 @@ def _known(target: _Target) -> list[KnownDraft]:
         return []
     most = _size_in(target.named.size) or float("inf")
     drafts = target.family.drafts_for(target.named)
-    return [one for one in drafts if one.kind not in ("model", "parallel") or _size_in(one.name) < most]
+    return [one for one in drafts if one.kind not in _MODELS or _size_in(one.name) < most]
 
 
 def _size_in(name: str) -> float:
@@ -235,6 +272,14 @@ def _on_disk(draft: KnownDraft) -> str | None:
     name = HubName.of(draft.name) if draft.gguf and not draft.file else None
     path = on_disk(name) if name is not None else None
     return None if path is None else str(path)
+
+
+def _is_of(path: str, draft: KnownDraft) -> bool:
+    """Whether a file is a draft of the table, of whatever type."""
+    entry = catalog.catalog().models.get(draft.name)
+    if entry is not None:
+        return _without_type(os.path.basename(path).lower()) == _without_type(entry.file.lower())
+    return _on_disk(draft) == path
 
 
 def _kind_of_head(path: str, values: Mapping[str, Any]) -> str | None:
@@ -276,10 +321,16 @@ def _number(values: Mapping[str, Any], name: str) -> int:
     return found if isinstance(found, int) else 0
 
 
+def _read_of(values: Mapping[str, Any], size: int) -> float:
+    """Bytes of a model that a token reads: all, or of many experts those that it uses, and a twentieth besides."""
+    experts, used = _number(values, "expert_count"), _number(values, "expert_used_count")
+    return size * (0.05 + 0.95 * used / experts) if 0 < used < experts else size
+
+
 def _cache_bytes(values: Mapping[str, Any]) -> int:
     """Of a KV cache of 4,096 tokens in 16 bits; 0 if the file does not say how wide it is where this is read."""
     heads = _number(values, "attention.head_count_kv") or _number(values, "attention.head_count")
     width = _number(values, "attention.key_length")
     if not width and (of_queries := _number(values, "attention.head_count")):
         width = _number(values, "embedding_length") // of_queries
-    return 2 * 2 * _ROOM * _number(values, "block_count") * heads * width
+    return 2 * 2 * ROOM * _number(values, "block_count") * heads * width

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 
 from .gguf_values import StoredTexts
+from .written_tokens import written_tokens
 
 NEARLY_EQUAL = 0.9
 """Of each vocabulary's tokens so many must be in the other one, unless one is the other's beginning. Where fewer are,
@@ -17,6 +19,19 @@ _PADDING = re.compile(rb"\[PAD-?\d+\]|<\|?(unused|reserved)[^>]*>")
 _SAMPLE = 1 << 16  # bytes: files that begin alike and have as many tokens are of one vocabulary
 
 
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """What a draft's vocabulary has of its target's.
+
+    Attributes:
+        share: of the target's tokens, padding left out, so many; of another tokenizer's those that write the same.
+        is_foreign: texts are cut otherwise.
+    """
+
+    share: float
+    is_foreign: bool
+
+
 class SharedTokens:
     """The tokens of a target, with which those of other files are compared.
 
@@ -26,12 +41,12 @@ class SharedTokens:
 
     def __init__(self, target: StoredTexts) -> None:
         self._target = target
-        self._known: dict[tuple[int, bytes], float | None] = {}
+        self._known: dict[tuple[int, bytes], Shared | None] = {}
 
-    def share(self, other: StoredTexts) -> float | None:
-        """Of the target's tokens, padding left out, this share is in the other file, too.
+    def share(self, other: StoredTexts) -> Shared | None:
+        """What of the target's tokens is in the other file, too.
 
-        None: so few are in both that the other one cannot draft. Files of one vocabulary are compared once.
+        None: so few that the other one cannot draft. Files of one vocabulary are compared once.
 
         Raises:
             ValueError: a damaged file.
@@ -39,10 +54,11 @@ class SharedTokens:
         """
         key = (other.count, other.beginning(_SAMPLE))
         if key not in self._known:
-            self._known[key] = self._compared(other)
+            share = self._by_name(other)
+            self._known[key] = self._by_text(other) if share is None else Shared(share, is_foreign=False)
         return self._known[key]
 
-    def _compared(self, other: StoredTexts) -> float | None:
+    def _by_name(self, other: StoredTexts) -> float | None:
         if other.count == self._target.count and other.beginning(len(self._stored)) == self._stored:
             return 1.0
         listed = other.read()
@@ -55,6 +71,15 @@ class SharedTokens:
         count = min(len(listed), len(self._texts))
         fits = both >= NEARLY_EQUAL * max(sizes) or listed[:count] == self._texts[:count]
         return both / max(1, sizes[0]) if fits else None
+
+    def _by_text(self, other: StoredTexts) -> Shared | None:
+        theirs = written_tokens(other.path)
+        share = len(self._written & theirs) / max(1, len(self._written))
+        return Shared(share, is_foreign=True) if share >= LEAST_COMMON else None
+
+    @functools.cached_property
+    def _written(self) -> frozenset[str]:
+        return written_tokens(self._target.path)
 
     @functools.cached_property
     def _stored(self) -> bytes:

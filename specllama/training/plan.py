@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 
-import psutil
+from specllama.backend.memory import free_memory
 
 from .fit import EPOCHS, cells_of
 from .head import Shape
@@ -124,7 +124,7 @@ def require_room(shape: Shape, n_vocab: int, plan: Plan, share: float, free: int
             f"the training needs {disk / 1e9:.1f} GB of disk, and {free / 1e9:.1f} GB are free: make room, set "
             "SPECLLAMA_CACHE to a folder on another disk, or give a smaller budget"
         )
-    available = int(psutil.virtual_memory().available)
+    available = free_memory()
     if available < memory:
         raise MemoryError(
             f"the training needs {memory / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are free: close other "

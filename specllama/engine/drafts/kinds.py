@@ -9,6 +9,7 @@ from specllama.models import catalog
 from specllama.models.head_file import BESIDE, head_beside, require_mtp
 from specllama.models.loading import require_gguf
 
+from .automatic import Automatic, Room, choose
 from .block_head import BlockHeadInFile
 from .draft import LOOKUP, DraftKind, raise_no_draft
 from .draft_options import DraftOptions
@@ -21,7 +22,9 @@ from .state_head import StateHeadInFile
 from .text import TEXT_DRAFTERS, NamedTextDrafter
 
 AUTO = "auto"
-"""The head beside the target's file, else the MTP layer in it, where there is one, else lookup."""
+"""What pays of that which is on this machine, see `choose`. In a list: the head beside the target's file, else the MTP
+layer in it, where there is one.
+"""
 KINDS: tuple[type[DraftKind], ...] = (
     *(NamedTextDrafter, OwnMtp, HeadInFile, BlockHeadInFile, StateHeadInFile),
     *(FileModel, LentModel, DraftingFunction),
@@ -29,7 +32,7 @@ KINDS: tuple[type[DraftKind], ...] = (
 """The first one that is meant is taken."""
 
 
-def understood(options: DraftOptions, target: str, *, as_assigned: bool = False) -> DraftKind | None:
+def understood(options: DraftOptions, target: str, *, as_assigned: bool = False, room: Room) -> DraftKind | None:
     """Which kind of draft a user means. No weights are loaded.
 
     Args:
@@ -37,6 +40,7 @@ def understood(options: DraftOptions, target: str, *, as_assigned: bool = False)
         target: the path of the target.
         as_assigned: it takes another draft's place, for which the options were given: those that this one does not
             take are left out.
+        room: what has to fit into memory beside a draft that ``"auto"`` takes.
 
     Returns:
         None where there is no draft.
@@ -50,11 +54,13 @@ def understood(options: DraftOptions, target: str, *, as_assigned: bool = False)
     if given is None:
         return None
     if isinstance(given, (list, tuple)):
-        # Lookup, which "auto" may mean, drafts beside every model.
-        named = [_named(each, target) for each in given if not (_is_auto(each) and _meaning_of_auto(target) == LOOKUP)]
+        # Lookup, which drafts beside every model, is not named in a list.
+        named = [_named(each, target) for each in given if not (_is_auto(each) and _head_of(target) is None)]
         if len(named) > 1 or len(named) == len(given):
             return HeadAndModel(options, [_kind_of(each) for each in named], named)
         given = named[0] if named else LOOKUP
+    elif _is_auto(given):
+        return _automatic(options, target, room)
     given = _named(given, target)
     kind = _kind_of(given)
     if not as_assigned:
@@ -62,14 +68,25 @@ def understood(options: DraftOptions, target: str, *, as_assigned: bool = False)
     return kind(options.of(given, kind.takes))
 
 
+def _automatic(options: DraftOptions, target: str, room: Room) -> DraftKind | None:
+    """What ``"auto"`` is here. What it has no use for of the options is left out: that depends on the machine."""
+    options.refuse(["draft_mask_token"])
+    choice = choose(target, room)
+    if choice.draft_model is None:
+        return None
+    given = _named(choice.draft_model, target)
+    kind, lookup = _kind_of(given), NamedTextDrafter(options.of(LOOKUP, NamedTextDrafter.takes))
+    return Automatic(lookup if given == LOOKUP else kind(options.of(given, kind.takes)), lookup, str(choice))
+
+
 def _kind_of(given: Any) -> type[DraftKind]:
     return next((kind for kind in KINDS if kind.is_meant(given)), None) or raise_no_draft(given)
 
 
 def _named(given: Any, target: str) -> Any:
-    """What the user gave, with names of files as their paths, and ``"auto"`` as what it means."""
+    """What the user gave, with names of files as their paths, and ``"auto"`` as the head that it is in a list."""
     if _is_auto(given):
-        return _meaning_of_auto(target)
+        return _head_of(target)
     if not isinstance(given, (str, os.PathLike)) or given in (*TEXT_DRAFTERS, MTP):
         return given
     path = catalog.resolve(os.fsdecode(given))
@@ -81,12 +98,13 @@ def _is_auto(given: Any) -> bool:
     return isinstance(given, str) and given == AUTO
 
 
-def _meaning_of_auto(target: str) -> str:
+def _head_of(target: str) -> str | None:
+    """The head beside a model, else the layer in its file, by their names; None: it has neither."""
     for kind in BESIDE:
         if os.path.isfile(head := head_beside(target, kind)):
             return head
     try:
         require_mtp(target)
     except ValueError:
-        return LOOKUP
+        return None
     return MTP

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from specllama.cost_curve import CostCurve
+from specllama.engine import best_length, break_even
 from specllama.evidence.bench.rounds import round_cost
 from specllama.evidence.data import Data, Result
 
 ACCEPTANCE_RATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-_PRECISION = 1e-4  # of the break-even rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +44,7 @@ class Plan(Data):
     def of(cls, target: CostCurve, draft: CostCurve | None, rates: Sequence[float] = ACCEPTANCE_RATES) -> Plan:
         """Take the best of S = E / (gamma c + v(gamma+1)) over all gamma whose batch was measured.
 
-        E = 1 + a + ... + a^gamma is what a round emits if each token is accepted with probability a, whatever came
-        before (equation 1 of Leviathan et al. 2022, arXiv 2211.17192); for the rest see ``round_cost``.
+        For E see ``best_length``, for the rest ``round_cost``.
 
         Args:
             target: T(n) of the target, T(1) among it.
@@ -53,7 +52,7 @@ class Plan(Data):
             rates: the acceptance rates of the choices.
         """
         costs = {n - 1: round_cost(n - 1, target, draft) for n in target.sizes}
-        return cls(tuple(_best(rate, costs) for rate in rates), _break_even(costs))
+        return cls(tuple(Choice(rate, *best_length(rate, costs)) for rate in rates), break_even(costs))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,23 +69,3 @@ class TuneResult(Result):
     curves: Mapping[str, CostCurve]
     plans: Mapping[str, Plan]
     notes: list[str]
-
-
-def _best(rate: float, costs: Mapping[int, float]) -> Choice:
-    speedups = {gamma: sum(rate**i for i in range(gamma + 1)) / cost for gamma, cost in costs.items()}
-    gamma = max(speedups, key=speedups.__getitem__)  # the first of equals, which is the smallest
-    return Choice(rate, gamma, speedups[gamma])
-
-
-def _break_even(costs: Mapping[int, float]) -> float | None:
-    """By bisection: with the rate grows what each gamma emits."""
-    low, high = 0.0, 1.0
-    if _best(high, costs).num_draft_tokens == 0:
-        return None
-    while high - low > _PRECISION:
-        middle = (low + high) / 2
-        if _best(middle, costs).num_draft_tokens == 0:
-            low = middle
-        else:
-            high = middle
-    return high

@@ -1,0 +1,254 @@
+"""What ``draft_model="auto"`` is for a model on this machine: decided once, by headers and costs, and remembered.
+
+Nothing is downloaded, loaded or measured for it. What was decided holds as long as the files are the same that could
+draft.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping
+
+import llama_cpp
+
+from specllama.backend.memory import free_memory
+from specllama.engine.costs import KeptCurves
+from specllama.engine.expected_gain import expected
+from specllama.engine.hidden import Hidden
+from specllama.engine.model import Model
+from specllama.models.found_drafts import ROOM, FoundDraft, Survey, survey
+from specllama.warn import warn
+
+from .draft import LOOKUP, Draft, DraftKind, Loader
+from .remembered import NOT_KNOWN, Decision, Measured, Paying, identity, read, seen, write
+
+_LOGGER = logging.getLogger("specllama.drafts")
+_LEAST = 1.1  # expected speedup over plain decoding: less is noise
+_LEAST_GUESSED = 1.15  # the same where T(n) of the target is not known here
+_GUESSED = {n: 1.0 + 0.15 * (n - 1) for n in range(1, 10)}
+"""T(n) of a target that was never measured here, in T(1): dearer than with our kernels or on a GPU."""
+_MOST_KEPT = 8  # drafts
+_SPARE = 1 << 28  # bytes that stay free
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What ``"auto"`` is.
+
+    Attributes:
+        draft_model: what to give in place of it; None for plain decoding.
+        why: it is that.
+    """
+
+    draft_model: str | None
+    why: str
+
+    def __str__(self) -> str:
+        """In one line."""
+        name = "no draft" if self.draft_model is None else os.path.basename(self.draft_model)
+        return f"draft_model='auto' is {name}: {self.why}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """What has to fit beside a draft.
+
+    Attributes:
+        n_ctx: tokens of the target's context; 0: as many as its file says.
+        own_ctx: of the draft's; None: as many.
+        on_gpu: layers are offloaded: how much room there is, llama.cpp says when it loads the draft.
+        is_open: the target is in memory already.
+    """
+
+    n_ctx: int = ROOM
+    own_ctx: int | None = None
+    on_gpu: bool = False
+    is_open: bool = False
+
+
+def choose(path: str, room: Room) -> Choice:
+    """What drafts for a model, and why: what was decided before, as long as that holds. Says it once.
+
+    Args:
+        path: the model.
+        room: what has to fit beside the draft.
+    """
+    try:
+        decision, is_new = _decided(path)
+    except NOT_KNOWN as error:  # whoever loads the model says what is wrong
+        return Choice(LOOKUP, f"what could draft for it is not known: {error}")
+    choice, is_usual = _that_fits(decision, room)
+    _LOGGER.log(logging.INFO if is_new or not is_usual else logging.DEBUG, "%s", choice)
+    return choice
+
+
+def chosen_of(found: Survey) -> Choice:
+    """What `choose` takes now of what a survey has found."""
+    before = read(found.path)
+    return _that_fits(_decision(found, "", before.measured if before else {}), Room())[0]
+
+
+def remember(found: Survey, measured: Mapping[str, tuple[float, float]]) -> None:
+    """Have `choose` go by what was measured.
+
+    Args:
+        found: the model, and what is here for it.
+        measured: the speedup over plain decoding and its standard error, by what drafted.
+
+    Raises:
+        OSError, RuntimeError: it cannot be kept.
+    """
+    before = read(found.path)
+    known = dict(before.measured) if before else {}
+    known.update({name: Measured(ratio, error, identity(name)) for name, (ratio, error) in measured.items()})
+    write(found.path, _decision(found, seen(found.path), known))
+
+
+class Automatic(DraftKind):
+    """What ``"auto"`` has taken. If that cannot be opened after all, the text is looked up: a target opens in any case.
+
+    Args:
+        taken: what it is.
+        lookup: what drafts in its place.
+        said: what it is and why, in one line.
+    """
+
+    def __init__(self, taken: DraftKind, lookup: DraftKind, said: str) -> None:
+        super().__init__(taken.options)
+        self._taken = taken
+        self._lookup = lookup
+        self.said = said
+
+    @classmethod
+    def is_meant(cls, given: object) -> bool:
+        """See the base class. It is asked for by its name."""
+        return False
+
+    def shown(self, target: str) -> Hidden | None:
+        """See the base class."""
+        try:
+            return self._taken.shown(target)
+        except ValueError as error:
+            self._give_up(error)
+        return None
+
+    def open(self, target: Model, loader: Loader) -> Draft:
+        """See the base class."""
+        try:
+            return self._taken.open(target, loader)
+        except (ValueError, RuntimeError, MemoryError) as error:
+            if self._taken is self._lookup:
+                raise
+            self._give_up(error)
+        return self._lookup.open(target, loader)
+
+    def _give_up(self, error: Exception) -> None:
+        name = os.path.basename(str(self._taken.options.draft_model))
+        warn(f"draft_model='auto' looks up the text, because {name} cannot be opened: {error}")
+        self._taken = self._lookup
+
+
+def _decided(path: str) -> tuple[Decision, bool]:
+    """The decision, and whether it is a new one."""
+    before, digest = read(path), seen(path)
+    if before is not None and before.seen == digest and (before.is_final or not _is_measured(KeptCurves(), path)):
+        return before, False
+    found = survey(path)
+    decision = _decision(found, digest, before.measured if before else {})
+    try:
+        write(path, decision)
+    except NOT_KNOWN as error:
+        _LOGGER.debug("what drafts for %s cannot be kept: %s", path, error)
+    for draft in found.found:
+        if draft.is_of_name and draft.why_not:
+            warn(f"draft_model='auto' leaves {os.path.basename(draft.draft_model)} out: {draft.why_not}")
+    return decision, True
+
+
+def _decision(found: Survey, digest: str, known: Mapping[str, Measured]) -> Decision:
+    measured = {name: one for name, one in known.items() if one.identity == identity(name)}
+    curves = KeptCurves()
+    gains = {one.draft_model: _gain(one, found.path, curves, measured) for one in found.usable}
+    by_lookup = measured.get(LOOKUP)
+    least = 1.0 if by_lookup is None else max(1.0, by_lookup.ratio)
+    paying = [one for one in found.usable if gains[one.draft_model][0] > least]
+    paying.sort(key=lambda one: gains[one.draft_model][0], reverse=True)
+    return Decision(
+        seen=digest,
+        is_final=bool(measured) or _is_measured(curves, found.path),
+        paying=tuple(
+            Paying(one.draft_model, one.size, one.memory - one.size, gains[one.draft_model][1])
+            for one in paying[:_MOST_KEPT]
+        ),
+        otherwise=None if by_lookup is not None and by_lookup.ratio + by_lookup.error < 1.0 else LOOKUP,
+        why=_why_none(found, curves, measured),
+        weights=found.size,
+        cache=found.memory - found.size,
+        n_ctx=found.n_ctx,
+        measured=measured,
+    )
+
+
+def _gain(draft: FoundDraft, target: str, curves: KeptCurves, measured: Mapping[str, Measured]) -> tuple[float, str]:
+    """By what a draft is compared with others, and what is said of it. 0: it does not pay.
+
+    A head that was made for the model goes before all that was not measured: somebody has put it there.
+    """
+    if draft.draft_model in measured:
+        ratio = measured[draft.draft_model].ratio
+        return ratio, f"measured here, {ratio:.2f} times as fast as plain decoding"
+    if draft.kind not in ("model", "foreign"):
+        where = "its own file has MTP layers" if draft.draft_model == "mtp" else "a head for the model, beside it"
+        return (float("inf"), where) if draft.is_of_name else (0.0, "")
+    gain, is_known = _expected_gain(draft, target, curves)
+    if gain < (_LEAST if is_known else _LEAST_GUESSED) or (draft.kind == "foreign" and not is_known):
+        return 0.0, ""
+    by = "by what batches cost here" if is_known else "as long as it was not measured here what batches cost"
+    return gain, f"{gain:.2f} times as fast as plain decoding is expected, {by}"
+
+
+def _expected_gain(draft: FoundDraft, target: str, curves: KeptCurves) -> tuple[float, bool]:
+    """Of a model the speedup that is expected, and whether T(n) of the target is known here."""
+    is_known = _is_measured(curves, target)
+    of_target = curves.of(target, "target") if is_known else _GUESSED
+    of_draft = curves.of(draft.draft_model, "draft") if is_known else {}
+    return expected(draft.cost, draft.acceptance, of_target, of_draft).speedup or 0.0, is_known
+
+
+def _is_measured(curves: KeptCurves, target: str) -> bool:
+    """Whether enough of T(n) is known to say what a draft gives."""
+    known = curves.of(target, "target")
+    return 1 in known and sum(n in _GUESSED for n in known) > 2
+
+
+def _why_none(found: Survey, curves: KeptCurves, measured: Mapping[str, Measured]) -> str:
+    """Why nothing that decodes is taken."""
+    models = [one for one in found.usable if one.kind in ("model", "foreign")]
+    if measured:
+        return "no draft that was measured here was faster"
+    if not models:
+        return "no draft for the model is on this machine"
+    gains = {one.draft_model: _expected_gain(one, found.path, curves)[0] for one in models}
+    best = max(gains, key=gains.__getitem__)
+    return (
+        f"no draft on this machine is expected to pay, with {os.path.basename(best)} it would be "
+        f"{gains[best]:.2f} times as fast as plain decoding"
+    )
+
+
+def _that_fits(decision: Decision, room: Room) -> tuple[Choice, bool]:
+    """The first that fits into the memory that is free, and whether it is what it would be with enough."""
+    if not decision.paying:
+        return Choice(decision.otherwise, decision.why), True
+    if room.on_gpu and llama_cpp.llama_supports_gpu_offload():
+        return Choice(decision.paying[0].draft_model, decision.paying[0].why), True
+    n_ctx = room.n_ctx or decision.n_ctx or ROOM
+    of_target = 0 if room.is_open else decision.weights + decision.cache * n_ctx // ROOM
+    free = free_memory() - of_target - _SPARE
+    for number, one in enumerate(decision.paying):
+        if one.weights + one.cache * (room.own_ctx or n_ctx) // ROOM <= free:
+            return Choice(one.draft_model, one.why), number == 0
+    first = os.path.basename(decision.paying[0].draft_model)
+    return Choice(decision.otherwise, f"there is not enough free memory for {first}"), False
