@@ -227,6 +227,23 @@ def test_nothing_in_common_is_refused(tmp_path: Path, files: dict[str, Path]) ->
         Engine.open(files["small words"], other, n_ctx=64, n_threads=1)
 
 
+def test_it_is_translated_once(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is looked at before its weights are loaded, by the names of tokens."""
+    made = []
+    original = _core.Translation
+
+    def translation(*given: Any) -> _core.Translation:
+        made.append(given)
+        return original(*given)
+
+    monkeypatch.setattr(_core, "Translation", translation)
+    with (
+        pytest.warns(UserWarning, match="another tokenizer"),
+        Engine.open(files["words"], files["bytes"], n_ctx=64, n_threads=1),
+    ):
+        assert len(made) == 1
+
+
 # --- What the draft reads ---------------------------------------------------------------------------------------------
 
 

@@ -15,8 +15,8 @@ namespace {
 // Bytes of a part. A word that begins behind the least of them begins another one; without words it ends behind the
 // most of them. So few fit the tokenizer's stack whatever they are.
 constexpr std::size_t least_part = 64;
-constexpr std::size_t most_part = 192;
-constexpr std::size_t longest_part = 240;  // where there is no whole character to end behind
+constexpr std::size_t most_part = 96;
+constexpr std::size_t longest_part = 144;  // where there is no whole character to end behind
 
 bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; }
 bool is_letter(char byte) {

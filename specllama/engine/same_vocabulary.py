@@ -16,7 +16,7 @@ from specllama.backend.libllama import API
 from specllama.engine.model import piece_of
 from specllama.models.loading import explained, quiet
 from specllama.models.opening_checks import override_array
-from specllama.models.shared_tokens import NEARLY_EQUAL
+from specllama.models.shared_tokens import LEAST_COMMON, NEARLY_EQUAL
 
 from .other_tokenizer import Foreign, shown_share, translated
 
@@ -82,6 +82,34 @@ def in_common(target: int, draft: int) -> Common | Foreign | None:
     Raises:
         ValueError: too few tokens are in both.
     """
+    found = _by_name(target, draft)
+    return _translated(target, draft) if found is not None and not _is_near(found) else found
+
+
+def require_in_common(target: int, draft: int) -> None:
+    """Refuse a draft that `in_common` refuses, but for some that are told by their texts alone.
+
+    Those of different tokenizers that have tokens of one name are not translated for it: that takes a while, and is
+    done when the draft is opened.
+
+    Args:
+        target: its address.
+        draft: the same.
+
+    Raises:
+        ValueError: too few tokens are in both.
+    """
+    found = _by_name(target, draft)
+    if found is not None and not _is_near(found) and found.num_common < 2 * LEAST_COMMON * found.num_tokens:
+        _translated(target, draft)
+
+
+def _by_name(target: int, draft: int) -> Common | None:
+    """What both have by their names and roles. None: all, by the same ids.
+
+    Raises:
+        ValueError: one of them has no names.
+    """
     if _is_nameless(target, draft):
         return None
     same = _core.common_tokens(API, target, draft)
@@ -93,17 +121,25 @@ def in_common(target: int, draft: int) -> Common | Foreign | None:
         ours, theirs = int(role(_at(target))), int(role(_at(draft)))
         if ours >= 0 and theirs >= 0 and same[ours] < 0 and drafted[theirs] < 0:
             same[ours], drafted[theirs] = theirs, ours
-    count = int(np.count_nonzero(same >= 0))
-    num_target, num_draft = (
-        len(ids) - sum(_is_padding(vocab, int(token)) for token in np.flatnonzero(ids < 0))
-        for vocab, ids in ((target, same), (draft, drafted))
-    )
-    shorter = min(len(same), len(drafted))
-    is_beginning = np.array_equal(same[:shorter], np.arange(shorter))
-    if not is_beginning and count < NEARLY_EQUAL * max(num_target, num_draft):
-        roles = [(int(role(_at(target))), int(role(_at(draft)))) for role in _OF_SPECIAL_TOKENS]
-        return translated(target, draft, roles)
-    return Common(target, draft, same, drafted, num_target)
+    return Common(target, draft, same, drafted, _num_of_text(target, same))
+
+
+def _is_near(common: Common) -> bool:
+    """Whether two vocabularies are of one tokenizer."""
+    shorter = min(len(common.same), len(common.drafted))
+    most = max(common.num_tokens, _num_of_text(common.draft, common.drafted))
+    is_beginning = np.array_equal(common.same[:shorter], np.arange(shorter))
+    return is_beginning or common.num_common >= NEARLY_EQUAL * most
+
+
+def _num_of_text(vocab: int, others: npt.NDArray[np.int32]) -> int:
+    """So many tokens a vocabulary has, without padding. `others`: for each that of another one; -1: none."""
+    return len(others) - sum(_is_padding(vocab, int(token)) for token in np.flatnonzero(others < 0))
+
+
+def _translated(target: int, draft: int) -> Foreign:
+    roles = [(int(role(_at(target))), int(role(_at(draft)))) for role in _OF_SPECIAL_TOKENS]
+    return translated(target, draft, roles)
 
 
 def require_same_vocabulary(target: int, draft: int) -> None:
@@ -141,7 +177,7 @@ def check_vocabulary_of_file(
     """Check a draft's file before its weights are loaded.
 
     Args:
-        check: `in_common` or `require_same_vocabulary`.
+        check: `require_in_common` or `require_same_vocabulary`.
         target: the address of the target's vocabulary.
         path: the draft's file.
         as_head: it is a head.

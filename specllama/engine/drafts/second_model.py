@@ -10,7 +10,12 @@ import llama_cpp
 from specllama import _core
 from specllama.engine.model import Model
 from specllama.engine.other_tokenizer import Foreign
-from specllama.engine.same_vocabulary import Common, check_vocabulary_of_file, in_common
+from specllama.engine.same_vocabulary import (
+    Common,
+    check_vocabulary_of_file,
+    in_common,
+    require_in_common,
+)
 from specllama.models.opening_checks import check_opening
 from specllama.warn import warn
 
@@ -92,7 +97,7 @@ class FileModel(DecodingKind):
         path, own = self.options.draft_model, {**(self.options.draft_kwargs or {})}
         corpus = self.corpus(target, loader)
         check_opening(path, own)
-        check_vocabulary_of_file(in_common, target.vocab, path, overrides=own.get("kv_overrides"))
+        check_vocabulary_of_file(require_in_common, target.vocab, path, overrides=own.get("kv_overrides"))
         model, given, close = loader.load(path, target, own)
         with freed_after_errors(close):
             return draft_of(target, model, self.options, corpus=corpus, given=given, close=close, reopened_by=path)
