@@ -29,6 +29,7 @@ _LEAST = 1.1  # expected speedup over plain decoding: less is noise
 _LEAST_GUESSED = 1.15  # the same where T(n) of the target is not known here
 _GUESSED = {n: 1.0 + 0.15 * (n - 1) for n in range(1, 10)}
 """T(n) of a target that was never measured here, in T(1): dearer than with our kernels or on a GPU."""
+_LEAST_FOREIGN = 1.25  # of a model of another tokenizer: lookup gives a tenth, too, and needs neither memory nor prompt
 _MOST_KEPT = 8  # drafts
 _SPARE = 1 << 28  # bytes that stay free
 
@@ -203,7 +204,9 @@ def _gain(draft: FoundDraft, target: str, curves: KeptCurves, measured: Mapping[
         where = "its own file has MTP layers" if draft.draft_model == "mtp" else "a head for the model, beside it"
         return (float("inf"), where) if draft.is_of_name else (0.0, "")
     gain, is_known = _expected_gain(draft, target, curves)
-    if gain < (_LEAST if is_known else _LEAST_GUESSED) or (draft.kind == "foreign" and not is_known):
+    is_foreign = draft.kind == "foreign"
+    least = _LEAST_FOREIGN if is_foreign else _LEAST if is_known else _LEAST_GUESSED
+    if gain < least or (is_foreign and not is_known):
         return 0.0, ""
     by = "by what batches cost here" if is_known else "as long as it was not measured here what batches cost"
     return gain, f"{gain:.2f} times as fast as plain decoding is expected, {by}"

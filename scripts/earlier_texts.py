@@ -1,0 +1,262 @@
+"""Whether lookup gains by what was answered before: today's (in the text itself), and with a pool of earlier answers.
+
+``python scripts/earlier_texts.py TARGET PROMPTS OUT.json`` (PROMPTS: a folder with humaneval*.jsonl) has the target
+answer what people ask it one after the other, and replays the answers. It needs no quiet machine: tokens are counted,
+and no time. ``--texts FILE`` keeps the answers, so that another replay needs no model.
+
+Each round of a replay drafts what followed the longest match, up to so many tokens, and is told what was right.
+A pool of limited size comes before the text in the same index, the oldest answer first: so the longest match is taken,
+the most recent of several, as lookup does with a corpus (suffix decoding, arXiv 2411.04975, without its trees).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specllama import Llama
+from specllama import _core_test as _test
+from specllama.drop_in.chats import RenderedPrompt, chat_call
+from specllama.evidence.answer import answer
+from specllama.prompts import builtin_prompts, limited, read_prompts
+
+SEPARATOR = -1  # no token: no match reaches over it
+POOL = 16_384  # tokens
+MOST = (4, 8, 16)  # tokens drafted in a round
+LEAST_OF_POOL = (2, 4, 8)  # tokens that a match in the pool must have at least
+TURNS = (
+    "Write a Python class for a bank account with deposit and withdraw.",
+    "Add a method that transfers money to another account.",
+    "Raise an error if the amount is not positive.",
+    "Write a test for the method that transfers.",
+    "Keep a list of all transactions, with the time of each.",
+    "Add a method that prints the transactions as a table.",
+    "Now show the whole class once more.",
+    "Explain in three sentences how the class works.",
+    "Turn the class into a dataclass.",
+    "Write a README for it, with an example.",
+)
+EDITS = (
+    "Rename the class to Ledger.",
+    "Add a docstring to each method.",
+    "Add type hints to each method.",
+    "Rename the method withdraw to take.",
+    "Let the constructor take the name of the owner, too.",
+    "Raise ValueError where money is missing.",
+    "Add a method interest(rate).",
+    "Use Decimal in place of float.",
+)
+FILE = """class Account:
+    def __init__(self, balance=0.0):
+        self.balance = float(balance)
+        self.history = []
+
+    def deposit(self, amount):
+        self.balance += amount
+        self.history.append(("deposit", amount))
+        return self.balance
+
+    def withdraw(self, amount):
+        if amount > self.balance:
+            print("not enough money")
+            return self.balance
+        self.balance -= amount
+        self.history.append(("withdraw", amount))
+        return self.balance
+
+    def report(self):
+        for kind, amount in self.history:
+            print(kind, amount)
+        print("balance", self.balance)
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """An answer of the target.
+
+    Attributes:
+        prompt: its tokens.
+        answer: tokens.
+    """
+
+    prompt: list[int]
+    answer: list[int]
+
+
+# --- What is asked ----------------------------------------------------------------------------------------------------
+
+
+def ask(llm: Llama, messages: Sequence[dict[str, str]], **options: Any) -> tuple[Text, str]:
+    """The answer to a chat."""
+    prompt = chat_call(llm, messages).tokens
+    found = answer(llm, RenderedPrompt(prompt, []), **options)
+    return Text([*map(int, prompt)], [*map(int, found.tokens)]), found.text
+
+
+def asked_twice(llm: Llama, n: int) -> Iterator[Text]:
+    """Eight prompts, and the same once more; sampled, so that the second answers are others."""
+    for seed in (1, 2):
+        for prompt in limited(builtin_prompts(), 1):
+            rendered = prompt.rendered(llm)
+            found = answer(llm, rendered, max_tokens=n, temperature=0.8, seed=seed)
+            yield Text([*map(int, rendered.tokens)], [*map(int, found.tokens)])
+
+
+def tasks(llm: Llama, n: int, folder: Path, count: int) -> Iterator[Text]:
+    """HumanEval in sequence."""
+    (path,) = sorted(folder.glob("humaneval*.jsonl"))
+    for task in read_prompts(path)[0][:count]:
+        rendered = task.rendered(llm)
+        found = answer(llm, rendered, max_tokens=n, temperature=0.0)
+        yield Text([*map(int, rendered.tokens)], [*map(int, found.tokens)])
+
+
+def edits(llm: Llama, n: int) -> Iterator[Text]:
+    """One file that is edited again and again, each time in a chat of its own."""
+    file = FILE
+    for edit in EDITS:
+        content = f"{edit} Answer with the whole file only.\n\n```python\n{file}```"
+        text, said = ask(llm, [{"role": "user", "content": content}], max_tokens=3 * n, temperature=0.0)
+        if said.count("```") == 2:
+            file = said.split("```")[1].removeprefix("python\n")
+        yield text
+
+
+def turns(llm: Llama, n: int) -> Iterator[Text]:
+    """A chat, whose prompts hold all that was said."""
+    messages: list[dict[str, str]] = []
+    for question in TURNS:
+        messages.append({"role": "user", "content": question})
+        text, said = ask(llm, messages, max_tokens=2 * n, temperature=0.0)
+        messages.append({"role": "assistant", "content": said})
+        yield text
+
+
+# --- What lookup makes of it ------------------------------------------------------------------------------------------
+
+
+class Lookup:
+    """Today's lookup over one text, and before it a pool.
+
+    Args:
+        pool: earlier answers, the oldest first.
+        prompt: tokens.
+        least: a match in the pool has so many tokens, or is none.
+    """
+
+    def __init__(self, pool: Sequence[Sequence[int]], prompt: Sequence[int], least: int) -> None:
+        before = [token for earlier in pool for token in (*earlier, SEPARATOR)]
+        self._own, self._all, self._least = _test.SuffixIndex(), _test.SuffixIndex(), least
+        self._own.append(np.array(prompt, np.int32))
+        self._all.append(np.array([*before, *prompt], np.int32))
+        self._offset, self._text = len(before), [*before, *prompt]
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """What was said."""
+        for index in (self._own, self._all):
+            index.append(np.array(tokens, np.int32))
+        self._text += tokens
+
+    def draft(self, most: int) -> list[int]:
+        """What followed the longest match."""
+        match = self._all.longest()
+        next_ = match.next
+        if match.length and next_ < self._offset and match.length < self._least:
+            match = self._own.longest()
+            next_ = self._offset + match.next
+        found: list[int] = []
+        while match.length and len(found) < most:
+            at = next_ + len(found)
+            token = self._text[at] if at < len(self._text) else found[at - len(self._text)]
+            if token == SEPARATOR:
+                break
+            found.append(token)
+        return found
+
+
+def replayed(texts: Sequence[Text], most: int, least: int | None) -> dict[str, float]:
+    """All answers in their order, with a pool of those before. least: see `Lookup`; None: without a pool.
+
+    Returns:
+        tokens for each round, and the shares of drafted tokens that were right, of rounds that drafted.
+    """
+    pool: list[list[int]] = []
+    rounds, tokens, drafted, right = 0, 0, 0, 0
+    for text in texts:
+        lookup = Lookup(pool if least is not None else [], text.prompt, least or 0)
+        done = 0
+        while done < len(text.answer):
+            draft = lookup.draft(most)
+            rest = text.answer[done:]
+            same = next(
+                (i for i, (a, b) in enumerate(zip(draft, rest, strict=False)) if a != b), min(len(draft), len(rest))
+            )
+            said = rest[: same + 1]
+            lookup.append(said)
+            done, rounds, tokens = done + len(said), rounds + 1, tokens + len(said)
+            drafted, right = drafted + len(draft), right + same
+        pool.append(text.answer)
+        while sum(map(len, pool)) > POOL:
+            pool.pop(0)
+    return {
+        "tokens_per_round": tokens / rounds,
+        "accepted": right / max(1, drafted),
+        "drafted_per_round": drafted / rounds,
+    }
+
+
+def compared(texts: Sequence[Text]) -> dict[str, Any]:
+    """With a pool and without, for several numbers of drafted tokens."""
+    found: dict[str, Any] = {"texts": len(texts), "tokens": sum(len(text.answer) for text in texts)}
+    for most in MOST:
+        own = replayed(texts, most, None)
+        pools = {str(least): replayed(texts, most, least) for least in LEAST_OF_POOL}
+        found[f"up to {most}"] = {"text alone": own, **{f"pool, from {least} on": one for least, one in pools.items()}}
+    return found
+
+
+def main() -> None:
+    """Ask, replay and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target")
+    parser.add_argument("prompts", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--texts", type=Path, help="keeps the answers, or has them already")
+    parser.add_argument("-md", "--draft", default="lookup", help="what drafts while the target answers")
+    parser.add_argument("-n", type=int, default=96, help="tokens of an answer; of a file three times as many")
+    parser.add_argument("--tasks", type=int, default=16, help="of HumanEval")
+    parser.add_argument("-t", "--threads", type=int, default=1)
+    given = parser.parse_args()
+    if given.texts is not None and given.texts.is_file():
+        kept = json.loads(given.texts.read_text())
+        texts = {name: [Text(**one) for one in several] for name, several in kept.items()}
+    else:
+        options = {"n_ctx": 4096, "n_threads": given.threads, "n_threads_batch": given.threads, "verbose": False}
+        with Llama(given.target, draft_model=given.draft, **options) as llm:
+            scenarios = {
+                "the same prompts twice": asked_twice(llm, given.n),
+                "HumanEval in sequence": tasks(llm, given.n, given.prompts, given.tasks),
+                "one file, edited": edits(llm, given.n),
+                "a chat of ten turns": turns(llm, given.n),
+            }
+            texts = {}
+            for name, several in scenarios.items():
+                texts[name] = list(several)
+                print(name, len(texts[name]), flush=True)
+        if given.texts is not None:
+            given.texts.write_text(
+                json.dumps({name: [*map(dataclasses.asdict, several)] for name, several in texts.items()})
+            )
+    result = {"target": Path(given.target).name, "pool": POOL, **{name: compared(one) for name, one in texts.items()}}
+    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
