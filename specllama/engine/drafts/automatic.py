@@ -163,7 +163,7 @@ def _decided(path: str) -> tuple[Decision, bool]:
     except NOT_KNOWN as error:
         _LOGGER.debug("what drafts for %s cannot be kept: %s", path, error)
     for draft in found.found:
-        if draft.is_of_name and draft.why_not:
+        if draft.is_of_name and draft.why_not and draft.draft_model != "mtp":
             warn(f"draft_model='auto' leaves {os.path.basename(draft.draft_model)} out: {draft.why_not}")
     return decision, True
 
