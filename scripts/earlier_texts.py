@@ -1,8 +1,8 @@
 """Whether lookup gains by what was answered before: today's (in the text itself), and with a pool of earlier answers.
 
-``python scripts/earlier_texts.py TARGET PROMPTS OUT.json`` (PROMPTS: a folder with humaneval*.jsonl) has the target
-answer what people ask it one after the other, and replays the answers. It needs no quiet machine: tokens are counted,
-and no time. ``--texts FILE`` keeps the answers, so that another replay needs no model.
+``python scripts/earlier_texts.py TARGET DRAFT --prompts FILE`` (HumanEval's) has the target answer what people ask it
+one after the other, and replays the answers. It needs no quiet machine: tokens are counted, and no time. ``--texts
+FILE`` keeps the answers, so that another replay needs no model.
 
 Each round of a replay drafts what followed the longest match, up to so many tokens, and is told what was right.
 A pool of limited size comes before the text in the same index, the oldest answer first: so the longest match is taken,
@@ -19,11 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import recorded
 
 from specllama import Llama
 from specllama import _core_test as _test
+from specllama.backend.cpu import cpu_name
 from specllama.drop_in.chats import RenderedPrompt, chat_call
 from specllama.evidence.answer import answer
+from specllama.models.catalog import resolve
 from specllama.prompts import builtin_prompts, limited, read_prompts
 
 SEPARATOR = -1  # no token: no match reaches over it
@@ -109,9 +112,8 @@ def asked_twice(llm: Llama, n: int) -> Iterator[Text]:
             yield Text([*map(int, rendered.tokens)], [*map(int, found.tokens)])
 
 
-def tasks(llm: Llama, n: int, folder: Path, count: int) -> Iterator[Text]:
+def tasks(llm: Llama, n: int, path: Path, count: int) -> Iterator[Text]:
     """HumanEval in sequence."""
-    (path,) = sorted(folder.glob("humaneval*.jsonl"))
     for task in read_prompts(path)[0][:count]:
         rendered = task.rendered(llm)
         found = answer(llm, rendered, max_tokens=n, temperature=0.0)
@@ -226,10 +228,10 @@ def main() -> None:
     """Ask, replay and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target")
-    parser.add_argument("prompts", type=Path)
-    parser.add_argument("out", type=Path)
+    parser.add_argument("draft", help="drafts while the target answers, which changes no answer")
+    parser.add_argument("--prompts", type=Path, required=True, help="HumanEval's tasks")
     parser.add_argument("--texts", type=Path, help="keeps the answers, or has them already")
-    parser.add_argument("-md", "--draft", default="lookup", help="what drafts while the target answers")
+    parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     parser.add_argument("-n", type=int, default=96, help="tokens of an answer; of a file three times as many")
     parser.add_argument("--tasks", type=int, default=16, help="of HumanEval")
     parser.add_argument("-t", "--threads", type=int, default=1)
@@ -254,8 +256,12 @@ def main() -> None:
             given.texts.write_text(
                 json.dumps({name: [*map(dataclasses.asdict, several)] for name, several in texts.items()})
             )
-    result = {"target": Path(given.target).name, "pool": POOL, **{name: compared(one) for name, one in texts.items()}}
-    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    result = {"pool": POOL, "kinds": {name: compared(one) for name, one in texts.items()}}
+    print(json.dumps(result, indent=1))
+    if given.record:
+        recorded.keep(
+            given.record, {"machine": {"cpu": cpu_name()}, "target": Path(resolve(given.target)).name, **result}
+        )
 
 
 if __name__ == "__main__":

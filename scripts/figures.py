@@ -426,6 +426,18 @@ def overhead(data: Path) -> str:
     return table(["", "", "with", *(f"{n} tokens" for n in lengths)], cells, 3)
 
 
+def earlier_texts(data: Path) -> str:
+    """Tokens of a round of lookup, and what a pool of earlier answers adds."""
+    rows = []
+    for kind, found in load(data, "earlier-texts")["kinds"].items():
+        alone, *pools = found["up to 8"].values()
+        gains = (f"{100 * (one['tokens_per_round'] / alone['tokens_per_round'] - 1):+.1f} %" for one in pools)
+        shares = (f"{100 * one['accepted']:.0f} %" for one in (alone, *pools))
+        rows.append((kind, f"{alone['tokens_per_round']:.2f}", *gains, ", ".join(shares)))
+    head = ("answers", "in the text alone", "pool, matches from 2 on", "from 4 on", "from 8 on", "accepted of each")
+    return table(head, rows)
+
+
 def lookup_cost(data: Path) -> str:
     """What the lookup's index costs."""
     rows = [
@@ -529,7 +541,7 @@ TABLES = {
     for function in (
         whole_headline, whole_calls, whole_categories, limits, tools, speedups, sources,
         details, categories, batches, behind_2000, gains, mixtures, ceilings, accuracy, perplexity, loading,
-        splits, many_texts, text_memory, llama_server, overhead, lookup_cost, json_schemas, ik_llama_cpp,
+        splits, many_texts, text_memory, llama_server, overhead, earlier_texts, lookup_cost, json_schemas, ik_llama_cpp,
         ik_llama_cpp_prompts, compatibility, states, machines,
     )
 }  # fmt: skip

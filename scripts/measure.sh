@@ -23,7 +23,7 @@
 #                           Only by name: it has to be built (scripts/llama_server.py says how)
 #   tools-q4_k_m            llama.cpp's own tools; LLAMA_TOOLS names the folder that has them. Only by name
 #   These need no quiet machine:
-#   accuracy, perplexity-TYPE, splits-TYPE-WAY, text-memory
+#   accuracy, perplexity-TYPE, splits-TYPE-WAY, text-memory, earlier-texts
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 scripts=$PWD/scripts
@@ -53,6 +53,7 @@ parts() {
     echo many-texts-q4_k_m
     echo many-texts-humaneval-q4_k_m
     echo text-memory
+    echo earlier-texts
     echo accuracy
     for type in q4_k_m q8_0; do
         echo "perplexity-$type"
@@ -132,6 +133,10 @@ measure() {
         loading-*) python "$scripts/loading.py" "$(model "$part")" --record "$part" ;;
         json-schemas-*) python "$scripts/json_schemas.py" "$(model "$part")" "$draft" --record "$part" ;;
         overhead) python "$scripts/overhead.py" --record "$part" ;;
+        earlier-texts)
+            : "${PROMPTS:?names the folder of HumanEval and Spec-Bench}"
+            python "$scripts/earlier_texts.py" "$target:Q4_K_M" "$draft" --prompts "$PROMPTS/$(prompts humaneval)" --record "$part"
+            ;;
         lookup-cost) python "$scripts/lookup_cost.py" --record "$part" ;;
         many-texts-humaneval-*)
             python "$scripts/many_texts.py" "$(model "$part")" "$draft" --prompts "$PROMPTS/$(prompts humaneval)" --record "$part"
