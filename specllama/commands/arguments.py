@@ -314,6 +314,8 @@ def load_llama(arguments: argparse.Namespace) -> Llama:
     from specllama import Llama
 
     llm = Llama(arguments.model, verbose=False, **draft_options(arguments), **context_options(arguments))
+    if getattr(arguments, "share_lookups", False):
+        llm.engine.keep_answers()
     if arguments.ctx_size not in (0, llm.n_ctx()):
         print(
             f"specllama: --ctx-size {arguments.ctx_size} became {llm.n_ctx()}: llama.cpp takes multiples of 256",

@@ -75,6 +75,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         f"none, -1 has no limit (default {_CACHE_RAM})",
     )
     group.add_argument(
+        "--share-lookups",
+        action="store_true",
+        help="have the draft look up what was answered before, whoever asked: 16,384 tokens, in memory alone. Who asks "
+        "may conclude from times what others were told",
+    )
+    group.add_argument(
         "--embedding-model",
         metavar="FILE",
         help="a second model, for /v1/embeddings: its name or file",

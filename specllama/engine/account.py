@@ -7,6 +7,7 @@ import threading
 from specllama.stats import Stats, Tally
 from specllama.warn import warn
 
+from .earlier_answers import EarlierAnswers
 from .options import FallbackWarning, Options
 
 
@@ -15,10 +16,12 @@ class Account:
 
     Attributes:
         options: how to speculate where a request does not say.
+        earlier: what was answered before, where that is kept.
     """
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.earlier = EarlierAnswers()
         self._lock = threading.Lock()
         self._warned: dict[str, object] = {}
         self._sums = Tally()

@@ -24,6 +24,7 @@ from .drafts.draft import Draft, Loaded
 from .drafts.draft_options import DraftOptions
 from .drafts.kinds import understood
 from .drafts.vocabulary import DraftVocabularySize
+from .earlier_answers import EarlierAnswers
 from .generation import Generation
 from .going import ClosedWhenGone
 from .hidden import shown_layers as hidden_of
@@ -340,6 +341,21 @@ class Engine(ClosedWhenGone):
                     yield direct
             finally:
                 own.position.change(0)
+
+    def keep_answers(self, most: int = 16_384) -> None:
+        """From here on have a draft that looks up search in the last answers, too, of all texts of this engine.
+
+        They are in memory alone. What was kept until now is forgotten. What a text says does not depend on it but by
+        what is drafted: with ``rejection`` or ``block``, a seed and a fixed number of drafted tokens it may be another
+        one then.
+
+        Args:
+            most: tokens; 0 keeps none any more.
+
+        Raises:
+            TypeError, ValueError: no int, or below 0.
+        """
+        self.account.earlier = EarlierAnswers(most)
 
     def keep_costs(self, name: str, seconds: Mapping[int, float]) -> None:
         """Go by these costs of batches from here on, and have later engines with the same files and settings do so.

@@ -238,6 +238,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         """It is over, or another text takes over the caches. Gives its numbers; None if it never began."""
         if self.has_begun and not self._has_ended:
             self._tally = self.tally()
+            self._slot.account.earlier.add(self._slot.position.ids[self._prompt_size : self._end])
         self._has_ended = True
         self._processors.clear()  # the loop holds the list until the next text, and with it what they lead to
         return self._tally
@@ -316,7 +317,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
                 constraint=constraint,
                 poll=None if request.listener is SILENT else request.listener.heed,
                 keeps_logits=request.keeps_logits,
-                corpus=np.asarray(request.lookup_corpus, dtype=np.int32),
+                corpus=np.asarray([*slot.account.earlier.corpus(), *request.lookup_corpus], dtype=np.int32),
             )
         except BaseException:
             left = slot.sequence.num_tokens
