@@ -127,6 +127,9 @@ def test_the_vocabulary_is_compared_before_the_weights_are_loaded(
     with pytest.raises(ValueError, match="another vocabulary"):
         make_llama(draft=tiny_files.letters)
     assert loaded == [(str(tiny_files.target), False), (str(tiny_files.letters), True)]
+    loaded.clear()
+    make_llama(draft=tiny_files.good)  # the same tokens: that is seen by the files
+    assert loaded == [(str(tiny_files.target), False), (str(tiny_files.good), False)]
 
 
 def test_a_draft_with_padding_rows_is_fine(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:

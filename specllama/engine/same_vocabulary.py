@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,14 +38,17 @@ class Common:
         draft: that of the draft's.
         same: for each of the target's tokens the draft's that is the same; -1: there is none.
         drafted: for each of the draft's tokens the target's; -1: there is none.
-        num_tokens: so many the target has, without padding.
     """
 
     target: int
     draft: int
     same: npt.NDArray[np.int32]
     drafted: npt.NDArray[np.int32]
-    num_tokens: int
+
+    @functools.cached_property
+    def num_tokens(self) -> int:
+        """So many the target has, without padding."""
+        return _num_of_text(self.target, self.same)
 
     @property
     def num_common(self) -> int:
@@ -89,8 +93,7 @@ def in_common(target: int, draft: int) -> Common | Foreign | None:
 def require_in_common(target: int, draft: int) -> None:
     """Refuse a draft that `in_common` refuses, but for some that are told by their texts alone.
 
-    Those of different tokenizers that have tokens of one name are not translated for it: that takes a while, and is
-    done when the draft is opened.
+    It is quicker: where tokens enough have one name, nothing else is looked at. That is done when the draft is opened.
 
     Args:
         target: its address.
@@ -100,7 +103,9 @@ def require_in_common(target: int, draft: int) -> None:
         ValueError: too few tokens are in both.
     """
     found = _by_name(target, draft)
-    if found is not None and not _is_near(found) and found.num_common < 2 * LEAST_COMMON * found.num_tokens:
+    if found is None or found.num_common >= 2 * LEAST_COMMON * len(found.same):
+        return
+    if not _is_near(found):
         _translated(target, draft)
 
 
@@ -121,7 +126,7 @@ def _by_name(target: int, draft: int) -> Common | None:
         ours, theirs = int(role(_at(target))), int(role(_at(draft)))
         if ours >= 0 and theirs >= 0 and same[ours] < 0 and drafted[theirs] < 0:
             same[ours], drafted[theirs] = theirs, ours
-    return Common(target, draft, same, drafted, _num_of_text(target, same))
+    return Common(target, draft, same, drafted)
 
 
 def _is_near(common: Common) -> bool:

@@ -17,6 +17,7 @@ from specllama.engine.same_vocabulary import (
     require_in_common,
 )
 from specllama.models.opening_checks import check_opening
+from specllama.models.shared_tokens import have_same_tokens
 from specllama.warn import warn
 
 from .decoding import DecodingDraft, DecodingKind, freed_after_errors
@@ -97,7 +98,10 @@ class FileModel(DecodingKind):
         path, own = self.options.draft_model, {**(self.options.draft_kwargs or {})}
         corpus = self.corpus(target, loader)
         check_opening(path, own)
-        check_vocabulary_of_file(require_in_common, target.vocab, path, overrides=own.get("kv_overrides"))
+        if not have_same_tokens(
+            target.settings.path, path
+        ):  # whether they have the same roles, is seen when it is open
+            check_vocabulary_of_file(require_in_common, target.vocab, path, overrides=own.get("kv_overrides"))
         model, given, close = loader.load(path, target, own)
         with freed_after_errors(close):
             return draft_of(target, model, self.options, corpus=corpus, given=given, close=close, reopened_by=path)
