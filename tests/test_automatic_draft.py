@@ -259,6 +259,13 @@ def test_what_cannot_be_opened_does_not_keep_the_target_from_it(target: Path, sm
     llm.close()
 
 
+def test_what_is_gone_by_now(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = automatic.Choice(str(target.with_name("gone.gguf")), "it was there")
+    monkeypatch.setattr("specllama.engine.drafts.kinds.choose", lambda path, room: choice)
+    with pytest.warns(UserWarning, match=r"because gone\.gguf cannot be opened: .*does not exist"):
+        assert taken(target) == "lookup"
+
+
 def test_options_that_what_is_taken_has_no_use_for(target: Path, small: Path) -> None:
     """What that is depends on the machine. A mask is for one draft alone."""
     given: dict[str, Any] = {"draft_window": 100, "draft_vocabulary": 64, "draft_kwargs": {"n_ctx": 128}}

@@ -146,9 +146,14 @@ class Automatic(DraftKind):
         return self._lookup.open(target, loader)
 
     def _give_up(self, error: Exception) -> None:
-        name = os.path.basename(str(self._taken.options.draft_model))
-        warn(f"draft_model='auto' looks up the text, because {name} cannot be opened: {error}")
+        warn_of_opening(str(self._taken.options.draft_model), error)
         self._taken = self._lookup
+
+
+def warn_of_opening(draft_model: str, error: Exception) -> None:
+    """Say that what was chosen cannot be opened after all."""
+    name = os.path.basename(draft_model)
+    warn(f"draft_model='auto' looks up the text, because {name} cannot be opened: {error}")
 
 
 def _decided(path: str) -> tuple[Decision, bool]:

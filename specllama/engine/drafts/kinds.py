@@ -9,7 +9,7 @@ from specllama.models import catalog
 from specllama.models.head_file import BESIDE, head_beside, require_mtp
 from specllama.models.loading import require_gguf
 
-from .automatic import Automatic, Room, choose
+from .automatic import Automatic, Room, choose, warn_of_opening
 from .block_head import BlockHeadInFile
 from .draft import LOOKUP, DraftKind, raise_no_draft
 from .draft_options import DraftOptions
@@ -74,9 +74,16 @@ def _automatic(options: DraftOptions, target: str, room: Room) -> DraftKind | No
     choice = choose(target, room)
     if choice.draft_model is None:
         return None
-    given = _named(choice.draft_model, target)
-    kind, lookup = _kind_of(given), NamedTextDrafter(options.of(LOOKUP, NamedTextDrafter.takes))
-    return Automatic(lookup if given == LOOKUP else kind(options.of(given, kind.takes)), lookup, str(choice))
+    lookup = NamedTextDrafter(options.of(LOOKUP, NamedTextDrafter.takes))
+    taken: DraftKind = lookup
+    if choice.draft_model != LOOKUP:
+        try:
+            given = _named(choice.draft_model, target)
+            kind = _kind_of(given)
+            taken = kind(options.of(given, kind.takes))
+        except (ValueError, OSError) as error:  # it is gone, or may not be read any more
+            warn_of_opening(choice.draft_model, error)
+    return Automatic(taken, lookup, str(choice))
 
 
 def _kind_of(given: Any) -> type[DraftKind]:
