@@ -402,6 +402,7 @@ class Speculator:
         draft_mask: int | None = ...,
         draft_window: int = ...,
         draft_map: TokenMap | None = ...,
+        draft_inner: str = ...,
         scheduler: Scheduler | None = ...,
     ) -> None: ...
     def begin(

@@ -59,6 +59,7 @@ CASES = {
     ),
     "vocabulary": Case("target", lambda files: files.good, {"draft_vocabulary": 64}),
     "parallel": Case("target", lambda files: files.good, {"draft_mask_token": 5}),
+    "staged": Case("target", lambda files: files.good, {"draft_kwargs": {"draft_model": "lookup", "n_ctx": 256}}),
     "adapter": Case(
         "target", lambda files: files.identical, {"draft_kwargs": {"lora_path": "lora", "lora_scale": 0.5}}
     ),

@@ -26,7 +26,8 @@ std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, co
                                             const std::optional<Tokens> & corpus, const py::object & function,
                                             std::shared_ptr<DraftTokens> draft_tokens,
                                             std::optional<int32_t> draft_mask, std::size_t draft_window,
-                                            std::shared_ptr<TokenMap> draft_map, std::shared_ptr<Scheduler> scheduler) {
+                                            std::shared_ptr<TokenMap> draft_map, std::string draft_inner,
+                                            std::shared_ptr<Scheduler> scheduler) {
     if (head && head->decoder().n_features() != target->decoder().state_size()) {
         throw std::invalid_argument("the head reads " + std::to_string(head->decoder().n_features()) +
                                     " numbers for each token, and the target's context was made to show " +
@@ -39,7 +40,8 @@ std::unique_ptr<Speculator> make_speculator(std::shared_ptr<Sequence> target, co
                              std::move(draft_tokens),
                              draft_mask,
                              draft_window,
-                             std::move(draft_map)};
+                             std::move(draft_map),
+                             std::move(draft_inner)};
     std::vector<std::unique_ptr<Drafter>> drafters;
     drafters.reserve(names.size());
     for (const std::string & name : names) {
@@ -158,7 +160,8 @@ void bind_speculator(py::module_ & module) {
         .def(py::init(&make_speculator), py::arg("target"), py::arg("drafters") = std::vector<std::string>(),
              py::kw_only(), py::arg("draft") = nullptr, py::arg("head") = nullptr, py::arg("corpus") = py::none(),
              py::arg("function") = py::none(), py::arg("draft_tokens") = nullptr, py::arg("draft_mask") = py::none(),
-             py::arg("draft_window") = 0, py::arg("draft_map") = nullptr, py::arg("scheduler") = nullptr)
+             py::arg("draft_window") = 0, py::arg("draft_map") = nullptr, py::arg("draft_inner") = "",
+             py::arg("scheduler") = nullptr)
         .def("begin", &begin, py::arg("prompt"), py::kw_only(), py::arg("sampler"), py::arg("rule"),
              py::arg("num_draft_tokens"), py::arg("seed"), py::arg("paced") = false,
              py::arg("max_tokens") = static_cast<std::size_t>(-1), py::arg("logits_processor") = py::none(),

@@ -9,6 +9,7 @@
 #include "drafters/draft_tokens.hpp"
 #include "drafters/drafter.hpp"
 #include "drafters/token_map.hpp"
+#include "pacing/acceptance_rates.hpp"
 #include "pacing/cost_model.hpp"
 
 namespace specllama {
@@ -25,13 +26,20 @@ public:
     // mask: it was trained (PARD) to say several tokens in one decode, of which all but the first see masks in place of
     // those before them.
     // map: between its tokens and the target's; null: they are the same.
+    // inner: drafts for the draft (Spector and Re 2023, arXiv 2308.04623). What it offers is decoded together with the
+    // token before it, and its rows are drawn from as long as the draws are what was offered. So tokens and q are those
+    // that there would be without. Null: there is none.
+    // rates: how often what it offers is drawn.
     ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens, std::size_t window,
-                 std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map)
+                 std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map, std::unique_ptr<Drafter> inner,
+                 AcceptanceRates rates)
         : DrawingDrafter(Source::model),
           own_(std::move(sequence)),
           tokens_(std::move(tokens)),
           mask_(mask),
-          map_(std::move(map)) {
+          map_(std::move(map)),
+          inner_(std::move(inner)),
+          rates_(std::move(rates)) {
         const std::size_t n_ctx = own_->decoder().n_ctx();
         window_ = window > 0 ? std::min(window, n_ctx) : n_ctx;
     }
@@ -64,6 +72,10 @@ private:
     void read(const std::vector<int32_t> & tokens, std::size_t first, std::vector<int32_t> & out) const;
     std::optional<DraftToken> draw_mapped(const DraftRequest & request, std::size_t before, const Proposal & proposal,
                                           const float * logits);
+    bool has_row(const Proposal & proposal) const;
+    std::vector<int32_t> guesses(const DraftRequest & request, const Proposal & proposal, std::size_t count);
+    void judge_guess(std::size_t place, int32_t token);
+    std::optional<DraftToken> draw_next(const DraftRequest & request, std::size_t before, const Proposal & proposal);
     void save();
     void decode(const std::vector<int32_t> & text, std::size_t count, std::size_t first_output);
 
@@ -80,12 +92,15 @@ private:
     std::vector<float> gathered_;
     std::optional<int32_t> mask_;
     std::shared_ptr<const TokenMap> map_;
+    std::unique_ptr<Drafter> inner_;
+    AcceptanceRates rates_;            // of what it offers
+    std::vector<DraftToken> guessed_;  // in the last decode
     // What can be drawn of the last decode of this round.
     std::size_t block_begin_ = 0;    // drafted tokens before the first
     std::size_t block_size_ = 0;     // tokens
     std::size_t block_row_ = 0;      // logits of the first
     double saving_seconds_ = 0.0;    // for the next decode, and part of what it costs
-    std::vector<int32_t> sequence_;  // text_ and the tokens drafted so far
+    std::vector<int32_t> sequence_;  // text_ and the tokens drafted so far, and what the inner drafter offered then
 };
 
 }  // namespace specllama

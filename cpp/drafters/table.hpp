@@ -33,6 +33,7 @@ struct DrafterParts {
     std::optional<int32_t> mask = std::nullopt;     // stands for a token that is not known yet: a parallel draft
     std::size_t window = 0;                         // tokens of the text that model and head hold; 0: all
     std::shared_ptr<const TokenMap> map = nullptr;  // of a model of another vocabulary; null: it has the target's
+    std::string inner;  // the drafter that says what the model is likely to draw; empty: none
 };
 
 // Of each drafter's file: make_NAME, and NAME_priors, what is believed of its tokens before any was verified.

@@ -14,7 +14,7 @@ from specllama.models.opening_checks import check_opening
 from specllama.warn import warn
 
 from .decoding import DecodingDraft, DecodingKind, freed_after_errors
-from .draft import Loader, Sequences, raise_no_draft
+from .draft import LOOKUP, Loader, Sequences, raise_no_draft
 from .draft_options import TEXT, DraftOptions
 from .vocabulary import DraftVocabulary
 
@@ -28,16 +28,17 @@ class ModelDraft(DecodingDraft):
         target: what it drafts for.
         model: the draft.
         options: what the user says of it.
+        inner: the drafter that drafts for it; empty: none.
         more: see the base class.
 
     Raises:
-        ValueError: another vocabulary, a model that keeps no KV cache, or a mask that the draft cannot have.
+        ValueError: another vocabulary, a model that keeps no KV cache, or a mask or a draft that the draft cannot have.
     """
 
     drafter = "model"
     name = "draft"
 
-    def __init__(self, target: Model, model: Model, options: DraftOptions, **more: Any) -> None:
+    def __init__(self, target: Model, model: Model, options: DraftOptions, *, inner: str = "", **more: Any) -> None:
         common = in_common(target.vocab, model.vocab)
         super().__init__(target, model, window=options.draft_window, **more)
         self._map = None if common is None else common.map()
@@ -48,6 +49,12 @@ class ModelDraft(DecodingDraft):
             )
         self._vocabulary = DraftVocabulary(target, model, options.draft_vocabulary, is_same=common is None)
         self._mask = _checked_mask(options.draft_mask_token, self.sequence.decoder)
+        if inner and not _forgets(self.sequence.decoder):
+            raise ValueError(
+                f"draft_kwargs={{'draft_model': {inner!r}}} is for a draft with a KV cache: this one is recurrent, so "
+                "leave it out"
+            )
+        self._inner = inner
         _warn_if_larger(target, model)
 
     def parts(self, own: Sequences | None) -> dict[str, Any]:
@@ -57,6 +64,7 @@ class ModelDraft(DecodingDraft):
             "draft_tokens": self._vocabulary.tokens,
             "draft_mask": self._mask,
             "draft_map": self._map,
+            "draft_inner": self._inner,
         }
 
 
@@ -66,6 +74,10 @@ class FileModel(DecodingKind):
     takes = _OF_A_MODEL | {"draft_kwargs"}
     drafter = ModelDraft.drafter
 
+    def __init__(self, options: DraftOptions) -> None:
+        super().__init__(options)
+        self._inner = _checked_inner(options)
+
     @classmethod
     def is_meant(cls, given: Any) -> bool:
         """See the base class. A head is asked before."""
@@ -73,13 +85,14 @@ class FileModel(DecodingKind):
 
     def open(self, target: Model, loader: Loader) -> ModelDraft:
         """See the base class."""
-        path, own = self.options.draft_model, {**(self.options.draft_kwargs or {})}
+        path, own = self.options.draft_model, self.options.opened_with
         corpus = self.corpus(target, loader)
         check_opening(path, own)
         check_vocabulary_of_file(in_common, target.vocab, path, overrides=own.get("kv_overrides"))
         model, given, close = loader.load(path, target, own)
         with freed_after_errors(close):
-            return ModelDraft(target, model, self.options, corpus=corpus, given=given, close=close, reopened_by=path)
+            more = {"inner": self._inner, "corpus": corpus, "given": given, "close": close, "reopened_by": path}
+            return ModelDraft(target, model, self.options, **more)
 
 
 class LentModel(DecodingKind):
@@ -114,9 +127,35 @@ def _checked_mask(mask: int | None, draft: _core.Decoder) -> int | None:
         return None
     if not 0 <= mask < draft.n_vocab:
         raise ValueError(f"draft_mask_token={mask} is out of range: the draft has the tokens 0 to {draft.n_vocab - 1}")
-    if not draft.rollback.startswith("seq_rm"):
+    if not _forgets(draft):
         raise ValueError("draft_mask_token is for a draft with a KV cache: this one is recurrent, so leave it out")
     return mask
+
+
+def _forgets(draft: _core.Decoder) -> bool:
+    """Whether its memory can be cut anywhere."""
+    return draft.rollback.startswith("seq_rm")
+
+
+def _checked_inner(options: DraftOptions) -> str:
+    """What drafts for the draft (staged speculative decoding); empty: nothing.
+
+    Raises:
+        ValueError: something that cannot.
+    """
+    given = options.inner
+    if given is None:
+        return ""
+    if given != LOOKUP:
+        raise ValueError(
+            f"draft_kwargs={{'draft_model': {given!r:.100}}}: a draft model's own draft can be 'lookup' alone"
+        )
+    if options.draft_mask_token is not None:
+        raise ValueError(
+            "draft_mask_token is for a draft that says several tokens in one decode by itself: leave it out, or "
+            "draft_model out of draft_kwargs"
+        )
+    return LOOKUP
 
 
 def _warn_if_larger(target: Model, draft: Model) -> None:
