@@ -12,12 +12,11 @@ from .drafts.mtp import MTP
 from .engine import Engine
 
 _PROMPT = [0, 1, 2]
-_ROOM = {"n_ctx": 64, "n_batch": 32, "n_threads": 1}
 
 
 def main(path: str) -> None:
     """Draft some tokens with them."""
-    with Engine.open(path, MTP, kernels="off", num_draft_tokens=2, **_ROOM) as engine:
+    with Engine.open(path, MTP, n_ctx=64, n_batch=32, n_threads=1, kernels="off", num_draft_tokens=2) as engine:
         for _ in engine.generate(_PROMPT, max_tokens=8, temperature=0.0):
             pass
 
