@@ -155,10 +155,10 @@ def _check_cache_type(path: str, name: str, kwargs: Mapping[str, Any], kind: str
         names = ", ".join(f"{name} ({number})" for name, (number, _) in _CACHE_TYPES.items())
         raise ValueError(f"{name}={number} is no type of a KV cache: use one of {names}")
     block = _BLOCKS[number]
-    if block > 1 and kind == "value" and not kwargs.get("flash_attn"):
+    if stored_in_blocks(number) and kind == "value" and kwargs.get("flash_attn") in (False, 0):
         raise ValueError(
-            f"{name}={number} stores blocks of {block} values, which llama.cpp can with flash attention only: add "
-            "flash_attn=True"
+            f"{name}={number} stores blocks of {block} values, which llama.cpp can with flash attention only: leave "
+            "flash_attn out"
         )
     for size in _head_sizes(path, kwargs.get("kv_overrides"), kind) if block > 1 else ():
         if size % block:
@@ -166,6 +166,11 @@ def _check_cache_type(path: str, name: str, kwargs: Mapping[str, Any], kind: str
                 f"{name}={number} stores blocks of {block} values, and this model's heads have {size}: use "
                 "llama_cpp.GGML_TYPE_F16"
             )
+
+
+def stored_in_blocks(kind: int | None) -> bool:
+    """Whether a type of the KV cache is one that llama.cpp reads as values in flash attention only."""
+    return kind is not None and _BLOCKS.get(kind, 1) > 1
 
 
 def _head_sizes(path: str, overrides: Mapping[str, Any] | None, kind: str) -> Iterator[int]:
