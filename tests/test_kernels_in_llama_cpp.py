@@ -103,9 +103,9 @@ def test_the_model_is_the_same_but_for_rounding(quantized: Callable[[str], Path]
 def test_a_cache_of_bytes_changes_no_more_than_with_llama_cpp(quantized: Callable[[str], Path]) -> None:
     """Beside one of float32. llama.cpp rounds queries to bytes, too."""
     path, changed = quantized("Q8_0"), []
-    for kernels in ("auto", "off"):
+    for ways in ("auto", "off"):
         of_bytes, of_floats = (
-            logits_of(opened(path, flash_attn=True, type_k=kind, type_v=kind, kernels=kernels), (5,))
+            logits_of(opened(path, flash_attn=True, type_k=kind, type_v=kind, kernels=ways), (5,))
             for kind in (llama_cpp.GGML_TYPE_Q8_0, llama_cpp.GGML_TYPE_F32)
         )
         changed.append(np.abs(of_bytes - of_floats).mean() / of_floats.std())
