@@ -9,7 +9,7 @@ import llama_cpp
 from specllama import _core
 from specllama.engine.hidden import Hidden
 from specllama.engine.opening import attend_as_kernels_do, have_flash_attention, num_snapshots_of
-from specllama.models.opening_checks import stored_in_blocks
+from specllama.models.cache_types import values_of_block
 
 
 def has_flash_attention(params: Any) -> bool:
@@ -49,7 +49,7 @@ class ContextParams:
         if kwargs.get("flash_attn") is not None:
             return
         kwargs.pop("flash_attn", None)
-        self._reads_blocks = stored_in_blocks(kwargs.get("type_v"))
+        self._reads_blocks = values_of_block(kwargs.get("type_v")) > 1
         is_half = all(kwargs.get(name) in (None, llama_cpp.GGML_TYPE_F16) for name in ("type_k", "type_v"))
         if is_half and not kwargs.get("embedding"):
             self._bytes_before = _core.KernelBufferType.bytes_loaded()

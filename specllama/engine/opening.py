@@ -14,8 +14,9 @@ import llama_cpp
 from specllama import _core
 from specllama.backend.cpu import llama_threads
 from specllama.backend.kernel_use import checked_kernels, loading
+from specllama.models.cache_types import values_of_block
 from specllama.models.loading import explained, quiet
-from specllama.models.opening_checks import check_opening, n_ctx_with_positions, stored_in_blocks
+from specllama.models.opening_checks import check_opening, n_ctx_with_positions
 
 from .hidden import Hidden
 from .model import Lora, Model, Settings
@@ -123,7 +124,7 @@ class Opening:
             params.flash_attn_type = on if self.flash_attn else off
         else:  # before 0.3.17
             params.flash_attn = bool(self.flash_attn)
-        if self.flash_attn is None and stored_in_blocks(self.type_v):
+        if self.flash_attn is None and values_of_block(self.type_v) > 1:
             have_flash_attention(params)
         if hasattr(params, "n_rs_seq"):
             params.n_rs_seq = num_snapshots_of(num_snapshots, params)
