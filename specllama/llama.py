@@ -67,7 +67,7 @@ from .engine.position import Position
 from .engine.samplers import taken_from
 from .engine.slot import raise_busy
 from .engine.texts import checked_cache_tokens, checked_max_parallel
-from .grammars.schemas import schemas_by_grammar, warn_of_schemas
+from .grammars.schemas import schemas_by_grammar, warn_of_schemas, with_grammar_of_format
 from .many.completions import ParallelCompletions
 from .models import catalog
 from .models.loading import captured_errors, explained
@@ -402,6 +402,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         if not call.knows_what_is_ignored:
             warn_of_schemas(chat)
             warn_of_fields(self, fields)
+        chat = with_grammar_of_format(chat)
         parallel = parallel_tool_calls is None or bool(parallel_tool_calls)
         chat, forced = with_forced_calls(self, chat, parallel=parallel)
         answer = ChatAnswer(self, chat, forced, parallel=parallel)
