@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 
+import llama_cpp
 import numpy as np
 import recorded
 
@@ -19,6 +20,7 @@ from specllama.evidence.machine import describe_machine
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 PROMPTS = (128, 512)
+CACHES = {"F16": llama_cpp.GGML_TYPE_F16, "F32": llama_cpp.GGML_TYPE_F32, "Q8_0": llama_cpp.GGML_TYPE_Q8_0}
 WAYS = {"llama.cpp": "off", "ours": "auto"}
 
 Samples = dict[int, list[float]]
@@ -42,11 +44,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--behind", type=int, default=128, help="tokens before a batch")
     parser.add_argument("--flash-attn", action=argparse.BooleanOptionalAction, help="as a Llama has it by itself")
+    parser.add_argument("--cache", choices=CACHES, default="F16", help="type of the KV cache, default F16")
     parser.add_argument("--record", metavar="NAME", help="also write docs/data/NAME.json")
     given = parser.parse_args()
     n = default_threads()
     size = max(*PROMPTS, given.behind + max(SIZES))
     options = {"n_ctx": size, "n_threads": n, "n_threads_batch": n, "flash_attn": given.flash_attn, "verbose": False}
+    options |= dict.fromkeys(("type_k", "type_v"), CACHES[given.cache])
     models = {way: specllama.Llama(given.model, kernels=kernels, **options) for way, kernels in WAYS.items()}
     n_vocab = models["ours"].n_vocab()
     tokens = np.random.default_rng(1).integers(n_vocab // 100, n_vocab // 10, size).astype(np.int32)
@@ -63,7 +67,7 @@ def main() -> None:
         rates = (f"{n / statistics.median(one):.0f}" for n, one in prompts[way].items())
         print(f"{way}: {', '.join(cells)} ms; prompts {', '.join(rates)} tokens/s ({models[way].kernels})")
     if given.record:
-        settings = {"behind": given.behind, "flash_attn": given.flash_attn}
+        settings = {"behind": given.behind, "flash_attn": given.flash_attn, "cache": given.cache}
         found = {"machine": describe_machine(models["ours"]), **settings, "batches": batches, "prompts": prompts}
         recorded.keep(given.record, found)
     for llm in models.values():

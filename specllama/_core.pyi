@@ -444,6 +444,7 @@ class Speculator:
         draft_window: int = ...,
         draft_map: TokenMap | None = ...,
         draft_translation: Translation | None = ...,
+        draft_inner: str = ...,
         state_head: StateHead | None = ...,
         scheduler: Scheduler | None = ...,
     ) -> None: ...

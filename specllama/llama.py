@@ -69,7 +69,7 @@ from .engine.position import Position
 from .engine.samplers import taken_from
 from .engine.slot import raise_busy
 from .engine.texts import checked_cache_tokens, checked_max_parallel
-from .grammars.schemas import schemas_by_grammar, warn_of_schemas
+from .grammars.schemas import schemas_by_grammar, warn_of_schemas, with_grammar_of_format
 from .many.completions import ParallelCompletions
 from .models import catalog
 from .models.loading import captured_errors, explained
@@ -104,7 +104,8 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
             --measure`` has found); a list of a head and a model, of which each round has the one that promises most (in
             it ``"auto"`` is the head); a llama_cpp ``LlamaDraftModel``; or None for plain decoding.
         draft_kwargs: constructor arguments of a draft given by path. Unless given here it takes the target's context
-            size, threads and GPU settings.
+            size, threads and GPU settings. ``{"draft_model": "lookup"}``: what lookup finds is tried on a draft model
+            first, several tokens in one decode of it.
         lookup_corpus: a text, or token ids, to look up besides prompt and output, such as one that is edited or
             summarised. With a draft model it is looked up by ``num_draft_tokens="auto"`` only.
         draft_vocabulary: how many tokens a draft model chooses among where our kernels multiply its output matrix: they
@@ -412,6 +413,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         if not call.knows_what_is_ignored:
             warn_of_schemas(chat)
             warn_of_fields(self, fields)
+        chat = with_grammar_of_format(chat)
         parallel = parallel_tool_calls is None or bool(parallel_tool_calls)
         chat, forced = with_forced_calls(self, chat, parallel=parallel)
         answer = ChatAnswer(self, chat, forced, parallel=parallel)

@@ -14,8 +14,8 @@ SIZES = range(1, MOST + 2)  # that are known at first
 
 
 @dataclasses.dataclass
-class Seat:
-    """A place with its text."""
+class Scheduled:
+    """A text that is under way."""
 
     pace: _test.Pace
     decodes: Decodes
@@ -38,7 +38,7 @@ class ParallelSimulation:
         self._noise = machine.noise
         drawers = [("model", 512, 1)] if machine.draft else []
         self._paces = [_test.Pace(drawers=drawers) for _ in range(max_parallel)]
-        self._seats: list[Seat] = []
+        self._scheduled: list[Scheduled] = []
         self._curves = {"target": machine.target, **({"draft": machine.draft} if machine.draft else {})}
         self._costs = {which: _test.CostModel() for which in self._curves}
         for which, curve in self._curves.items():
@@ -50,13 +50,13 @@ class ParallelSimulation:
         total = 0.0
         for pace in self._paces:
             self._begin(pace, waiting)
-        while self._seats:
-            which = "draft" if any(seat.wants[0] == "draft" for seat in self._seats) else "target"
-            group = [seat for seat in self._seats if seat.wants[0] == which]
-            seconds = self._decode(which, [seat.wants[1] for seat in group])
+        while self._scheduled:
+            which = "draft" if any(one.wants[0] == "draft" for one in self._scheduled) else "target"
+            group = [one for one in self._scheduled if one.wants[0] == which]
+            seconds = self._decode(which, [one.wants[1] for one in group])
             total += seconds
-            for seat in group:
-                self._go_on(seat, seconds / len(group), waiting)
+            for one in group:
+                self._go_on(one, seconds / len(group), waiting)
         return total
 
     def _decode(self, which: str, counts: list[int]) -> float:
@@ -68,26 +68,26 @@ class ParallelSimulation:
         text = next(waiting, None)
         if text is not None:
             decodes = text.decodes(pace)
-            seat = Seat(pace, decodes, ("target", 1))
-            self._seats.append(seat)
-            self._share_costs(seat)
-            seat.wants = next(decodes)
+            one = Scheduled(pace, decodes, ("target", 1))
+            self._scheduled.append(one)
+            self._share_costs(one)
+            one.wants = next(decodes)
 
-    def _go_on(self, seat: Seat, seconds: float, waiting: Iterator[Simulation]) -> None:
-        if seat.wants[0] == "draft":
-            seat.draws = True
+    def _go_on(self, one: Scheduled, seconds: float, waiting: Iterator[Simulation]) -> None:
+        if one.wants[0] == "draft":
+            one.draws = True
         else:
-            seat.drew, seat.draws, seat.brought = seat.draws, False, seat.wants[1]
-            self._share_costs(seat)
+            one.drew, one.draws, one.brought = one.draws, False, one.wants[1]
+            self._share_costs(one)
         try:
-            seat.wants = seat.decodes.send(seconds)
+            one.wants = one.decodes.send(seconds)
         except StopIteration:
-            self._seats.remove(seat)
-            self._begin(seat.pace, waiting)
+            self._scheduled.remove(one)
+            self._begin(one.pace, waiting)
 
-    def _share_costs(self, seat: Seat) -> None:
-        others = [other for other in self._seats if other is not seat]
+    def _share_costs(self, one: Scheduled) -> None:
+        others = [other for other in self._scheduled if other is not one]
         num_drawing = 1 + sum(other.is_drawing for other in others)
         brought = sum(other.brought for other in others)
         drafts = [self._costs["draft"]] if "draft" in self._costs else []
-        seat.pace.share(1 + len(others), brought, self._costs["target"], num_drawing, drafts)
+        one.pace.share(1 + len(others), brought, self._costs["target"], num_drawing, drafts)

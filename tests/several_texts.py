@@ -99,7 +99,7 @@ class ManyTexts:
         )
 
     def run(self, jobs: list[Callable[[int], Any]]) -> list[Any]:
-        """Runs each job at a free place, in as many threads as there are places; their results, or errors, in order."""
+        """Runs each job at a free slot, in as many threads as there are slots; their results, or errors, in order."""
         results: list[Any] = [None] * len(jobs)
         waiting = iter(range(len(jobs)))
         lock = threading.Lock()

@@ -7,19 +7,31 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantized import dequantized_by_gguf, quantized
 
 from specllama import _core
 from specllama import _core_test as _test
 
 FAST = [name for name in _core.instruction_sets() if name != "plain"]
-TYPES = [np.float16, np.float32]
+TYPES = [np.float16, np.float32, np.uint8]
+"""Of the numbers of a cache; uint8: it holds blocks of Q8_0."""
 Floats = npt.NDArray[np.float32]
-Cache = npt.NDArray[np.float16] | Floats
+Cache = npt.NDArray[np.float16] | Floats | npt.NDArray[np.uint8]
 
 
-def raw(rows: Cache) -> npt.NDArray[np.uint16] | Floats:
+def raw(rows: Cache) -> npt.NDArray[np.uint16] | Floats | npt.NDArray[np.uint8]:
     """As the extension takes them: it knows no float16."""
     return rows.view(np.uint16) if rows.dtype == np.float16 else rows
+
+
+def stored(rows: npt.NDArray[np.float64], kind: type) -> Cache:
+    """Rows as a cache holds them."""
+    return quantized(rows.astype(np.float32), "Q8_0") if kind is np.uint8 else rows.astype(kind)
+
+
+def exact(rows: Cache) -> npt.NDArray[np.float64]:
+    """The numbers of rows that a cache holds."""
+    return (dequantized_by_gguf(rows, "Q8_0") if rows.dtype == np.uint8 else rows).astype(np.float64)
 
 
 def made(
@@ -28,7 +40,7 @@ def made(
     """Queries, keys, values and masks; the queries see more and more, the first one little."""
     rng = np.random.default_rng(seed)
     asked = rng.normal(size=(queries, key_length)).astype(np.float32)
-    keys, values = (rng.normal(size=(cells, length)).astype(kind) for length in (key_length, value_length))
+    keys, values = (stored(rng.normal(size=(cells, length)), kind) for length in (key_length, value_length))
     seen = 1 + rng.integers(0, cells, size=queries)
     masks = np.where(np.arange(cells) < seen[:, None], 0.0, -np.inf).astype(np.float16)
     return asked, keys, values, masks
@@ -43,10 +55,10 @@ def attended(
 @pytest.mark.parametrize("name", _core.instruction_sets())
 @pytest.mark.parametrize("kind", TYPES)
 def test_it_is_near_what_double_precision_gives(kind: type, name: str) -> None:
-    asked, keys, values, masks = made(kind, 21, 1040, 64, 48)
-    scores = 0.3 * asked.astype(np.float64) @ keys.astype(np.float64).T + masks
+    asked, keys, values, masks = made(kind, 21, 1040, 64, 96)
+    scores = 0.3 * asked.astype(np.float64) @ exact(keys).T + masks
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    expected = weights @ values.astype(np.float64) / weights.sum(axis=1, keepdims=True)
+    expected = weights @ exact(values) / weights.sum(axis=1, keepdims=True)
     assert np.abs(attended(name, asked, keys, values, masks) - expected).max() < 2e-6
 
 
@@ -69,15 +81,15 @@ def test_so_it_is_with_a_cap_alibi_and_a_sink(special: dict[str, float], name: s
 @pytest.mark.parametrize("name", _core.instruction_sets())
 @pytest.mark.parametrize("kind", TYPES)
 def test_products_are_near_those_in_double_precision(kind: type, name: str) -> None:
-    asked, keys, _, _ = made(kind, 19, 77, 160, 16)
-    expected = asked.astype(np.float64) @ keys.astype(np.float64).T
+    asked, keys, _, _ = made(kind, 19, 77, 160, 32)
+    expected = asked.astype(np.float64) @ exact(keys).T
     assert np.abs(_test.multiply_rows(raw(keys), asked, name) - expected).max() < 2e-5
 
 
 @pytest.mark.parametrize("name", FAST)
 @settings(max_examples=40, deadline=None)
 @given(
-    half=st.booleans(),
+    kind=st.sampled_from(TYPES),
     queries=st.integers(1, 35),
     cells=st.integers(1, 16),
     key_length=st.integers(1, 9),
@@ -87,7 +99,7 @@ def test_products_are_near_those_in_double_precision(kind: type, name: str) -> N
 )
 def test_an_instruction_set_gives_the_bits_of_plain_code(
     name: str,
-    half: bool,
+    kind: type,
     queries: int,
     cells: int,
     key_length: int,
@@ -95,7 +107,8 @@ def test_an_instruction_set_gives_the_bits_of_plain_code(
     special: dict[str, float],
     seed: int,
 ) -> None:
-    given = made(TYPES[0 if half else 1], queries, 16 * cells, 16 * key_length, 16 * value_length, seed)
+    lanes = 32 if kind is np.uint8 else 16
+    given = made(kind, queries, 16 * cells, lanes * key_length, lanes * value_length, seed)
     assert np.array_equal(attended(name, *given, **special), attended("plain", *given, **special))
     rows = raw(given[1][: 16 * cells - seed % 16])
     assert np.array_equal(_test.multiply_rows(rows, given[0], name), _test.multiply_rows(rows, given[0], "plain"))
@@ -111,7 +124,7 @@ def test_sums_of_several_chunks_are_near_those_of_plain_code(name: str) -> None:
 @pytest.mark.parametrize("name", _core.instruction_sets())
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_query_does_not_depend_on_the_others(kind: type, name: str) -> None:
-    asked, keys, values, masks = made(kind, 40, 800, 64, 80)
+    asked, keys, values, masks = made(kind, 40, 800, 64, 160)
     together = attended(name, asked, keys, values, masks)
     for count in (1, 2, 3, 4, 5, 16, 17, 33):
         assert np.array_equal(attended(name, asked[:count], keys, values, masks[:count]), together[:count])
@@ -150,13 +163,13 @@ def test_large_scores_do_not_overflow(name: str) -> None:
 @pytest.mark.parametrize("name", _core.instruction_sets())
 @settings(max_examples=40, deadline=None)
 @given(
-    half=st.booleans(),
+    kind=st.sampled_from(TYPES),
     queries=st.integers(1, 20),
     seen=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 300)), min_size=1, max_size=6),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_some_cells_count_as_if_there_were_no_others(
-    name: str, half: bool, queries: int, seen: list[tuple[int, int]], seed: int
+    name: str, kind: type, queries: int, seen: list[tuple[int, int]], seed: int
 ) -> None:
     """Gaps and runs of cells, of which each query sees a part."""
     cells: list[int] = []
@@ -165,7 +178,7 @@ def test_some_cells_count_as_if_there_were_no_others(
         cells += range(end + gap, end + gap + run)
         end += gap + run
     room, count = -(-end // 16) * 16, -(-len(cells) // 16) * 16
-    asked, keys, values, _ = made(TYPES[0 if half else 1], queries, room, 32, 48, seed)
+    asked, keys, values, _ = made(kind, queries, room, 32, 64, seed)
     own = np.full((queries, count), -np.inf, dtype=np.float16)
     chosen = np.random.default_rng(seed).random((queries, len(cells))) < 0.9
     own[:, : len(cells)][chosen] = 0.0
@@ -187,5 +200,6 @@ def test_what_does_not_fit_is_refused() -> None:
         _test.attend(asked, raw(keys), raw(values), masks.view(np.uint16), 0.3, "plain", [3, 32])
     with pytest.raises(ValueError, match="of one length"):
         _test.multiply_rows(raw(keys), asked[:, :16], "plain")
-    with pytest.raises(ValueError, match="float32, or float16"):
-        _test.multiply_rows(keys.astype(np.float64), asked, "plain")  # type: ignore[arg-type]
+    for rows in (keys.astype(np.float64), np.zeros((32, 33), np.uint8)):
+        with pytest.raises(ValueError, match="must be float32, float16 seen as uint16, or whole blocks of Q8_0"):
+            _test.multiply_rows(rows, asked, "plain")  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ LENGTHS = (40, 500, 530, 1100)
 NUM_ROWS = 16
 SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 80)
 """Of batches. From 64 on llama.cpp's own flash attention goes a third way."""
-F32 = 0
+F32, Q8_0 = 0, 8
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +119,16 @@ def test_a_cache_of_float32_is_no_exception(path: Path, tokens: list[int]) -> No
         llm = opened(path, flash_attn=flash, type_k=F32, type_v=F32)
         assert differing(llm, tokens, 530) == []
         assert llm.batch_invariant
+
+
+@pytest.mark.parametrize("options", [{"type_k": Q8_0, "type_v": Q8_0}, {"type_k": Q8_0}])
+def test_nor_is_a_cache_of_bytes(path: Path, tokens: list[int], options: dict[str, int]) -> None:
+    """With values of such a type there is flash attention, and else there is none."""
+    llm = opened(path, **options)
+    assert llm.has_flash_attention == ("type_v" in options)
+    for length in LENGTHS:
+        assert differing(llm, tokens, length) == [], length
+    assert llm.batch_invariant
 
 
 def test_alibi_is_no_exception(tmp_path: Path, tokens: list[int]) -> None:

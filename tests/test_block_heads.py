@@ -152,7 +152,7 @@ def test_it_is_fed_as_llama_cpp_feeds_it(
     engine.close()
     oracle.close()
     assert num_near <= 2
-    assert len({*map(tuple, drafts)}) > 2
+    assert len({*map(tuple, drafts)}) > 1
 
 
 def test_it_says_what_was_published(tiny_files: TinyFiles, tmp_path: Path) -> None:

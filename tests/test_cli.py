@@ -93,7 +93,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own."""
-    line = [sys.executable, "-m", "specllama.cli", *arguments]
+    line = [sys.executable, "-m", "specllama", *arguments]
     return subprocess.run(line, capture_output=True, text=True, check=False, timeout=120, **options)
 
 

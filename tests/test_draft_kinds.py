@@ -62,6 +62,7 @@ CASES = {
     "another tokenizer": Case("target", lambda files: files.foreign, {"lookup_corpus": CORPUS, "draft_window": 100}),
     "head and another tokenizer": Case("deep", lambda files: [files.deep_head, files.foreign]),
     "parallel": Case("target", lambda files: files.good, {"draft_mask_token": 5}),
+    "staged": Case("target", lambda files: files.good, {"draft_kwargs": {"draft_model": "lookup", "n_ctx": 256}}),
     "adapter": Case(
         "target", lambda files: files.identical, {"draft_kwargs": {"lora_path": "lora", "lora_scale": 0.5}}
     ),

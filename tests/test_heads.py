@@ -20,6 +20,7 @@ from transcribed import Eagle, Mtp, drafted_by_head
 
 import specllama
 from specllama import _core
+from specllama.backend.trial import tried
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -314,6 +315,12 @@ def test_a_model_without_mtp(tmp_path: Path, arch: str, count: int, without: str
     path = tiny.write_mtp(tmp_path / "model.gguf", words, weights, arch, count)
     with pytest.raises(ValueError, match=match):
         specllama.Llama(str(path), draft_model="mtp", n_ctx=64, verbose=False)
+
+
+@pytest.mark.parametrize(("model", "runs"), [("mtp", True), ("mtp_hybrid", True), ("target", False)])
+def test_an_architecture_that_is_not_known_is_tried(tiny_files: TinyFiles, model: str, runs: bool) -> None:
+    """In a child process: a library may have learned it since."""
+    assert tried("engine._mtp_trial", [str(getattr(tiny_files, model))], key={"asked by": "a test"}).ok == runs
 
 
 @pytest.mark.parametrize(

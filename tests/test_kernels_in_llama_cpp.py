@@ -100,6 +100,21 @@ def test_the_model_is_the_same_but_for_rounding(quantized: Callable[[str], Path]
 
 
 @needs_kernels
+def test_a_cache_of_bytes_changes_no_more_than_with_llama_cpp(quantized: Callable[[str], Path]) -> None:
+    """Beside one of float32. llama.cpp rounds queries to bytes, too."""
+    path, changed = quantized("Q8_0"), []
+    for ways in ("auto", "off"):
+        of_bytes, of_floats = (
+            logits_of(opened(path, flash_attn=True, type_k=kind, type_v=kind, kernels=ways), (5,))
+            for kind in (llama_cpp.GGML_TYPE_Q8_0, llama_cpp.GGML_TYPE_F32)
+        )
+        changed.append(np.abs(of_bytes - of_floats).mean() / of_floats.std())
+    ours, theirs = changed
+    assert 0 < ours < 1.5 * theirs
+    assert theirs < 0.05
+
+
+@needs_kernels
 @pytest.mark.parametrize("kind", ["Q4_K_M", "Q8_0", "Q5_0"])
 def test_rows_are_the_same_bits_in_batches_of_several_sizes(quantized: Callable[[str], Path], kind: str) -> None:
     llm = opened(quantized(kind), flash_attn=True)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import llama_cpp
 import pytest
 from needed import imported
 
@@ -78,6 +79,15 @@ def test_threads(given: dict[str, Any], command: str) -> None:
     for options, threads in (([], (5, 5)), (["-t", "3"], (3, 3)), (["-t", "3", "-tb", "2"], (3, 2))):
         assert run(command, *options) != 0
         assert (given["n_threads"], given["n_threads_batch"]) == threads
+
+
+@pytest.mark.parametrize("command", LINES)
+def test_types_of_the_cache(given: dict[str, Any], command: str) -> None:
+    assert run(command, "-ctk", "q8_0", "--cache-type-v", "Q4_0") != 0
+    assert (given["type_k"], given["type_v"]) == (llama_cpp.GGML_TYPE_Q8_0, llama_cpp.GGML_TYPE_Q4_0)
+    given.clear()
+    assert run(command) != 0
+    assert "type_k" not in given
 
 
 def test_threads_of_the_plugin_for_llm(given: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ import pytest
 import tiny_models as tiny
 from damaged import attempts
 from fresh import text_of
+from quantized import quantized_model
 
 import specllama
 
@@ -181,14 +182,27 @@ def test_overridden_metadata(make_llama: MakeLlama) -> None:
 
 
 def test_values_of_the_cache_in_blocks_need_flash_attention(make_llama: MakeLlama, tiny_files: TinyFiles) -> None:
-    """Whatever llama.cpp says of it: it is no matter of n_ctx."""
+    """They have it, unless somebody says no. Whatever llama.cpp says of that: it is no matter of n_ctx."""
     for kwargs in (
-        {"type_v": 8},
         {"type_v": 8, "flash_attn": False},
-        {"draft": tiny_files.good, "draft_kwargs": {"type_v": 8}},
+        {"draft": tiny_files.good, "draft_kwargs": {"type_v": 8, "flash_attn": False}},
     ):
-        with pytest.raises(ValueError, match=r"type_v=8 stores blocks of 32 .*: add flash_attn=True$"):
+        with pytest.raises(ValueError, match=r"type_v=8 stores blocks of 32 .*: leave flash_attn out$"):
             make_llama(**kwargs)
+
+
+@pytest.mark.parametrize("kernels", ["auto", "off"])
+def test_a_cache_of_bytes_drafts_as_any_other(tmp_path: Path, kernels: str) -> None:
+    path = str(quantized_model(tmp_path, "Q8_0"))
+    q8: dict[str, Any] = {"type_k": 8, "type_v": 8, "kernels": kernels}
+    texts = []
+    for draft in ({}, {"draft_model": path, "draft_kwargs": q8, "num_draft_tokens": 4}):
+        llm = specllama.Llama(path, n_ctx=256, n_threads=1, n_threads_batch=1, verbose=False, **q8, **draft)
+        assert llm.has_flash_attention
+        texts.append([text_of(llm, prompt, temperature=0.0, max_tokens=24) for prompt in ("the cat", "a dog sat on")])
+        assert not draft or llm.total_stats.num_accepted_tokens > 20
+        llm.close()
+    assert texts[0] == texts[1] or kernels == "off"
 
 
 def test_metadata_that_mend_a_file_are_there_when_it_is_judged(

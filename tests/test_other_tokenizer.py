@@ -213,9 +213,16 @@ def test_a_draft_that_cannot_write_the_text(make_llama: MakeLlama, files: dict[s
         assert llm.stats.fallback_reason is None
 
 
-def test_a_mask_is_for_the_own_tokenizer(files: dict[str, Path]) -> None:
-    with pytest.raises(ValueError, match="draft_mask_token is for a parallel draft of the target's own tokenizer"):
-        Engine.open(files["words"], files["bytes"], draft_mask_token=5, n_ctx=64, n_threads=1)
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"draft_mask_token": 5}, "draft_mask_token is for a parallel draft of the target's own tokenizer"),
+        ({"draft_kwargs": {"draft_model": "lookup"}}, "is for a draft of the target's own tokenizer"),
+    ],
+)
+def test_what_is_for_the_own_tokenizer(files: dict[str, Path], options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        Engine.open(files["words"], files["bytes"], n_ctx=64, n_threads=1, **options)
 
 
 def test_nothing_in_common_is_refused(tmp_path: Path, files: dict[str, Path]) -> None:

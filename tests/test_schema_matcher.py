@@ -166,6 +166,18 @@ def test_streams_and_conversations(make_llama: MakeLlama, tiny_files: TinyFiles)
     assert_valid("".join(token.text for token in talk.say("the cat", max_tokens=80)), schema)
 
 
+def test_a_format_is_not_converted(make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By llama_cpp, whose converter writes repetitions out."""
+    converted = []
+    for name in ("LlamaGrammar.from_json_schema", "json_schema_to_gbnf"):
+        monkeypatch.setattr(f"llama_cpp.llama_grammar.{name}", lambda *_, **__: converted.append(1))
+    schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 3}
+    for llm in (make_llama(), make_llama(chat_format="chatml")):
+        out: Any = llm.create_chat_completion(MESSAGES, response_format=wanted(schema), max_tokens=30)
+        assert_valid(out["choices"][0]["message"]["content"], schema)
+    assert not converted
+
+
 def test_a_grammar_of_the_callers_stays_what_it_is(make_llama: MakeLlama) -> None:
     llm = make_llama()
     own = llama_cpp.LlamaGrammar.from_string('root ::= "cat"', verbose=False)

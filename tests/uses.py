@@ -162,6 +162,10 @@ KINDS = {"differ": _differ, "open": _open, "tokens": _detokenize, "fork": _fork}
 if __name__ == "__main__":
     import differential  # with all that it imports: once, for all children
 
+    import specllama
+
+    specllama.Llama  # noqa: B018 - it is imported when it is asked for, and a child would do it anew
+
     for line in sys.stdin:
         kind, case = json.loads(line)
         answer = in_child(lambda: KINDS[kind](sys.argv[1], sys.argv[2], case))  # noqa: B023

@@ -19,7 +19,7 @@ namespace {
 class ForeignDrafter final : public ModelDrafter {
 public:
     explicit ForeignDrafter(const DrafterParts & parts)
-        : ModelDrafter(Source::foreign, parts.model, parts.tokens, parts.window, parts.mask, nullptr),
+        : ModelDrafter(Source::foreign, parts.model, parts.tokens, parts.window, parts.mask, nullptr, nullptr),
           translation_(parts.translation),
           retold_(*translation_) {}
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 #include <stdexcept>
+#include <utility>
 
 #include "drafters/drawn_token.hpp"
 #include "drafters/table.hpp"
@@ -16,15 +17,40 @@ namespace specllama {
 
 namespace {
 
-constexpr std::size_t paced_block = 8;  // tokens of one decode of a parallel draft
-constexpr std::size_t most_behind = 2;  // tokens that the first draw decodes besides
-constexpr std::size_t most_saved = 8;   // copies of a recurrent draft's state, in one round
+constexpr std::size_t paced_block = 8;   // tokens of one decode of a parallel draft
+constexpr std::size_t most_behind = 2;   // tokens that the first draw decodes besides
+constexpr std::size_t most_saved = 8;    // copies of a recurrent draft's state, in one round
+constexpr std::size_t most_guessed = 8;  // tokens of an inner drafter in one decode
 
 }  // namespace
+
+ModelDrafter::ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens, std::size_t window,
+                           std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map,
+                           std::unique_ptr<Drafter> inner)
+    : ModelDrafter(Source::model, std::move(sequence), std::move(tokens), window, mask, std::move(map),
+                   std::move(inner)) {}
+
+ModelDrafter::ModelDrafter(Source source, std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens,
+                           std::size_t window, std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map,
+                           std::unique_ptr<Drafter> inner)
+    : DrawingDrafter(source),
+      own_(std::move(sequence)),
+      tokens_(std::move(tokens)),
+      mask_(mask),
+      map_(std::move(map)),
+      inner_(std::move(inner)),
+      rates_(all_priors()) {
+    const std::size_t n_ctx = own_->decoder().n_ctx();
+    window_ = window > 0 ? std::min(window, n_ctx) : n_ctx;
+}
 
 // The list begins anew with each generation: what is drafted depends on this text alone, so that a seed repeats it.
 void ModelDrafter::begin(const Task & task) {
     decoding_ = &task.decoding;
+    if (inner_) {
+        inner_->begin(task);
+        rates_.new_text();
+    }
     prompt_size_ = 0;
     listed_ = tokens_ ? std::optional(tokens_->usual()) : std::nullopt;
     num_listed_ = 0;
@@ -62,6 +88,9 @@ void ModelDrafter::observe(const DecodedBatch & batch) {
     }
     block_begin_ = block_size_ = 0;
     own_->keep_common(text_);
+    if (inner_) {
+        inner_->observe(batch);
+    }
 }
 
 void ModelDrafter::finish(const std::vector<int32_t> & history) {
@@ -124,8 +153,17 @@ std::size_t ModelDrafter::block() const { return mask_ ? paced_block : 1; }
 
 std::optional<DraftToken> ModelDrafter::draw(const DraftRequest & request, std::size_t before,
                                              const Proposal & proposal) {
+    std::optional<DraftToken> drawn = draw_next(request, before, proposal);
+    if (drawn) {
+        judge_guess(proposal.tokens.size() - block_begin_, drawn->token);
+    }
+    return drawn;
+}
+
+std::optional<DraftToken> ModelDrafter::draw_next(const DraftRequest & request, std::size_t before,
+                                                  const Proposal & proposal) {
     assert(!text_.empty());
-    if (proposal.tokens.size() >= block_begin_ + block_size_) {
+    if (!has_row(proposal)) {
         decode_block(request, proposal);
     }
     float * logits = own_->logits(block_row_ + proposal.tokens.size() - block_begin_);
@@ -172,7 +210,7 @@ void ModelDrafter::read_text(const std::vector<int32_t> & tokens, std::size_t fi
     const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(first);
     if (map_) {
         std::transform(begin, tokens.end(), std::back_inserter(out),
-                       [this](int32_t token) { return map_->read(token); });
+                       [this](int32_t token) { return own_token(token); });
     } else {
         out.insert(out.end(), begin, tokens.end());
     }
@@ -187,10 +225,65 @@ std::size_t ModelDrafter::num_masks(const DraftRequest & request, std::size_t dr
     return std::min({most, request.gamma - drafted, own_->decoder().n_batch()}) - 1;
 }
 
+// Whether the last decode has left what the next token is drawn from.
+bool ModelDrafter::has_row(const Proposal & proposal) const {
+    const std::size_t drafted = proposal.tokens.size();
+    if (drafted >= block_begin_ + block_size_) {
+        return false;
+    }
+    // Behind a token that was not drawn rows are of another text.
+    std::size_t i = inner_ ? block_begin_ : drafted;
+    while (i < drafted && own_token(proposal.tokens[i]) == sequence_[text_.size() + i]) {
+        ++i;
+    }
+    return i == drafted;
+}
+
+// What is likely to be drawn behind `count` tokens that are decoded anyway, as it reads it. They are no part of what is
+// drawn, so this may depend on anything. Where a pace decides: as many as are worth what they add to the decode, since
+// one that is right saves another decode.
+std::vector<int32_t> ModelDrafter::guesses(const DraftRequest & request, const Proposal & proposal, std::size_t count) {
+    guessed_.clear();
+    const std::size_t most =
+        std::min(request.gamma - proposal.tokens.size(), own_->decoder().n_batch() - count + 1) - 1;
+    if (inner_ && most > 0) {
+        guessed_ = inner_->offer(request, proposal, std::min(most, most_guessed));
+    }
+    if (request.paced && costs_ != nullptr) {
+        double saved = 0.0;
+        double survival = 1.0;
+        double best = costs_->seconds(count);
+        std::size_t paying = 0;
+        for (std::size_t k = 1; k <= guessed_.size(); ++k) {
+            survival *= rates_.of(guessed_[k - 1].expected);
+            saved += survival * costs_->seconds(1);
+            if (const double net = costs_->seconds(count + k) - saved; net < best) {
+                best = net;
+                paying = k;
+            }
+        }
+        guessed_.resize(paying);
+    }
+    std::vector<int32_t> tokens(guessed_.size());
+    std::transform(guessed_.begin(), guessed_.end(), tokens.begin(),
+                   [this](const DraftToken & guess) { return own_token(guess.token); });
+    return tokens;
+}
+
+// What was drawn in the place of a guess.
+void ModelDrafter::judge_guess(std::size_t place, int32_t token) {
+    if (place < guessed_.size()) {
+        rates_.observe(guessed_[place].expected, guessed_[place].token == token);
+    }
+}
+
 void ModelDrafter::decode_block(const DraftRequest & request, const Proposal & proposal) {
     const std::size_t drafted = proposal.tokens.size();
     sequence_ = text_;
     read_drafted(proposal.tokens, sequence_);
+    if (inner_) {  // guesses may have been wrong
+        own_->keep(std::min(num_common(sequence_, own_->tokens()), sequence_.size() - 1));
+    }
     if (drafted > 0 && drafted <= most_saved) {
         save();
     }
@@ -205,11 +298,14 @@ void ModelDrafter::decode_block(const DraftRequest & request, const Proposal & p
         }
     }
     // In the first step: the tokens that the last round added (two after a round without rejection). Then one each.
+    // Behind them guesses, or masks.
+    const std::vector<int32_t> guessed = guesses(request, proposal, count);
+    sequence_.insert(sequence_.end(), guessed.begin(), guessed.end());
     sequence_.insert(sequence_.end(), masks, mask_.value_or(0));
-    decode(sequence_, count + masks, count - 1);
+    decode(sequence_, count + guessed.size() + masks, count - 1);
     block_row_ = count - 1;
     block_begin_ = drafted;
-    block_size_ = masks + 1;
+    block_size_ = guessed.size() + masks + 1;
     own_->keep(sequence_.size() - masks);  // what is behind masks is not what it will be behind the tokens
 }
 
@@ -236,7 +332,11 @@ std::unique_ptr<Drafter> make_model(const DrafterParts & parts) {
     if (!parts.model) {
         throw std::invalid_argument("the drafter 'model' needs a draft model");
     }
-    return std::make_unique<ModelDrafter>(parts.model, parts.tokens, parts.window, parts.mask, parts.map);
+    DrafterParts of_inner;
+    of_inner.corpus = parts.corpus;
+    std::unique_ptr<Drafter> inner = parts.inner.empty() ? nullptr : make_drafter(parts.inner, of_inner);
+    return std::make_unique<ModelDrafter>(parts.model, parts.tokens, parts.window, parts.mask, parts.map,
+                                          std::move(inner));
 }
 
 }  // namespace specllama

@@ -8,6 +8,7 @@
 
 #include "drafters/draft_tokens.hpp"
 #include "drafters/drafter.hpp"
+#include "pacing/acceptance_rates.hpp"
 #include "pacing/cost_model.hpp"
 #include "translation/token_map.hpp"
 
@@ -25,9 +26,11 @@ public:
     // mask: it was trained (PARD) to say several tokens in one decode, of which all but the first see masks in place of
     // those before them.
     // map: between its tokens and the target's; null: they are the same.
+    // inner: drafts for the draft (Spector and Re 2023, arXiv 2308.04623). What it offers is decoded together with the
+    // token before it, and its rows are drawn from as long as the draws are what was offered. So tokens and q are those
+    // that there would be without. Null: there is none.
     ModelDrafter(std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens, std::size_t window,
-                 std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map)
-        : ModelDrafter(Source::model, std::move(sequence), std::move(tokens), window, mask, std::move(map)) {}
+                 std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map, std::unique_ptr<Drafter> inner);
 
     void begin(const Task & task) override;
     void observe(const DecodedBatch & batch) override;
@@ -50,15 +53,8 @@ public:
 
 protected:
     ModelDrafter(Source source, std::shared_ptr<Sequence> sequence, std::shared_ptr<DraftTokens> tokens,
-                 std::size_t window, std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map)
-        : DrawingDrafter(source),
-          own_(std::move(sequence)),
-          tokens_(std::move(tokens)),
-          mask_(mask),
-          map_(std::move(map)) {
-        const std::size_t n_ctx = own_->decoder().n_ctx();
-        window_ = window > 0 ? std::min(window, n_ctx) : n_ctx;
-    }
+                 std::size_t window, std::optional<int32_t> mask, std::shared_ptr<const TokenMap> map,
+                 std::unique_ptr<Drafter> inner);
 
     // What it makes of a text of the target's: `size` tokens of its own, of which so many are as they were.
     struct Reading {
@@ -88,6 +84,11 @@ private:
     void decode_block(const DraftRequest & request, const Proposal & proposal);
     std::optional<DraftToken> draw_mapped(const DraftRequest & request, std::size_t before, const Proposal & proposal,
                                           const float * logits);
+    int32_t own_token(int32_t token) const { return map_ ? map_->read(token) : token; }
+    bool has_row(const Proposal & proposal) const;
+    std::vector<int32_t> guesses(const DraftRequest & request, const Proposal & proposal, std::size_t count);
+    void judge_guess(std::size_t place, int32_t token);
+    std::optional<DraftToken> draw_next(const DraftRequest & request, std::size_t before, const Proposal & proposal);
     void save();
     void decode(const std::vector<int32_t> & text, std::size_t count, std::size_t first_output);
 
@@ -104,12 +105,15 @@ private:
     std::vector<float> gathered_;
     std::optional<int32_t> mask_;
     std::shared_ptr<const TokenMap> map_;
+    std::unique_ptr<Drafter> inner_;
+    AcceptanceRates rates_;            // of what it offers
+    std::vector<DraftToken> guessed_;  // in the last decode
     // What can be drawn of the last decode of this round.
     std::size_t block_begin_ = 0;    // drafted tokens before the first
     std::size_t block_size_ = 0;     // tokens
     std::size_t block_row_ = 0;      // logits of the first
     double saving_seconds_ = 0.0;    // for the next decode, and part of what it costs
-    std::vector<int32_t> sequence_;  // text_ and the tokens drafted so far
+    std::vector<int32_t> sequence_;  // text_ and the tokens drafted so far, and what the inner drafter offered then
 };
 
 }  // namespace specllama

@@ -36,7 +36,8 @@ struct DrafterParts {
     std::size_t window = 0;                         // tokens of the text that model and head hold; 0: all
     std::shared_ptr<const TokenMap> map = nullptr;  // of a model of another vocabulary; null: it has the target's
     std::shared_ptr<const Translation> translation = nullptr;  // of a model of another tokenizer
-    std::shared_ptr<const StateHead> state_head = nullptr;     // one that llama.cpp does not compute
+    std::string inner;  // the drafter that says what the model is likely to draw; empty: none
+    std::shared_ptr<const StateHead> state_head = nullptr;  // one that llama.cpp does not compute
 };
 
 // Of each drafter's file: make_NAME, and NAME_priors, what is believed of its tokens before any was verified.

@@ -17,6 +17,7 @@ constexpr int kMaxName = 64;
 // Types of tensors, which files depend on.
 constexpr int kFloat = 0;   // GGML_TYPE_F32
 constexpr int kHalf = 1;    // GGML_TYPE_F16
+constexpr int kQ8 = 8;      // GGML_TYPE_Q8_0
 constexpr int kInt32 = 26;  // GGML_TYPE_I32
 constexpr int kInt64 = 27;  // GGML_TYPE_I64
 

@@ -17,8 +17,4 @@ inline bool is_rows(const ggml::Tensor * tensor, int type) {
     return tensor != nullptr && tensor->type == type && tensor->nb[0] == (type == ggml::kHalf ? 2 : 4);
 }
 
-inline bool is_rows_of_floats(const ggml::Tensor * tensor) {
-    return is_rows(tensor, ggml::kHalf) || is_rows(tensor, ggml::kFloat);
-}
-
 }  // namespace specllama

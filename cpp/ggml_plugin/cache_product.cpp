@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ggml/tensors.hpp"
+#include "ggml_plugin/cache_type.hpp"
 
 namespace specllama {
 
@@ -19,15 +20,15 @@ bool is_router(const ggml::Tensor * weights) { return std::strstr(weights->name,
 bool CacheProduct::fits(const ggml::Tensor * op) {
     const ggml::Tensor * cache = op->src[0];
     const ggml::Tensor * columns = op->src[1];
-    return is_rows_of_floats(cache) && (cache->view_src != nullptr || is_router(cache)) &&
-           is_rows(columns, ggml::kFloat) && is_rows(op, ggml::kFloat) && cache->ne[0] == columns->ne[0] &&
-           cache->ne[0] > 0 && cache->ne[0] % kernels::kFloatLanes == 0 && columns->ne[2] % cache->ne[2] == 0 &&
+    return cache_type_of(cache) && (cache->view_src != nullptr || is_router(cache)) && is_rows(columns, ggml::kFloat) &&
+           is_rows(op, ggml::kFloat) && cache->ne[0] == columns->ne[0] && cache->ne[0] > 0 &&
+           cache->ne[0] % kernels::kFloatLanes == 0 && columns->ne[2] % cache->ne[2] == 0 &&
            columns->ne[3] == cache->ne[3];
 }
 
 void CacheProduct::compute(const ggml::ComputeParams & params) const {
     constexpr int64_t kBytes = 16384;  // of the cache that is gone through with all columns: half of L1
-    const int64_t row_bytes = cache_->ne[0] * static_cast<int64_t>(cache_->nb[0]);
+    const int64_t row_bytes = kernels::cache_bytes(cache_type_of(cache_).value(), cache_->ne[0]);
     const int64_t rows = std::clamp<int64_t>(kBytes / row_bytes / 4 * 4, 4, 64);
     const int64_t blocks = (cache_->ne[1] + rows - 1) / rows;
     for (int64_t unit = params.ith; unit < blocks * cache_->ne[2] * cache_->ne[3]; unit += params.nth) {
@@ -41,7 +42,8 @@ void CacheProduct::multiply(int64_t head, int64_t stream, int64_t first_row, int
     const kernels::CacheRows rows = {at(cache_, first_row, head, stream), static_cast<int64_t>(cache_->nb[1])};
     const int64_t heads = columns_->ne[2] / cache_->ne[2];
     const int64_t count = heads * columns_->ne[1];
-    const auto multiply = kernels_.multiply_rows[cache_->type == ggml::kHalf ? 0 : 1];
+    const kernels::CacheType type = cache_type_of(cache_).value();
+    const auto multiply = kernels_.multiply_rows_of(type);
     for (int64_t first = 0; first < count; first += kernels::kMostQueries) {
         const float * columns[kernels::kMostQueries];
         float * out[kernels::kMostQueries];

@@ -1,4 +1,4 @@
-// One MUL_MAT of a cache of floats with the queries (or the weights) of its heads, shared out to ggml's threads: what
+// One MUL_MAT of a cache with the queries (or the weights) of its heads, shared out to ggml's threads: what
 // attention consists of without flash attention. A mixture's choice of experts is another such product, of few rows of
 // floats. It must not depend on the batch, or another expert might be chosen.
 #pragma once

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "ggml/tensors.hpp"
+#include "ggml_plugin/cache_type.hpp"
 #include "kernels/attention.hpp"
 
 namespace specllama {
@@ -53,8 +54,8 @@ bool FlashAttention::fits(const ggml::Tensor * op) {
     const bool has_sinks = sinks != nullptr && sinks->type == ggml::kFloat && sinks->nb[0] == sizeof(float);
     // Nobody knows yet what a source behind the sinks would mean.
     const bool is_known = (sinks == nullptr || has_sinks) && op->src[5] == nullptr;
-    return is_known && q != nullptr && mask != nullptr && is_rows_of_floats(k) && is_rows_of_floats(v) &&
-           k->type == v->type && is_rows(q, ggml::kFloat) && is_rows(op, ggml::kFloat) && is_rows(mask, ggml::kHalf) &&
+    return is_known && q != nullptr && mask != nullptr && cache_type_of(k) && cache_type_of(v) && k->type == v->type &&
+           is_rows(q, ggml::kFloat) && is_rows(op, ggml::kFloat) && is_rows(mask, ggml::kHalf) &&
            whole_lanes(k->ne[0]) && whole_lanes(v->ne[0]) && whole_lanes(k->ne[1]) && q->ne[0] == k->ne[0] &&
            v->ne[1] == k->ne[1] && v->ne[2] == k->ne[2] && q->ne[2] % k->ne[2] == 0 && mask->ne[0] == k->ne[1] &&
            mask->ne[1] >= q->ne[1] && mask->ne[2] == 1 && q->ne[3] == k->ne[3] && q->ne[3] == v->ne[3] &&
@@ -68,6 +69,7 @@ FlashAttention::FlashAttention(const kernels::FloatKernels & kernels, const ggml
       key_(op->src[1]),
       value_(op->src[2]),
       mask_(op->src[3]),
+      type_(cache_type_of(key_).value()),
       heads_(query_->ne[2] / key_->ne[2]),
       num_queries_(query_->ne[1] * heads_),
       blocks_((num_queries_ + kernels::kMostQueries - 1) / kernels::kMostQueries),
@@ -86,7 +88,7 @@ bool FlashAttention::splits(int num_threads) const {
 }
 
 int64_t FlashAttention::thread_bytes() const {
-    const auto packed = static_cast<int64_t>(kernels::packed_bytes(key_->ne[0], value_->ne[0], is_half()));
+    const auto packed = static_cast<int64_t>(kernels::packed_bytes(key_->ne[0], value_->ne[0], type_));
     return 2 * unit_bytes() + (packed + kLine - 1) / kLine * kLine;
 }
 
@@ -157,7 +159,7 @@ void FlashAttention::attend_to_texts(const ggml::ComputeParams & params, const s
                     continue;
                 }
                 const Unit unit = {head, 0, place, std::min<int64_t>(kernels::kMostQueries, last - place)};
-                kernels::attend_to_some(kernels_, is_half(), queries_of(unit), seen, out, out + unit_bytes(),
+                kernels::attend_to_some(kernels_, type_, queries_of(unit), seen, out, out + unit_bytes(),
                                         out + 2 * unit_bytes());
                 finish(unit, out);
             }
@@ -176,7 +178,7 @@ void FlashAttention::attend_in_parts(const ggml::ComputeParams & params) const {
     for (int64_t item = items * params.ith / params.nth; item < items * (params.ith + 1) / params.nth; ++item) {
         const int64_t chunk = item / blocks_ % num_chunks_;
         const int64_t unit = item / blocks_ / num_chunks_ * blocks_ + item % blocks_;
-        kernels::attend_to_chunk(kernels_, is_half(), queries_of(unit_of(unit)), key_->ne[1], chunk,
+        kernels::attend_to_chunk(kernels_, type_, queries_of(unit_of(unit)), key_->ne[1], chunk,
                                  part(params, unit, chunk));
     }
 }
@@ -194,7 +196,7 @@ void FlashAttention::merge_parts(const ggml::ComputeParams & params) const {
 void FlashAttention::attend_to_units(const ggml::ComputeParams & params) const {
     uint8_t * all = room_of(params);
     for (int64_t unit = params.ith; unit < num_units_; unit += params.nth) {
-        kernels::attend_to_all(kernels_, is_half(), queries_of(unit_of(unit)), key_->ne[1], all, all + unit_bytes());
+        kernels::attend_to_all(kernels_, type_, queries_of(unit_of(unit)), key_->ne[1], all, all + unit_bytes());
         finish(unit_of(unit), all);
     }
 }

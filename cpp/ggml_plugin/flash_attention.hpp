@@ -1,4 +1,4 @@
-// One FLASH_ATTN_EXT over a cache of floats, shared out to ggml's threads.
+// One FLASH_ATTN_EXT over a cache, shared out to ggml's threads.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,6 @@ private:
     float sink_of(int64_t query_head) const;
     void finish(const Unit & unit, const uint8_t * partials) const;
 
-    bool is_half() const { return key_->type == ggml::kHalf; }
     int64_t unit_bytes() const;    // of a unit's partials
     int64_t thread_bytes() const;  // of what a thread needs that has whole units
     uint8_t * room_of(const ggml::ComputeParams & params) const;
@@ -72,6 +71,7 @@ private:
     const ggml::Tensor * key_;
     const ggml::Tensor * value_;
     const ggml::Tensor * mask_;
+    kernels::CacheType type_;
     int64_t heads_;  // of the queries for each of the cache
     int64_t num_queries_;
     int64_t blocks_;  // units of a head of the cache

@@ -83,7 +83,7 @@ ggml::TensorTraits * KernelBufferType::get_tensor_traits(const ggml::Tensor * op
         case Task::spread_logits:
             return this;
         case Task::none:
-            operations_seen.foreign |= operation_of(op) == Operation::other;
+            operations_seen.foreign |= operation_of(op) == Operation::other && !turns_rows(op);
             return nullptr;
     }
     return nullptr;
@@ -114,6 +114,13 @@ KernelBufferType::Task KernelBufferType::task_of(const ggml::Tensor * op) const 
         return Task::weights;
     }
     return CacheProduct::fits(op) && comes_from_ours(op->src[1]) ? Task::cache_product : Task::none;
+}
+
+// Whether it is what llama.cpp turns queries and values with before they meet a cache of few bits: each row by itself,
+// and no matrix is multiplied.
+bool KernelBufferType::turns_rows(const ggml::Tensor * op) const {
+    constexpr int32_t kHadamard = 1;  // GGML_HINT_SRC0_IS_HADAMARD, of which only newer releases know
+    return op->op == insides_.mul_mat && op->op_params[1] == kHadamard;
 }
 
 // Whether the model whose graph this is has our kernels: queries are made from a product of its weights.

@@ -49,6 +49,7 @@ private:
     enum class Task { none, weights, experts, cache_product, flash_attention, fill_logits, spread_logits };
     Task task_of(const ggml::Tensor * op) const;
     bool comes_from_ours(const ggml::Tensor * tensor) const;
+    bool turns_rows(const ggml::Tensor * op) const;
     // Of ggml's operations: what it computes row by row, each in the same way, however many there are (with fill and
     // set_rows), and what it may not.
     enum class Operation { other, row_by_row, fill, set_rows };

@@ -142,8 +142,8 @@ void Matrix::multiply_floats(const float * x, std::size_t count, float * out) co
             from[c] = padded.data() + (begin + c) * length_;
             to[c] = out + (begin + c) * num_rows_;
         }
-        fastest_set().floats.multiply_rows[is_half_ ? 0 : 1](rows, static_cast<int64_t>(num_rows_), from.data(),
-                                                             columns, static_cast<int64_t>(length_), to.data());
+        fastest_set().floats.multiply_rows_of(is_half_ ? kernels::CacheType::half : kernels::CacheType::single)(
+            rows, static_cast<int64_t>(num_rows_), from.data(), columns, static_cast<int64_t>(length_), to.data());
     }
 }
 

@@ -37,12 +37,14 @@ CacheRows packed_rows(const CacheRows & rows, int64_t row_bytes, const int32_t *
 }
 
 // The queries before copies of their cells.
-Queries packed(const Queries & queries, int64_t number_bytes, const int32_t * cells, int64_t count, uint8_t * work) {
+Queries packed(const Queries & queries, CacheType type, const int32_t * cells, int64_t count, uint8_t * work) {
     Queries made = queries;
-    made.keys = packed_rows(queries.keys, queries.key_length * number_bytes, cells, count, work);
-    work += kChunkCells * queries.key_length * number_bytes;
-    made.values = packed_rows(queries.values, queries.value_length * number_bytes, cells, count, work);
-    work += kChunkCells * queries.value_length * number_bytes;
+    const int64_t key_bytes = cache_bytes(type, queries.key_length);
+    const int64_t value_bytes = cache_bytes(type, queries.value_length);
+    made.keys = packed_rows(queries.keys, key_bytes, cells, count, work);
+    work += kChunkCells * key_bytes;
+    made.values = packed_rows(queries.values, value_bytes, cells, count, work);
+    work += kChunkCells * value_bytes;
     for (int q = 0; q < queries.count; ++q) {
         uint8_t * mask = work + q * kChunkCells * kMaskBytes;
         for (int64_t i = 0; i < count; ++i) {
@@ -56,39 +58,36 @@ Queries packed(const Queries & queries, int64_t number_bytes, const int32_t * ce
     return made;
 }
 
-int64_t bytes_of(bool half) { return half ? 2 : 4; }
-
 }  // namespace
 
-void attend_to_chunk(const FloatKernels & kernels, bool half, const Queries & queries, int64_t cells, int64_t chunk,
-                     uint8_t * out) {
+void attend_to_chunk(const FloatKernels & kernels, CacheType type, const Queries & queries, int64_t cells,
+                     int64_t chunk, uint8_t * out) {
     const int64_t first = chunk * kChunkCells;
-    kernels.attend[half ? 0 : 1](queries, first, std::min<int64_t>(first + kChunkCells, cells), out);
+    kernels.attend_to(type)(queries, first, std::min<int64_t>(first + kChunkCells, cells), out);
 }
 
-void attend_to_all(const FloatKernels & kernels, bool half, const Queries & queries, int64_t cells, uint8_t * out,
+void attend_to_all(const FloatKernels & kernels, CacheType type, const Queries & queries, int64_t cells, uint8_t * out,
                    uint8_t * spare) {
-    attend_to_chunk(kernels, half, queries, cells, 0, out);
+    attend_to_chunk(kernels, type, queries, cells, 0, out);
     for (int64_t chunk = 1; chunk * kChunkCells < cells; ++chunk) {
-        attend_to_chunk(kernels, half, queries, cells, chunk, spare);
+        attend_to_chunk(kernels, type, queries, cells, chunk, spare);
         merge_all(kernels, queries, out, spare);
     }
 }
 
-std::size_t packed_bytes(int64_t key_length, int64_t value_length, bool half) {
-    const int64_t row = (key_length + value_length) * bytes_of(half) + kMostQueries * kMaskBytes;
+std::size_t packed_bytes(int64_t key_length, int64_t value_length, CacheType type) {
+    const int64_t row = cache_bytes(type, key_length) + cache_bytes(type, value_length) + kMostQueries * kMaskBytes;
     return static_cast<std::size_t>(kChunkCells * row);
 }
 
-void attend_to_some(const FloatKernels & kernels, bool half, const Queries & queries, const SeenCells & seen,
+void attend_to_some(const FloatKernels & kernels, CacheType type, const Queries & queries, const SeenCells & seen,
                     uint8_t * out, uint8_t * spare, uint8_t * work) {
     for (int64_t first = 0; first < seen.count; first += kChunkCells) {
         const int32_t * cells = seen.cells + first;
         const int64_t count = std::min<int64_t>(kChunkCells, seen.count - first);
-        const Queries some = lie_together(cells, count, seen.room)
-                                 ? moved(queries, cells[0])
-                                 : packed(queries, bytes_of(half), cells, count, work);
-        kernels.attend[half ? 0 : 1](some, 0, whole_lanes(count), first == 0 ? out : spare);
+        const Queries some = lie_together(cells, count, seen.room) ? moved(queries, cells[0])
+                                                                   : packed(queries, type, cells, count, work);
+        kernels.attend_to(type)(some, 0, whole_lanes(count), first == 0 ? out : spare);
         if (first > 0) {
             merge_all(kernels, queries, out, spare);
         }

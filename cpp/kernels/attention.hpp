@@ -9,12 +9,12 @@
 namespace specllama::kernels {
 
 // out, spare: [queries.count] partials each, see Attend; cells: a multiple of kFloatLanes.
-void attend_to_all(const FloatKernels & kernels, bool half, const Queries & queries, int64_t cells, uint8_t * out,
+void attend_to_all(const FloatKernels & kernels, CacheType type, const Queries & queries, int64_t cells, uint8_t * out,
                    uint8_t * spare);
 
 // One chunk of them.
-void attend_to_chunk(const FloatKernels & kernels, bool half, const Queries & queries, int64_t cells, int64_t chunk,
-                     uint8_t * out);
+void attend_to_chunk(const FloatKernels & kernels, CacheType type, const Queries & queries, int64_t cells,
+                     int64_t chunk, uint8_t * out);
 
 // Cells that some queries see, in the order in which they are counted. Each of the queries sees no other.
 struct SeenCells {
@@ -26,9 +26,9 @@ struct SeenCells {
 // What attend_to_all gives if the cache has these cells alone: side by side, and none between them.
 //
 // work: as many bytes as packed_bytes says.
-void attend_to_some(const FloatKernels & kernels, bool half, const Queries & queries, const SeenCells & seen,
+void attend_to_some(const FloatKernels & kernels, CacheType type, const Queries & queries, const SeenCells & seen,
                     uint8_t * out, uint8_t * spare, uint8_t * work);
-std::size_t packed_bytes(int64_t key_length, int64_t value_length, bool half);
+std::size_t packed_bytes(int64_t key_length, int64_t value_length, CacheType type);
 
 // Adds the partials of the next chunk.
 void merge_all(const FloatKernels & kernels, const Queries & queries, uint8_t * into, const uint8_t * from);

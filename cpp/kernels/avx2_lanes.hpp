@@ -74,6 +74,11 @@ struct Avx2Floats {
     static Floats load_halves(const uint8_t * at) {
         return {Avx2Lanes::load_halves(at), Avx2Lanes::load_halves(at + 16)};
     }
+    static Floats spread_half(const uint8_t * at) { return spread(float_of_half(at)); }
+    static __m256 load_eight_bytes(const uint8_t * at) {
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(at))));
+    }
+    static Floats load_bytes(const uint8_t * at) { return {load_eight_bytes(at), load_eight_bytes(at + 8)}; }
     static void store(float * at, Floats a) {
         _mm256_storeu_ps(at, a.low);
         _mm256_storeu_ps(at + 8, a.high);

@@ -72,6 +72,10 @@ struct Avx512Floats {
     static Floats spread(float value) { return _mm512_set1_ps(value); }
     static Floats load(const float * at) { return _mm512_loadu_ps(at); }
     static Floats load_halves(const uint8_t * at) { return Avx512Lanes::load_halves(at); }
+    static Floats spread_half(const uint8_t * at) { return spread(float_of_half(at)); }
+    static Floats load_bytes(const uint8_t * at) {
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(at))));
+    }
     static void store(float * at, Floats values) { _mm512_storeu_ps(at, values); }
     static Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
     static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }

@@ -1,4 +1,4 @@
-// Attention over a cache of floats, and products with one: the sums that are not those of quantized weights.
+// Attention over a cache, and products with one: the sums that are not those of quantized weights.
 //
 // What is computed for a query depends on that query and on the cells that it sees, and on nothing else: not on how
 // many queries come with it, nor on how much room after its cells is masked, nor on which thread does what.
@@ -17,13 +17,28 @@
 
 namespace specllama::kernels {
 
-// Rows of a cache: float16 or float32, each row [length] of one piece.
+// What the numbers of a cache are.
+enum class CacheType : int {
+    half,    // float16
+    single,  // float32
+    q8,      // ggml's Q8_0: a float16 that 32 signed bytes behind it are multiplied with, which gives a float32 exactly
+};
+constexpr int kCacheTypes = 3;
+constexpr int64_t kQ8Values = 32;  // of a block, and
+constexpr int64_t kQ8Bytes = 34;   // all that it takes
+
+// The bytes of so many numbers; of q8 whole blocks.
+constexpr int64_t cache_bytes(CacheType type, int64_t length) {
+    return type == CacheType::q8 ? length / kQ8Values * kQ8Bytes : length * (type == CacheType::half ? 2 : 4);
+}
+
+// Rows of a cache, each row [length] of one piece.
 struct CacheRows {
     const uint8_t * data;
     int64_t stride;  // bytes from one row to the next
 };
 
-// Lengths of rows are multiples of this.
+// Lengths of rows are multiples of this, and of q8 of its blocks.
 constexpr int kFloatLanes = 16;
 // Queries (or columns) that go through the cache together.
 constexpr int kMostQueries = 16;
@@ -76,11 +91,13 @@ using Attend = void (*)(const Queries & queries, int64_t first, int64_t last, ui
 // Adds the cells of `from`, which come after those of `into`.
 using MergePartials = void (*)(Partial & into, const Partial & from, int64_t value_length);
 
-// One for float16 and one for float32.
 struct FloatKernels {
-    MultiplyRows multiply_rows[2];
-    Attend attend[2];
+    MultiplyRows multiply_rows[kCacheTypes];
+    Attend attend[kCacheTypes];
     MergePartials merge;
+
+    MultiplyRows multiply_rows_of(CacheType type) const { return multiply_rows[static_cast<int>(type)]; }
+    Attend attend_to(CacheType type) const { return attend[static_cast<int>(type)]; }
 };
 
 }  // namespace specllama::kernels

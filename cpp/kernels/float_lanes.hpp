@@ -10,16 +10,19 @@ namespace {
 
 constexpr float kNothing = -__builtin_inff();
 
-template <class F, bool half>
+template <class F, CacheType type>
 inline typename F::Floats lanes_of(const uint8_t * row, int64_t at) {
-    if constexpr (half) {
+    if constexpr (type == CacheType::half) {
         return F::load_halves(row + 2 * at);
+    } else if constexpr (type == CacheType::q8) {
+        const uint8_t * block = row + at / kQ8Values * kQ8Bytes;
+        return F::multiply(F::spread_half(block), F::load_bytes(block + 2 + at % kQ8Values));
     } else {
         return F::load(reinterpret_cast<const float *>(row) + at);
     }
 }
 
-template <class F, bool half, int rows, int columns>
+template <class F, CacheType type, int rows, int columns>
 inline void multiply_block(const uint8_t * row, int64_t stride, const float * const * x, int64_t length,
                            float * const * out, int64_t first_row) {
     typename F::Floats sum[columns][rows];
@@ -34,7 +37,7 @@ inline void multiply_block(const uint8_t * row, int64_t stride, const float * co
         typename F::Floats weights[rows];
         SPECLLAMA_UNROLL
         for (int r = 0; r < rows; ++r) {
-            weights[r] = lanes_of<F, half>(row + r * stride, i);
+            weights[r] = lanes_of<F, type>(row + r * stride, i);
         }
         SPECLLAMA_UNROLL
         for (int c = 0; c < columns; ++c) {
@@ -55,27 +58,27 @@ inline void multiply_block(const uint8_t * row, int64_t stride, const float * co
     }
 }
 
-template <class F, bool half, int rows>
+template <class F, CacheType type, int rows>
 inline void multiply_some(const uint8_t * row, int64_t stride, const float * const * x, int columns, int64_t length,
                           float * const * out, int64_t first_row) {
     int c = 0;
     for (; c + F::kColumns <= columns; c += F::kColumns) {
-        multiply_block<F, half, rows, F::kColumns>(row, stride, x + c, length, out + c, first_row);
+        multiply_block<F, type, rows, F::kColumns>(row, stride, x + c, length, out + c, first_row);
     }
     for (; c < columns; ++c) {
-        multiply_block<F, half, rows, 1>(row, stride, x + c, length, out + c, first_row);
+        multiply_block<F, type, rows, 1>(row, stride, x + c, length, out + c, first_row);
     }
 }
 
-template <class F, bool half>
+template <class F, CacheType type>
 void multiply_rows(const CacheRows & cache, int64_t num_rows, const float * const * x, int columns, int64_t length,
                    float * const * out) {
     int64_t r = 0;
     for (; r + F::kRows <= num_rows; r += F::kRows) {
-        multiply_some<F, half, F::kRows>(cache.data + r * cache.stride, cache.stride, x, columns, length, out, r);
+        multiply_some<F, type, F::kRows>(cache.data + r * cache.stride, cache.stride, x, columns, length, out, r);
     }
     for (; r < num_rows; ++r) {
-        multiply_some<F, half, 1>(cache.data + r * cache.stride, cache.stride, x, columns, length, out, r);
+        multiply_some<F, type, 1>(cache.data + r * cache.stride, cache.stride, x, columns, length, out, r);
     }
 }
 
@@ -165,7 +168,7 @@ inline void weigh(float * scores, int64_t first, int64_t cells, const Queries & 
 }
 
 // Adds weights[c][i] * rows[i] to sums[c], for a part of the rows.
-template <class F, bool half, int columns, int parts>
+template <class F, CacheType type, int columns, int parts>
 inline void add_block(const CacheRows & rows, int64_t cells, const float * weights, float * const * sums, int64_t at) {
     typename F::Floats sum[columns][parts];
     for (int c = 0; c < columns; ++c) {
@@ -176,7 +179,7 @@ inline void add_block(const CacheRows & rows, int64_t cells, const float * weigh
     for (int64_t i = 0; i < cells; ++i) {
         typename F::Floats values[parts];
         for (int p = 0; p < parts; ++p) {
-            values[p] = lanes_of<F, half>(rows.data + i * rows.stride, at + p * kFloatLanes);
+            values[p] = lanes_of<F, type>(rows.data + i * rows.stride, at + p * kFloatLanes);
         }
         for (int c = 0; c < columns; ++c) {
             const typename F::Floats weight = F::spread(weights[c * kTileCells + i]);
@@ -192,27 +195,27 @@ inline void add_block(const CacheRows & rows, int64_t cells, const float * weigh
     }
 }
 
-template <class F, bool half, int columns>
+template <class F, CacheType type, int columns>
 inline void add_columns(const CacheRows & rows, int64_t cells, const float * weights, float * const * sums,
                         int64_t length) {
     int64_t at = 0;
     for (; at + F::kRows * kFloatLanes <= length; at += F::kRows * kFloatLanes) {
-        add_block<F, half, columns, F::kRows>(rows, cells, weights, sums, at);
+        add_block<F, type, columns, F::kRows>(rows, cells, weights, sums, at);
     }
     for (; at < length; at += kFloatLanes) {
-        add_block<F, half, columns, 1>(rows, cells, weights, sums, at);
+        add_block<F, type, columns, 1>(rows, cells, weights, sums, at);
     }
 }
 
-template <class F, bool half>
+template <class F, CacheType type>
 inline void add_weighted(const CacheRows & rows, int64_t cells, const float * weights, float * const * sums,
                          int columns, int64_t length) {
     int c = 0;
     for (; c + F::kColumns <= columns; c += F::kColumns) {
-        add_columns<F, half, F::kColumns>(rows, cells, weights + c * kTileCells, sums + c, length);
+        add_columns<F, type, F::kColumns>(rows, cells, weights + c * kTileCells, sums + c, length);
     }
     for (; c < columns; ++c) {
-        add_columns<F, half, 1>(rows, cells, weights + c * kTileCells, sums + c, length);
+        add_columns<F, type, 1>(rows, cells, weights + c * kTileCells, sums + c, length);
     }
 }
 
@@ -228,7 +231,7 @@ inline int seeing(const Queries & queries, int64_t cell, int64_t cells, int (&wh
     return count;
 }
 
-template <class F, bool half>
+template <class F, CacheType type>
 inline void attend_tile(const Queries & queries, int64_t cell, int64_t cells, Partial * const * partials) {
     int which[kMostQueries];
     const int count = seeing<F>(queries, cell, cells, which);
@@ -243,14 +246,14 @@ inline void attend_tile(const Queries & queries, int64_t cell, int64_t cells, Pa
     }
     const CacheRows keys = {queries.keys.data + cell * queries.keys.stride, queries.keys.stride};
     const CacheRows values = {queries.values.data + cell * queries.values.stride, queries.values.stride};
-    multiply_rows<F, half>(keys, cells, vectors, count, queries.key_length, rows);
+    multiply_rows<F, type>(keys, cells, vectors, count, queries.key_length, rows);
     for (int i = 0; i < count; ++i) {
         weigh<F>(rows[i], cell, cells, queries, which[i], *partials[which[i]]);
     }
-    add_weighted<F, half>(values, cells, scores, sums, count, queries.value_length);
+    add_weighted<F, type>(values, cells, scores, sums, count, queries.value_length);
 }
 
-template <class F, bool half>
+template <class F, CacheType type>
 void attend(const Queries & queries, int64_t first, int64_t last, uint8_t * out) {
     Partial * partials[kMostQueries];
     for (int q = 0; q < queries.count; ++q) {
@@ -262,7 +265,7 @@ void attend(const Queries & queries, int64_t first, int64_t last, uint8_t * out)
         }
     }
     for (int64_t cell = first; cell < last; cell += kTileCells) {
-        attend_tile<F, half>(queries, cell, last - cell < kTileCells ? last - cell : kTileCells, partials);
+        attend_tile<F, type>(queries, cell, last - cell < kTileCells ? last - cell : kTileCells, partials);
     }
 }
 
@@ -287,7 +290,9 @@ void merge(Partial & into, const Partial & from, int64_t length) {
 
 template <class F>
 constexpr FloatKernels kFloatKernels = {
-    {multiply_rows<F, true>, multiply_rows<F, false>}, {attend<F, true>, attend<F, false>}, merge<F>};
+    {multiply_rows<F, CacheType::half>, multiply_rows<F, CacheType::single>, multiply_rows<F, CacheType::q8>},
+    {attend<F, CacheType::half>, attend<F, CacheType::single>, attend<F, CacheType::q8>},
+    merge<F>};
 
 }  // namespace
 

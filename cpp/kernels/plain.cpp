@@ -127,6 +127,10 @@ struct PlainFloats {
     static Floats load_halves(const uint8_t * at) {
         return each([&](int i) { return half_to_float(read<uint16_t>(at + 2 * i)); });
     }
+    static Floats spread_half(const uint8_t * at) { return spread(half_to_float(read<uint16_t>(at))); }
+    static Floats load_bytes(const uint8_t * at) {
+        return each([&](int i) { return static_cast<float>(static_cast<int8_t>(at[i])); });
+    }
     static void store(float * at, const Floats & a) { std::memcpy(at, a.at, sizeof a.at); }
     static Floats add(const Floats & a, const Floats & b) {
         return each([&](int i) { return a.at[i] + b.at[i]; });

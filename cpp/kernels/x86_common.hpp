@@ -29,6 +29,12 @@ inline float total_of(__m256 lanes) {
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
 
+inline float float_of_half(const uint8_t * at) {
+    uint16_t half = 0;
+    __builtin_memcpy(&half, at, sizeof half);
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
+}
+
 inline float largest_of(__m256 lanes) {
     __m128 four = _mm_max_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
     four = _mm_max_ps(four, _mm_movehl_ps(four, four));

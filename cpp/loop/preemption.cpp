@@ -10,25 +10,26 @@ namespace {
 
 constexpr std::size_t margin = 64;  // tokens: a text that has only just room would soon be paused again
 
-Seat * youngest(const Room::Seats & seats, bool (*is_meant)(const Seat &)) {
-    Seat * found = nullptr;
-    for (Seat * seat : seats) {
-        if (is_meant(*seat) && (found == nullptr || seat->number > found->number)) {
-            found = seat;
+ScheduledText * youngest(const Room::Texts & texts, bool (*is_meant)(const ScheduledText &)) {
+    ScheduledText * found = nullptr;
+    for (ScheduledText * text : texts) {
+        if (is_meant(*text) && (found == nullptr || text->number > found->number)) {
+            found = text;
         }
     }
     return found;
 }
 
 // Those who read slowly first, then the youngest; never the last one that is not paused.
-Seat * next_to_pause(const Room::Seats & seats) {
-    const auto is_active = [](const Seat * seat) { return seat->state != Seat::State::paused; };
-    if (std::count_if(seats.begin(), seats.end(), is_active) < 2) {
+ScheduledText * next_to_pause(const Room::Texts & texts) {
+    const auto is_active = [](const ScheduledText * text) { return text->state != ScheduledText::State::paused; };
+    if (std::count_if(texts.begin(), texts.end(), is_active) < 2) {
         return nullptr;
     }
-    Seat * late = youngest(seats, [](const Seat & seat) { return seat.state == Seat::State::late; });
-    return late != nullptr ? late : youngest(seats, [](const Seat & seat) {
-        return seat.state == Seat::State::waiting || seat.state == Seat::State::away;
+    ScheduledText * late =
+        youngest(texts, [](const ScheduledText & text) { return text.state == ScheduledText::State::late; });
+    return late != nullptr ? late : youngest(texts, [](const ScheduledText & text) {
+        return text.state == ScheduledText::State::waiting || text.state == ScheduledText::State::away;
     });
 }
 
@@ -44,33 +45,33 @@ std::size_t num_cells(const std::vector<const Sequence *> & sequences) {
 
 }  // namespace
 
-Sequence * Room::sequence(const Seat & seat, std::size_t k) const {
+Sequence * Room::sequence(const ScheduledText & text, std::size_t k) const {
     const std::lock_guard lock(decoders_[k]->memory_mutex());
-    const auto found = decoders_[k]->sequences().find(seat.id);
+    const auto found = decoders_[k]->sequences().find(text.id);
     return found != decoders_[k]->sequences().end() ? found->second : nullptr;
 }
 
-bool Room::make(Decoder & decoder, const Seats & seats) {
-    if (clear_free(decoder, seats)) {
+bool Room::make(Decoder & decoder, const Texts & texts) {
+    if (clear_free(decoder, texts)) {
         return true;
     }
-    Seat * seat = next_to_pause(seats);
-    if (seat == nullptr) {
+    ScheduledText * text = next_to_pause(texts);
+    if (text == nullptr) {
         return false;
     }
-    pause(*seat);
+    pause(*text);
     return true;
 }
 
-bool Room::clear_free(Decoder & decoder, const Seats & seats) {
+bool Room::clear_free(Decoder & decoder, const Texts & texts) {
     const std::lock_guard lock(decoder.memory_mutex());
     if (!decoder.is_open()) {
         return false;
     }
     Sequence * longest = nullptr;
     for (const auto & [id, one] : decoder.sequences()) {
-        const auto has_it = [number = id](const Seat * seat) { return seat->id == number; };
-        if (std::any_of(seats.begin(), seats.end(), has_it)) {
+        const auto has_it = [number = id](const ScheduledText * text) { return text->id == number; };
+        if (std::any_of(texts.begin(), texts.end(), has_it)) {
             continue;
         }
         if (!one->tokens().empty() && (longest == nullptr || one->tokens().size() > longest->tokens().size())) {
@@ -83,48 +84,48 @@ bool Room::clear_free(Decoder & decoder, const Seats & seats) {
     return longest != nullptr;
 }
 
-void Room::pause(Seat & seat) {
-    seat.held.resize(decoders_.size());
+void Room::pause(ScheduledText & text) {
+    text.held.resize(decoders_.size());
     for (std::size_t k = 0; k < decoders_.size(); ++k) {
         const std::lock_guard lock(decoders_[k]->memory_mutex());
-        Sequence * own = sequence(seat, k);
+        Sequence * own = sequence(text, k);
         // A head's text cannot be decoded anew, and its memory has room for all.
         if (own == nullptr || !decoders_[k]->is_open() || decoders_[k]->is_head()) {
             continue;
         }
         // A text can be paused while it is decoded anew: then it is known already what it is to hold.
-        if (own->tokens().size() > seat.held[k].size()) {
-            seat.held[k] = own->tokens();
+        if (own->tokens().size() > text.held[k].size()) {
+            text.held[k] = own->tokens();
         }
         own->drop_plan();
         own->keep(0);
     }
-    seat.state = Seat::State::paused;
+    text.state = ScheduledText::State::paused;
     num_pauses_ += 1;
 }
 
-Seat * Room::oldest_paused(const Seats & seats) {
-    Seat * oldest = nullptr;
-    for (Seat * seat : seats) {
-        if (seat->is_here && seat->state == Seat::State::paused &&
-            (oldest == nullptr || seat->number < oldest->number)) {
-            oldest = seat;
+ScheduledText * Room::oldest_paused(const Texts & texts) {
+    ScheduledText * oldest = nullptr;
+    for (ScheduledText * text : texts) {
+        if (text->is_here && text->state == ScheduledText::State::paused &&
+            (oldest == nullptr || text->number < oldest->number)) {
+            oldest = text;
         }
     }
     return oldest;
 }
 
-bool Room::may_resume(const Seat & paused, const Seats & seats, double since) const {
-    const auto is_expected = [since](const Seat * seat) {
-        return seat->state != Seat::State::paused && (!seat->is_between_calls() || seat->away_since > since);
+bool Room::may_resume(const ScheduledText & paused, const Texts & texts, double since) const {
+    const auto is_expected = [since](const ScheduledText * text) {
+        return text->state != ScheduledText::State::paused && (!text->is_between_calls() || text->away_since > since);
     };
-    return std::none_of(seats.begin(), seats.end(), is_expected) || fits(paused, seats);
+    return std::none_of(texts.begin(), texts.end(), is_expected) || fits(paused, texts);
 }
 
-void Room::hold_back(const Seats & seats, const Seat & paused) {
-    for (Seat * seat : seats) {
-        if (seat->state == Seat::State::waiting && !seat->generating && seat->number > paused.number) {
-            pause(*seat);
+void Room::hold_back(const Texts & texts, const ScheduledText & paused) {
+    for (ScheduledText * text : texts) {
+        if (text->state == ScheduledText::State::waiting && !text->generating && text->number > paused.number) {
+            pause(*text);
         }
     }
 }
@@ -140,22 +141,22 @@ bool Room::has_room(Decoder & decoder, std::size_t count) const {
     return most <= decoder.num_cells() || num_cells(all) + count <= decoder.num_cells();
 }
 
-bool Room::fits(const Seat & paused, const Seats & seats) const {
+bool Room::fits(const ScheduledText & paused, const Texts & texts) const {
     for (std::size_t k = 0; k < decoders_.size(); ++k) {
         const std::lock_guard lock(decoders_[k]->memory_mutex());
         const std::vector<int32_t> & held = paused.held[k];
         std::vector<const Sequence *> active;
         std::size_t expected = paused.wanted + margin;
         std::size_t shared = 0;
-        for (const Seat * seat : seats) {
-            const Sequence * own = seat->state == Seat::State::paused ? nullptr : sequence(*seat, k);
+        for (const ScheduledText * text : texts) {
+            const Sequence * own = text->state == ScheduledText::State::paused ? nullptr : sequence(*text, k);
             if (own == nullptr) {
                 continue;
             }
             active.push_back(own);
             shared = std::max(shared, num_common(held, own->tokens()));
-            if (k < seat->held.size() && seat->held[k].size() > own->tokens().size()) {  // it is being decoded anew
-                expected += seat->held[k].size() - own->tokens().size();
+            if (k < text->held.size() && text->held[k].size() > own->tokens().size()) {  // it is being decoded anew
+                expected += text->held[k].size() - own->tokens().size();
             }
         }
         if (num_cells(active) + expected + held.size() - shared > decoders_[k]->num_cells()) {

@@ -8,7 +8,7 @@
 
 namespace specllama {
 
-struct Seat {
+struct ScheduledText {
     enum class State {
         out,      // nothing is under way
         working,  // its thread is at work, or waits for another text's prompt

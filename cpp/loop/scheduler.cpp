@@ -115,45 +115,46 @@ void Scheduler::close() {
     }
 }
 
-void Scheduler::enter(Seat & seat) {
+void Scheduler::enter(ScheduledText & text) {
     const std::lock_guard lock(mutex_);
     if (closed_) {
-        seats_.erase(std::remove(seats_.begin(), seats_.end(), &seat), seats_.end());
+        texts_.erase(std::remove(texts_.begin(), texts_.end(), &text), texts_.end());
         throw closed();
     }
-    if (seat.is_inside) {
-        throw BusyError("this text is generating in another thread: wait for it, or take another place");
+    if (text.is_inside) {
+        throw BusyError("this text is generating in another thread: wait for it, or take another slot");
     }
-    seat.is_inside = true;
+    text.is_inside = true;
     num_inside_ += 1;
-    if (seat.state == Seat::State::out) {
-        seats_.push_back(&seat);
-        seat.number = ++num_seats_;
+    if (text.state == ScheduledText::State::out) {
+        texts_.push_back(&text);
+        text.number = ++num_texts_;
     }
-    if (seat.state != Seat::State::paused) {
-        start(seat);
+    if (text.state != ScheduledText::State::paused) {
+        start(text);
     }
 }
 
-void Scheduler::start(Seat & seat) {
-    seat.state = Seat::State::working;
+void Scheduler::start(ScheduledText & text) {
+    text.state = ScheduledText::State::working;
     num_working_ += 1;
 }
 
-void Scheduler::leave(Seat & seat, bool under_way) {
+void Scheduler::leave(ScheduledText & text, bool under_way) {
     {
         const std::lock_guard lock(mutex_);
-        seat.is_inside = false;
+        text.is_inside = false;
         num_inside_ -= 1;
-        const bool is_working = seat.state == Seat::State::working;  // else it was paused, or has stepped aside
+        const bool is_working =
+            text.state == ScheduledText::State::working;  // else it was paused, or has stepped aside
         num_working_ -= is_working ? 1 : 0;
         if (!under_way) {
-            seat.state = Seat::State::out;
-            seat.end();
-            seats_.erase(std::remove(seats_.begin(), seats_.end(), &seat), seats_.end());
+            text.state = ScheduledText::State::out;
+            text.end();
+            texts_.erase(std::remove(texts_.begin(), texts_.end(), &text), texts_.end());
         } else if (is_working) {
-            seat.state = Seat::State::away;
-            seat.away_since = now_seconds();
+            text.state = ScheduledText::State::away;
+            text.away_since = now_seconds();
         }
     }
     work_.notify_all();
@@ -163,32 +164,32 @@ class Scheduler::Visit {
 public:
     // under_way: whether the generation goes on; looked at in the end, too. poll: called now and then while the text is
     // paused; what it throws ends the wait.
-    Visit(Scheduler & scheduler, Seat & seat, const bool & under_way, const std::function<void()> * poll)
-        : scheduler_(scheduler), seat_(seat), under_way_(under_way) {
-        scheduler_.enter(seat_);
-        seat_.poll = poll;
+    Visit(Scheduler & scheduler, ScheduledText & text, const bool & under_way, const std::function<void()> * poll)
+        : scheduler_(scheduler), text_(text), under_way_(under_way) {
+        scheduler_.enter(text_);
+        text_.poll = poll;
         try {
-            scheduler_.come_back(seat_, under_way_);
+            scheduler_.come_back(text_, under_way_);
         } catch (...) {
-            scheduler_.leave(seat_, under_way_);
+            scheduler_.leave(text_, under_way_);
             throw;
         }
     }
-    ~Visit() { scheduler_.leave(seat_, under_way_); }
+    ~Visit() { scheduler_.leave(text_, under_way_); }
     Visit(const Visit &) = delete;
     Visit & operator=(const Visit &) = delete;
 
 private:
     Scheduler & scheduler_;
-    Seat & seat_;
+    ScheduledText & text_;
     const bool & under_way_;
 };
 
 class Scheduler::Text final : public Decoding {
 public:
-    Text(std::shared_ptr<Scheduler> scheduler, int32_t id) : scheduler_(std::move(scheduler)) { seat_.id = id; }
+    Text(std::shared_ptr<Scheduler> scheduler, int32_t id) : scheduler_(std::move(scheduler)) { text_.id = id; }
     ~Text() override {
-        if (seat_.state != Seat::State::out) {
+        if (text_.state != ScheduledText::State::out) {
             try {
                 visit({}, false, nullptr);      // to leave
             } catch (const std::exception &) {  // NOLINT(bugprone-empty-catch)
@@ -198,21 +199,21 @@ public:
     }
     std::shared_ptr<void> visit(const std::vector<Sequence *> & /*sequences*/, const bool & under_way,
                                 const std::function<void()> * poll) override {
-        return std::make_shared<Visit>(*scheduler_, seat_, under_way, poll);
+        return std::make_shared<Visit>(*scheduler_, text_, under_way, poll);
     }
-    void decode(const Sequence::Addition & addition) override { scheduler_->decode(seat_, addition); }
-    std::size_t chunk(const Decoder & decoder) override { return scheduler_->chunk(seat_, decoder); }
+    void decode(const Sequence::Addition & addition) override { scheduler_->decode(text_, addition); }
+    std::size_t chunk(const Decoder & decoder) override { return scheduler_->chunk(text_, decoder); }
     bool share(Sequence & own, const std::vector<int32_t> & history) override {
         return scheduler_->share(own, history);
     }
-    void step_aside() override { scheduler_->step_aside(seat_); }
-    void come_back() override { scheduler_->step_back(seat_); }
-    void begin_round() override { scheduler_->begin_round(seat_); }
-    void share_costs(Pace & pace) override { scheduler_->share_costs(seat_, pace); }
+    void step_aside() override { scheduler_->step_aside(text_); }
+    void come_back() override { scheduler_->step_back(text_); }
+    void begin_round() override { scheduler_->begin_round(text_); }
+    void share_costs(Pace & pace) override { scheduler_->share_costs(text_, pace); }
 
 private:
     std::shared_ptr<Scheduler> scheduler_;
-    Seat seat_;
+    ScheduledText text_;
 };
 
 std::unique_ptr<Decoding> Scheduler::text(std::shared_ptr<Scheduler> scheduler, int32_t id) {
@@ -220,70 +221,70 @@ std::unique_ptr<Decoding> Scheduler::text(std::shared_ptr<Scheduler> scheduler, 
 }
 
 // A text may have been paused while it was away.
-void Scheduler::come_back(Seat & seat, bool under_way) {
+void Scheduler::come_back(ScheduledText & text, bool under_way) {
     {
         const std::lock_guard lock(mutex_);
-        if (seat.state != Seat::State::paused) {
+        if (text.state != ScheduledText::State::paused) {
             return;
         }
         if (!under_way) {
-            start(seat);
+            start(text);
             return;
         }
     }
-    restore(seat);
+    restore(text);
 }
 
 // As one whose caller reads slowly: its cells may be given to others.
-void Scheduler::step_aside(Seat & seat) {
+void Scheduler::step_aside(ScheduledText & text) {
     {
         const std::lock_guard lock(mutex_);
         if (closed_) {
             throw closed();
         }
-        if (seat.state != Seat::State::working) {
+        if (text.state != ScheduledText::State::working) {
             return;
         }
-        seat.state = Seat::State::late;
-        seat.away_since = now_seconds();
+        text.state = ScheduledText::State::late;
+        text.away_since = now_seconds();
         num_working_ -= 1;
     }
     work_.notify_all();
 }
 
-void Scheduler::step_back(Seat & seat) {
+void Scheduler::step_back(ScheduledText & text) {
     {
         const std::lock_guard lock(mutex_);
-        if (seat.state == Seat::State::late) {
-            start(seat);
+        if (text.state == ScheduledText::State::late) {
+            start(text);
         }
     }
-    come_back(seat, true);
+    come_back(text, true);
 }
 
 // Where the cache is full, texts are paused (see Room), this one perhaps.
-void Scheduler::decode(Seat & seat, const Sequence::Addition & addition) {
-    while (!try_decode(seat, addition)) {
-        restore(seat);
+void Scheduler::decode(ScheduledText & text, const Sequence::Addition & addition) {
+    while (!try_decode(text, addition)) {
+        restore(text);
     }
 }
 
 // False if the text was paused instead. An error in the batch of several texts is that of those which cannot be decoded
 // alone either.
-bool Scheduler::try_decode(Seat & seat, const Sequence::Addition & addition) {
+bool Scheduler::try_decode(ScheduledText & text, const Sequence::Addition & addition) {
     addition.sequence->refuse_bad(addition);
     Want want;
     want.addition = addition;
-    want.seat = &seat;
+    want.text = &text;
     {
         std::unique_lock lock(mutex_);
         if (closed_) {
             throw closed();
         }
-        seat.state = Seat::State::waiting;
-        seat.wanted = addition.count;
+        text.state = ScheduledText::State::waiting;
+        text.wanted = addition.count;
         if (addition.first_output < addition.count) {  // no part of a prompt, and nothing that is decoded anew
-            seat.asks(addition.count, &served_by(addition.sequence->decoder()) == &target());
+            text.asks(addition.count, &served_by(addition.sequence->decoder()) == &target());
         }
         wants_.push_back(&want);
         num_working_ -= 1;  // the thread that decodes adds it again, so this text is never taken for absent
@@ -297,66 +298,66 @@ bool Scheduler::try_decode(Seat & seat, const Sequence::Addition & addition) {
 }
 
 // Waits until there is room for a paused text, and decodes again what it held.
-void Scheduler::restore(Seat & seat) {
+void Scheduler::restore(ScheduledText & text) {
     Uncounted uncounted;
-    for (std::size_t k = 0; k < seat.held.size(); ++k) {
-        if (Sequence * own = room_.sequence(seat, k)) {
+    for (std::size_t k = 0; k < text.held.size(); ++k) {
+        if (Sequence * own = room_.sequence(text, k)) {
             uncounted.add(*own);
         }
     }
     try {
         do {
-            wait_for_room(seat);
-        } while (!try_restore(seat));
+            wait_for_room(text);
+        } while (!try_restore(text));
     } catch (...) {
         const std::lock_guard lock(mutex_);
-        if (seat.state != Seat::State::paused) {
-            seat.held.clear();  // its loop finds that the memory holds less than it should
+        if (text.state != ScheduledText::State::paused) {
+            text.held.clear();  // its loop finds that the memory holds less than it should
         }
         throw;
     }
     const std::lock_guard lock(mutex_);
-    seat.held.clear();
+    text.held.clear();
 }
 
-void Scheduler::wait_for_room(Seat & seat) {
+void Scheduler::wait_for_room(ScheduledText & text) {
     std::unique_lock lock(mutex_);
-    seat.is_here = true;
+    text.is_here = true;
     work_.notify_all();
     try {
-        while (seat.state == Seat::State::paused) {
+        while (text.state == ScheduledText::State::paused) {
             if (closed_) {
                 throw closed();
             }
             done_.wait_for(lock, std::chrono::duration<double>(longest_wait_),
-                           [this, &seat] { return closed_ || seat.state != Seat::State::paused; });
+                           [this, &text] { return closed_ || text.state != ScheduledText::State::paused; });
             lock.unlock();
-            seat.ask();
+            text.ask();
             lock.lock();
         }
     } catch (...) {
         if (!lock.owns_lock()) {
             lock.lock();
         }
-        if (seat.state != Seat::State::paused) {  // meanwhile there was room
-            seat.state = Seat::State::paused;
+        if (text.state != ScheduledText::State::paused) {  // meanwhile there was room
+            text.state = ScheduledText::State::paused;
             num_working_ -= 1;
         }
-        seat.is_here = false;
+        text.is_here = false;
         throw;
     }
-    seat.is_here = false;
+    text.is_here = false;
 }
 
 // False if it was paused again.
-bool Scheduler::try_restore(Seat & seat) {
-    for (std::size_t k = 0; k < seat.held.size(); ++k) {
-        Sequence * own = room_.sequence(seat, k);
+bool Scheduler::try_restore(ScheduledText & text) {
+    for (std::size_t k = 0; k < text.held.size(); ++k) {
+        Sequence * own = room_.sequence(text, k);
         if (own == nullptr) {
             continue;
         }
         try {
-            if (!try_restore(seat, *own, seat.held[k])) {
+            if (!try_restore(text, *own, text.held[k])) {
                 return false;
             }
         } catch (const DecodeError &) {
@@ -369,15 +370,15 @@ bool Scheduler::try_restore(Seat & seat) {
     return true;
 }
 
-bool Scheduler::try_restore(Seat & seat, Sequence & own, const std::vector<int32_t> & held) {
+bool Scheduler::try_restore(ScheduledText & text, Sequence & own, const std::vector<int32_t> & held) {
     while (own.tokens().size() < held.size()) {
-        seat.ask();
+        text.ask();
         if (!share(own, held)) {
             continue;
         }
         const std::size_t done = own.tokens().size();
-        const std::size_t count = std::min(held.size() - done, chunk(seat, own.decoder()));
-        if (!try_decode(seat, {&own, held.data() + done, count, count})) {
+        const std::size_t count = std::min(held.size() - done, chunk(text, own.decoder()));
+        if (!try_decode(text, {&own, held.data() + done, count, count})) {
             return false;
         }
     }
@@ -402,12 +403,14 @@ bool Scheduler::share(Sequence & own, const std::vector<int32_t> & history) {
     return false;
 }
 
-std::size_t Scheduler::chunk(const Seat & seat, const Decoder & decoder) {
+std::size_t Scheduler::chunk(const ScheduledText & text, const Decoder & decoder) {
     const std::lock_guard lock(mutex_);
     // A text reads its draft's prompt between two rounds, and does not wait for itself.
-    const std::size_t num_waiting = num_in_rounds() - (seat.generating && seat.shares_batches() ? 1 : 0);
-    const auto is_prompt = [](const Seat * seat) { return !seat->generating && seat->state != Seat::State::paused; };
-    const auto num_prompts = static_cast<std::size_t>(std::count_if(seats_.begin(), seats_.end(), is_prompt));
+    const std::size_t num_waiting = num_in_rounds() - (text.generating && text.shares_batches() ? 1 : 0);
+    const auto is_prompt = [](const ScheduledText * other) {
+        return !other->generating && other->state != ScheduledText::State::paused;
+    };
+    const auto num_prompts = static_cast<std::size_t>(std::count_if(texts_.begin(), texts_.end(), is_prompt));
     std::size_t most = decoder.n_batch();
     if (num_waiting > 0) {
         const double seconds = served_by(decoder).token_seconds;
@@ -418,24 +421,25 @@ std::size_t Scheduler::chunk(const Seat & seat, const Decoder & decoder) {
                       decoder.n_batch());
 }
 
-void Scheduler::begin_round(Seat & seat) {
+void Scheduler::begin_round(ScheduledText & text) {
     const std::lock_guard lock(mutex_);
-    seat.generating = true;
+    text.generating = true;
 }
 
 std::size_t Scheduler::num_in_rounds() const {
-    return static_cast<std::size_t>(std::count_if(
-        seats_.begin(), seats_.end(), [](const Seat * seat) { return seat->generating && seat->shares_batches(); }));
+    return static_cast<std::size_t>(std::count_if(texts_.begin(), texts_.end(), [](const ScheduledText * text) {
+        return text->generating && text->shares_batches();
+    }));
 }
 
-void Scheduler::share_costs(const Seat & seat, Pace & pace) {
+void Scheduler::share_costs(const ScheduledText & text, Pace & pace) {
     const std::lock_guard lock(mutex_);
     std::size_t texts = 1;
     std::size_t others = 0;
     std::size_t num_drawing = 1;
-    for (const Seat * other : seats_) {
+    for (const ScheduledText * other : texts_) {
         // Those whose prompts are being decoded will soon share the batches, too.
-        if (other != &seat && other->shares_batches()) {
+        if (other != &text && other->shares_batches()) {
             texts += 1;
             others += other->brought;
             num_drawing += other->is_drawing() ? 1 : 0;
@@ -462,7 +466,7 @@ std::size_t Scheduler::num_generating() {
 std::size_t Scheduler::num_drawing() {
     const std::lock_guard lock(mutex_);
     return static_cast<std::size_t>(
-        std::count_if(seats_.begin(), seats_.end(), [](const Seat * seat) { return seat->is_drawing(); }));
+        std::count_if(texts_.begin(), texts_.end(), [](const ScheduledText * text) { return text->is_drawing(); }));
 }
 
 std::vector<CostModel> Scheduler::costs() {
@@ -503,15 +507,15 @@ bool Scheduler::is_ready(double now) {
         return false;
     }
     bool all_here = true;
-    for (Seat * seat : seats_) {
-        if (seat->state != Seat::State::away) {
+    for (ScheduledText * text : texts_) {
+        if (text->state != ScheduledText::State::away) {
             continue;
         }
         // From when on somebody waits for it, if that is later than when it went.
-        if (now - std::max(seat->away_since, idle_since_) < patience) {
+        if (now - std::max(text->away_since, idle_since_) < patience) {
             all_here = false;
         } else {
-            seat->state = Seat::State::late;
+            text->state = ScheduledText::State::late;
         }
     }
     return all_here;
@@ -550,7 +554,7 @@ void Scheduler::run() {
 
 void Scheduler::wait_for_wants(std::unique_lock<std::mutex> & lock) {
     const auto is_paused = [this] {
-        return std::any_of(seats_.begin(), seats_.end(), [](const Seat * seat) { return seat->is_here; });
+        return std::any_of(texts_.begin(), texts_.end(), [](const ScheduledText * text) { return text->is_here; });
     };
     if (is_paused()) {  // nobody notifies when it may go on because the others have been away for long
         work_.wait_for(lock, std::chrono::duration<double>(longest_wait_));
@@ -561,14 +565,14 @@ void Scheduler::wait_for_wants(std::unique_lock<std::mutex> & lock) {
 
 // A paused text goes on if there is room for it. If there is not, none that is younger begins.
 void Scheduler::resume_one() {
-    Seat * seat = Room::oldest_paused(seats_);
-    if (seat == nullptr) {
+    ScheduledText * text = Room::oldest_paused(texts_);
+    if (text == nullptr) {
         return;
     }
-    if (room_.may_resume(*seat, seats_, now_seconds() - absence)) {
-        start(*seat);
+    if (room_.may_resume(*text, texts_, now_seconds() - absence)) {
+        start(*text);
     } else {
-        room_.hold_back(seats_, *seat);
+        room_.hold_back(texts_, *text);
         take_paused(wants_);
     }
     done_.notify_all();
@@ -635,8 +639,8 @@ void Scheduler::serve(std::vector<Want *> group) {
     lock.lock();
     if (error && is_no_room(error)) {
         // An older llama.cpp wants its cells side by side. Or somebody is at work now who can be paused when it waits.
-        const auto is_working = [](const Seat * seat) { return seat->state == Seat::State::working; };
-        if (give_way(group) || std::any_of(seats_.begin(), seats_.end(), is_working)) {
+        const auto is_working = [](const ScheduledText * text) { return text->state == ScheduledText::State::working; };
+        if (give_way(group) || std::any_of(texts_.begin(), texts_.end(), is_working)) {
             wants_.insert(wants_.begin(), group.begin(), group.end());
             return;
         }
@@ -655,7 +659,7 @@ void Scheduler::serve(std::vector<Want *> group) {
 
 // Makes some room for the group, which may lose texts thereby. Whether there was any to be made.
 bool Scheduler::give_way(std::vector<Want *> & group) {
-    if (!room_.make(decoder_of(group), seats_)) {
+    if (!room_.make(decoder_of(group), texts_)) {
         return false;
     }
     take_paused(wants_);
@@ -668,14 +672,15 @@ void Scheduler::finish(const std::vector<Want *> & group) {
     for (Want * want : group) {
         want->is_done = true;
         num_working_ += 1;
-        want->seat->state = Seat::State::working;
+        want->text->state = ScheduledText::State::working;
     }
 }
 
 // Those of texts that have been paused are done with.
 void Scheduler::take_paused(std::vector<Want *> & wants) {
-    const auto first = std::stable_partition(
-        wants.begin(), wants.end(), [](const Want * want) { return want->seat->state != Seat::State::paused; });
+    const auto first = std::stable_partition(wants.begin(), wants.end(), [](const Want * want) {
+        return want->text->state != ScheduledText::State::paused;
+    });
     for (auto paused = first; paused != wants.end(); ++paused) {
         (*paused)->is_paused = (*paused)->is_done = true;
     }

@@ -76,7 +76,7 @@ private:
 
     struct Want {
         Sequence::Addition addition{};
-        Seat * seat = nullptr;
+        ScheduledText * text = nullptr;
         bool is_alone = false;  // decoded without others: something failed among them
         bool is_done = false;
         bool is_paused = false;  // instead of decoded
@@ -101,35 +101,35 @@ private:
     void resume_one();
     void wait_for_wants(std::unique_lock<std::mutex> & lock);
     std::exception_ptr try_together(const std::vector<Want *> & group);
-    void decode(Seat & seat, const Sequence::Addition & addition);
-    bool try_decode(Seat & seat, const Sequence::Addition & addition);
+    void decode(ScheduledText & text, const Sequence::Addition & addition);
+    bool try_decode(ScheduledText & text, const Sequence::Addition & addition);
     bool share(Sequence & own, const std::vector<int32_t> & history);
-    std::size_t chunk(const Seat & seat, const Decoder & decoder);
-    void begin_round(Seat & seat);
-    void share_costs(const Seat & seat, Pace & pace);
-    void restore(Seat & seat);
-    void wait_for_room(Seat & seat);
-    bool try_restore(Seat & seat);
-    bool try_restore(Seat & seat, Sequence & own, const std::vector<int32_t> & held);
+    std::size_t chunk(const ScheduledText & text, const Decoder & decoder);
+    void begin_round(ScheduledText & text);
+    void share_costs(const ScheduledText & text, Pace & pace);
+    void restore(ScheduledText & text);
+    void wait_for_room(ScheduledText & text);
+    bool try_restore(ScheduledText & text);
+    bool try_restore(ScheduledText & text, Sequence & own, const std::vector<int32_t> & held);
     void observe(Served & served, const std::vector<Want *> & group, double seconds);
     Served & target() { return served_[0]; }
     Served & served_by(const Decoder & decoder);
     std::size_t num_in_rounds() const;
-    void enter(Seat & seat);
-    void start(Seat & seat);
-    void come_back(Seat & seat, bool under_way);
-    void step_aside(Seat & seat);
-    void step_back(Seat & seat);
-    void leave(Seat & seat, bool under_way);
+    void enter(ScheduledText & text);
+    void start(ScheduledText & text);
+    void come_back(ScheduledText & text, bool under_way);
+    void step_aside(ScheduledText & text);
+    void step_back(ScheduledText & text);
+    void leave(ScheduledText & text, bool under_way);
 
     std::mutex mutex_;
     std::condition_variable work_;  // for this object's thread
     std::condition_variable done_;  // for the texts'
     std::vector<Served> served_;    // the target, then the drafts
     Room room_;
-    std::vector<Seat *> seats_;    // that are not out
-    std::uint64_t num_seats_ = 0;  // since the beginning
-    std::size_t num_inside_ = 0;   // calls of texts
+    std::vector<ScheduledText *> texts_;  // that are not out
+    std::uint64_t num_texts_ = 0;         // since the beginning
+    std::size_t num_inside_ = 0;          // calls of texts
     std::vector<Want *> wants_;
     std::size_t num_working_ = 0;
     std::size_t num_served_ = 0;  // groups

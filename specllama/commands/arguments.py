@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specllama.engine.limits import LARGEST_INT, MOST_DRAFT_TOKENS, MOST_THREADS
 from specllama.engine.rules import VERIFY
+from specllama.models.cache_types import CACHE_TYPES, values_of_block
 
 if TYPE_CHECKING:
     from specllama import Llama
@@ -196,6 +197,15 @@ def add_context_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "off"),
         help="specllama's kernels for quantized weights on the CPU, or llama.cpp's (off); default auto",
     )
+    for name, short, of in (("--cache-type-k", "-ctk", "keys"), ("--cache-type-v", "-ctv", "values")):
+        group.add_argument(
+            name,
+            short,
+            type=str.upper,
+            choices=CACHE_TYPES,
+            metavar="TYPE",
+            help=f"of the KV cache's {of}: {', '.join(CACHE_TYPES)}; default F16. Q8_0 takes half the memory",
+        )
     group.add_argument("--n-gpu-layers", "-ngl", type=whole(-1), metavar="N", help="layers on the GPU (-1: all)")
 
 
@@ -246,7 +256,13 @@ def context_options(arguments: argparse.Namespace) -> dict[str, Any]:
         n_threads_batch=arguments.threads_batch or threads,
         n_gpu_layers=arguments.n_gpu_layers,
         kernels=arguments.kernels,
+        type_k=_cache_type(arguments.cache_type_k),
+        type_v=_cache_type(arguments.cache_type_v),
     )
+
+
+def _cache_type(name: str | None) -> int | None:
+    return None if name is None else CACHE_TYPES[name][0]
 
 
 def draft_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -271,6 +287,8 @@ def both_classes(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[st
 
     context = {"model_path": resolve(arguments.model), **context_options(arguments)}
     theirs = {name: value for name, value in context.items() if name != "kernels"}
+    if values_of_block(context.get("type_v")) > 1:  # which ours has flash attention for by itself
+        theirs["flash_attn"] = True
     return theirs, {**context, **draft_options(arguments)}
 
 

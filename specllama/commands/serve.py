@@ -124,6 +124,8 @@ def run(arguments: argparse.Namespace) -> int:
             embedder = None
             if arguments.embedding_model is not None:
                 context = common.context_options(arguments)
+                for name in ("type_k", "type_v"):  # an encoder has no cache
+                    context.pop(name, None)
                 context["n_batch"] = arguments.ctx_size or _LONGEST_EMBEDDED
                 embedder = stack.enter_context(
                     server.open_embedder(arguments.embedding_model, verbose=False, **context)

@@ -152,7 +152,7 @@ def check_draft_kwargs(draft_kwargs: Mapping[str, Any] | None) -> None:
         TypeError, ValueError: see there.
     """
     if draft_kwargs is not None:
-        _check_names("the draft", draft_kwargs, {*_of_constructor(), "kernels"} - {"model_path", "draft_model"})
+        _check_names("the draft", draft_kwargs, {*_of_constructor(), "kernels", "draft_model"} - {"model_path"})
         check_sizes(draft_kwargs)
 
 

@@ -78,8 +78,8 @@ def left_out_by_handlers(llama: BaseLlama, chat: Mapping[str, Any]) -> dict[str,
     given["stop"] = checked_stops(chat.get("stop")) or None
     given["logprobs"] = chat.get("top_logprobs") if chat.get("logprobs") else None
     answer = chat.get("response_format")
-    if answer is not None and not (chat.get("tools") or chat.get("functions")):
-        given["grammar"] = _grammar_for_response_format(answer)
+    if not (chat.get("tools") or chat.get("functions")):
+        given["grammar"] = chat.get("grammar") if answer is None else _grammar_for_response_format(answer)
     return {name: value for name, value in given.items() if value is not None}
 
 

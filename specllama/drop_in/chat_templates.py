@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,7 @@ class ChatTemplates:
         self._unreadable = {name: reason for name, reason in reasons.items() if reason is not None}
 
 
+@functools.lru_cache(maxsize=8)  # a model and its draft have the same, and one takes some milliseconds
 def _why_unreadable(template: str) -> str | None:
     try:
         llama_chat_format.Jinja2ChatFormatter(template=template, eos_token="", bos_token="")

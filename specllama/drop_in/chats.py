@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, cast
 
-from specllama.grammars.schemas import schemas_by_grammar, warn_of_schemas
+from specllama.grammars.schemas import schemas_by_grammar, warn_of_schemas, with_grammar_of_format
 
 from .base_class import BaseLlama
 from .chat_arguments import checked_chat, left_out_by_handlers, with_left_out
@@ -57,11 +57,12 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
     is_continued = options.pop("continue_final_message", None)
     given, continued = with_continued(llm, {**options, "messages": list(messages)}, is_continued)
     chat = checked_chat(llm, given)
-    schemas, asked = schemas_by_grammar(chat), left_out_by_handlers(llm, chat)
+    warn_of_schemas(chat)
+    schemas, chat = schemas_by_grammar(chat), with_grammar_of_format(chat)
+    asked = left_out_by_handlers(llm, chat)
     llama = cast(EngineLlama, llm)
     call = dataclasses.replace(llama._call, chat_handler=handler_giving(llm, fields), continued=continued)
     noting = _Noting(llama, call, schemas, asked)
-    warn_of_schemas(chat)
     try:
         with template_errors():
             BaseLlama.create_chat_completion(cast(BaseLlama, noting), **chat)

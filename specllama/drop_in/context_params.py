@@ -8,7 +8,8 @@ import llama_cpp
 
 from specllama import _core
 from specllama.engine.hidden import Hidden
-from specllama.engine.opening import attend_as_kernels_do, num_snapshots_of
+from specllama.engine.opening import attend_as_kernels_do, have_flash_attention, num_snapshots_of
+from specllama.models.cache_types import values_of_block
 
 
 def has_flash_attention(params: Any) -> bool:
@@ -30,6 +31,8 @@ class ContextParams:
     """How many tokens of a batch may have to be forgotten again."""
     _bytes_before: int | None = None
     """Of weights that this thread's kernels had when the constructor began. None: flash attention is decided."""
+    _reads_blocks = False
+    """The values of the cache are of a type that flash attention alone reads."""
     _hidden: Hidden | None = None
     """What the context is to show."""
     _taps: _core.Taps | None = None
@@ -41,10 +44,12 @@ class ContextParams:
         Args:
             kwargs: what that is given. With a ``flash_attn`` among it there is nothing to decide. Of a cache that is
                 not of float16 llama.cpp would make copies of float16, and so it would for embeddings, without a cache.
+                Values of blocks need it in any case.
         """
         if kwargs.get("flash_attn") is not None:
             return
         kwargs.pop("flash_attn", None)
+        self._reads_blocks = values_of_block(kwargs.get("type_v")) > 1
         is_half = all(kwargs.get(name) in (None, llama_cpp.GGML_TYPE_F16) for name in ("type_k", "type_v"))
         if is_half and not kwargs.get("embedding"):
             self._bytes_before = _core.KernelBufferType.bytes_loaded()
@@ -79,6 +84,8 @@ class ContextParams:
             params.n_rs_seq = num_snapshots_of(self._num_snapshots, params)
         if self._bytes_before is not None and "_model" in self.__dict__:
             self._decide_attention(params)
+        if self._reads_blocks and "_model" in self.__dict__:
+            have_flash_attention(params)
         return params
 
     @context_params.setter

@@ -41,7 +41,7 @@ class Call:
         slot: where its texts are.
         options: how to speculate.
         watch: who hears of its texts, and may stop them.
-        schemas: by the text of the grammar that llama_cpp makes of one.
+        schemas: of tools, by the text of the grammar that llama_cpp makes of one.
         is_prompt_only: nothing is to be generated, to which ``max_tokens=0`` would mean no limit.
         penalty_last_n: how many last tokens the penalties see; None for the Llama's ``last_n_tokens_size``.
         knows_what_is_ignored: the user has been told what of a chat cannot be enforced, or has no effect.

@@ -126,7 +126,8 @@ class Engine(ClosedWhenGone):
             lora_path: an adapter for the target's weights.
             lora_scale: what it is multiplied with.
             draft_kwargs: of a draft given by its path what differs from the target: any of the arguments from
-                ``n_ctx`` to ``lora_scale``, ``n_threads_batch``, ``type_k``, ``type_v`` and ``use_mmap``.
+                ``n_ctx`` to ``lora_scale``, ``n_threads_batch``, ``type_k``, ``type_v`` and ``use_mmap``, and of a
+                draft model ``draft_model="lookup"``, see ``specllama.Llama``.
             lookup_corpus: a text, or token ids, to look up besides the text.
             draft_vocabulary: see ``specllama.Llama``, as for the two that follow.
             draft_mask_token: of a parallel draft.
@@ -155,7 +156,7 @@ class Engine(ClosedWhenGone):
             lora_path=lora_path,
             lora_scale=lora_scale,
         )
-        opening.changed(draft_kwargs or {})  # refuses what does not exist
+        opening.changed(of_draft.opened_with)  # refuses what does not exist
         cache_tokens, cache_ram = checked_cache_tokens(cache_tokens), checked_cache_ram(cache_ram)
         path = catalog.resolve(os.fspath(target))
         beside = Room(n_ctx, (draft_kwargs or {}).get("n_ctx"), on_gpu=n_gpu_layers != 0)

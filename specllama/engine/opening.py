@@ -14,6 +14,7 @@ import llama_cpp
 from specllama import _core
 from specllama.backend.cpu import llama_threads
 from specllama.backend.kernel_use import checked_kernels, loading
+from specllama.models.cache_types import values_of_block
 from specllama.models.loading import explained, quiet
 from specllama.models.opening_checks import check_opening, n_ctx_with_positions
 
@@ -123,6 +124,8 @@ class Opening:
             params.flash_attn_type = on if self.flash_attn else off
         else:  # before 0.3.17
             params.flash_attn = bool(self.flash_attn)
+        if self.flash_attn is None and values_of_block(self.type_v) > 1:
+            have_flash_attention(params)
         if hasattr(params, "n_rs_seq"):
             params.n_rs_seq = num_snapshots_of(num_snapshots, params)
         return params
@@ -134,8 +137,15 @@ def attend_as_kernels_do(params: Any, model: Any) -> None:
         return
     n_embd, n_head = llama_cpp.llama_model_n_embd(model), llama_cpp.llama_model_n_head(model)
     if n_head > 0 and n_embd % (16 * n_head) == 0:  # our kernels compute 16 numbers at once
-        # Not ENABLED: llama_cpp would have the encoder of images do so, too, which has no kernels of ours.
+        have_flash_attention(params)
+
+
+def have_flash_attention(params: Any) -> None:
+    """Have it in a context, and nowhere else: for ENABLED llama_cpp has it in the encoder of images, too."""
+    if hasattr(params, "flash_attn_type"):
         params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
+    else:  # before 0.3.17
+        params.flash_attn = True
 
 
 def open_model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,8 +31,27 @@ def warn_of_schemas(options: Mapping[str, Any]) -> None:
         warn(f"{reason}; the answer may not follow all of it: simplify it, or check the answer")
 
 
+def with_grammar_of_format(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a chat, with our grammar in the place of a ``response_format`` that can be enforced.
+
+    llama_cpp's chat handlers hand a grammar on as it is, and would make one of their own of the format.
+
+    Args:
+        options: the keyword arguments of ``create_chat_completion``.
+
+    Raises:
+        ValueError: a schema that is nested too deeply.
+    """
+    given = dict(options)
+    for _, text in _format(options):
+        with contextlib.suppress(NotEnforcedError):
+            matched = matched_schema(text)
+            given.update(grammar=SchemaGrammar(matched, matched), response_format=None)
+    return given
+
+
 def schemas_by_grammar(options: Mapping[str, Any]) -> dict[str, SchemaGrammar]:
-    """The schemas of a chat that can be enforced, by the text of the grammar that llama_cpp makes of each.
+    """The schemas of tools that can be enforced, by the text of the grammar that llama_cpp makes of each.
 
     Its chat handlers make one on the way, and hand on nothing else.
 
@@ -39,7 +59,7 @@ def schemas_by_grammar(options: Mapping[str, Any]) -> dict[str, SchemaGrammar]:
         ValueError: a schema that is nested too deeply, or of which llama_cpp's grammar would take all memory.
     """
     found: dict[str, SchemaGrammar | None] = {}
-    for _, text in _schemas(options):
+    for _, text in _of_tools(options):
         gbnf = _gbnf(text)
         try:
             schema = SchemaGrammar(gbnf, matched_schema(text))
@@ -58,7 +78,7 @@ def why_not_enforced(options: Mapping[str, Any]) -> str | None:
     Raises:
         ValueError: a schema that is nested too deeply, or that no answer can follow.
     """
-    for what, text in _schemas(options):
+    for what, text in (*_of_tools(options), *_format(options)):
         try:
             matched_schema(text)
         except NotEnforcedError as error:
@@ -81,21 +101,28 @@ def _gbnf(text: str) -> str:
         return JSON_GBNF
 
 
-def _schemas(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the answer must follow, as JSON: a call of one of some tools, or else a format."""
-    given = [(f"the schema of the tool {tool['name']!r:.100}", tool.get("parameters")) for tool in _chosen(options)]
+def _of_tools(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The schemas of the tools of which one must be called, as JSON, and what each is of."""
+    for tool in _chosen(options):
+        yield from _as_json(f"the schema of the tool {tool['name']!r:.100}", tool.get("parameters"))
+
+
+def _format(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The schema of ``response_format``, if it says what the answer must be."""
     answer = options.get("response_format")
-    if not given and isinstance(answer, dict) and answer.get("type") == "json_object":
-        given.append(("the schema of response_format", answer.get("schema")))
-    for what, schema in given:
-        try:
-            text = json.dumps(schema)
-        except RecursionError:
-            raise ValueError(f"{what} is nested too deeply: give inner parts names in $defs") from None
-        except (TypeError, ValueError):  # no JSON, which llama_cpp says
-            continue
-        if schema is not None:
-            yield what, text
+    if isinstance(answer, dict) and answer.get("type") == "json_object" and not _chosen(options):
+        yield from _as_json("the schema of response_format", answer.get("schema"))
+
+
+def _as_json(what: str, schema: Any) -> Iterator[tuple[str, str]]:
+    try:
+        text = json.dumps(schema)
+    except RecursionError:
+        raise ValueError(f"{what} is nested too deeply: give inner parts names in $defs") from None
+    except (TypeError, ValueError):  # no JSON, which llama_cpp says
+        return
+    if schema is not None:
+        yield what, text
 
 
 def _chosen(options: Mapping[str, Any]) -> list[dict[str, Any]]:

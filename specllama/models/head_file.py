@@ -9,19 +9,25 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import llama_cpp.llama_cpp as _bindings
 import numpy as np
+
+from specllama.backend.trial import WITHIN, tried
+from specllama.backend.trial_key import trial_key, with_neighbours
 
 from .gguf_values import StoredTensor, architecture_of, parts_of, read_whole_header, stored
 
 _OTHERS = {"gemma4-assistant": "Gemma 4's assistant"}
 _WITH_BLOCKS = "dflash"  # see `block_head_file`
 _LAYERS = 3
-# Architectures of which llama.cpp 0.3.36 has a graph of one MTP layer, and of several. Of others it ends the process.
+# Architectures of which llama.cpp 0.3.36 has a graph of one MTP layer, and of several. It would end the process for
+# others, which are therefore tried in a child process.
 _WITH_SEVERAL = frozenset({"hy_v3", "mimo2", "step35"})
 _WITH_MTP = _WITH_SEVERAL | {
     *("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe"),
     *("nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next"),
 }
+_MTP_TRIAL, _SECONDS = "engine._mtp_trial", 600.0
 _OF_MTP = ".nextn.eh_proj.weight"
 _PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")  # of a model in several files
 _F32, _I64 = 0, 27  # of ggml_type
@@ -158,6 +164,8 @@ def require_width(path: str, wanted: int, found: int) -> None:
 def require_mtp(path: str) -> None:
     """Refuse a file without an MTP layer that llama.cpp can run, on which it would end the process.
 
+    Whether it can is known of some architectures. Of any other a child process tries it, once for a file and library.
+
     Raises:
         ValueError: it has none, or of another kind.
     """
@@ -171,11 +179,20 @@ def require_mtp(path: str) -> None:
         raise ValueError(f"{path} has no MTP layers: give a draft model's path, or draft_model='lookup'")
     if not any(name.endswith(_OF_MTP) for _, tensors in parts for name in tensors):
         raise ValueError(f"{path} says that it has MTP layers, and has none: they are in another file, perhaps")
-    if architecture not in _WITH_MTP or (count > 1 and architecture not in _WITH_SEVERAL):
+    if architecture in (_WITH_SEVERAL if count > 1 else _WITH_MTP) or os.environ.get(WITHIN) == _MTP_TRIAL:
+        return
+    reason = "alone in a file" if any(_is_mtp(tensors) for _, tensors in parts) else _why_no_mtp(path)
+    if reason:
         raise ValueError(
-            f"{path} has {count} MTP layers of the architecture {architecture}, which llama.cpp cannot run: give a "
-            "draft model's path, or draft_model='lookup'"
+            f"{path} has {count} MTP layers of the architecture {architecture}, which llama.cpp cannot run ({reason}): "
+            "give a draft model's path, or draft_model='lookup'"
         )
+
+
+def _why_no_mtp(path: str) -> str:
+    found = os.stat(path)
+    key = {**trial_key(with_neighbours(_bindings._lib._name)), "file": f"{found.st_size} bytes, {found.st_mtime_ns}"}
+    return tried(_MTP_TRIAL, [os.path.abspath(path)], key=key, seconds=_SECONDS).reason
 
 
 BESIDE = ("mtp-", "dflash-", "dspark-", "eagle3-", "hydra-", "medusa-", "blockwise-")

@@ -15,25 +15,14 @@ import numpy as np
 
 from specllama.warn import warn
 
+from .cache_types import CACHE_TYPES, values_of_block
 from .gguf_header import read_header
 from .gguf_values import StoredTensor, architecture_of, read_whole_header
 from .header_checks import overridden, problems
 
 # Those of llama-server's --cache-type-k: of each name the number, and how many values are one block.
-_CACHE_TYPES = {
-    "GGML_TYPE_F32": (0, 1),
-    "GGML_TYPE_F16": (1, 1),
-    "GGML_TYPE_BF16": (30, 1),
-    "GGML_TYPE_Q4_0": (2, 32),
-    "GGML_TYPE_Q4_1": (3, 32),
-    "GGML_TYPE_IQ4_NL": (20, 32),
-    "GGML_TYPE_Q5_0": (6, 32),
-    "GGML_TYPE_Q5_1": (7, 32),
-    "GGML_TYPE_Q8_0": (8, 32),
-}
 _POSITIONS = "position_embd.weight"  # [n_embd, n_ctx_train]
 _N_CTX_STEP = 256  # llama.cpp makes a context of a multiple of it
-_BLOCKS = dict(_CACHE_TYPES.values())
 _REAL = (
     *("rope_freq_base", "rope_freq_scale", "lora_scale"),
     *("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow"),
@@ -151,14 +140,14 @@ def _check_cache_type(path: str, name: str, kwargs: Mapping[str, Any], kind: str
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name}={value!r} must be a number, such as llama_cpp.GGML_TYPE_F16") from None
-    if number not in _BLOCKS:
-        names = ", ".join(f"{name} ({number})" for name, (number, _) in _CACHE_TYPES.items())
+    if number not in dict(CACHE_TYPES.values()):
+        names = ", ".join(f"GGML_TYPE_{name} ({number})" for name, (number, _) in CACHE_TYPES.items())
         raise ValueError(f"{name}={number} is no type of a KV cache: use one of {names}")
-    block = _BLOCKS[number]
-    if block > 1 and kind == "value" and not kwargs.get("flash_attn"):
+    block = values_of_block(number)
+    if block > 1 and kind == "value" and kwargs.get("flash_attn") in (False, 0):
         raise ValueError(
-            f"{name}={number} stores blocks of {block} values, which llama.cpp can with flash attention only: add "
-            "flash_attn=True"
+            f"{name}={number} stores blocks of {block} values, which llama.cpp can with flash attention only: leave "
+            "flash_attn out"
         )
     for size in _head_sizes(path, kwargs.get("kv_overrides"), kind) if block > 1 else ():
         if size % block:

@@ -153,12 +153,14 @@ def decode_together(parts: Items[Part]) -> None: ...
 def num_generating(scheduler: Scheduler) -> int: ...
 def num_drawing(scheduler: Scheduler) -> int: ...
 def multiply_rows(
-    rows: npt.NDArray[np.uint16] | npt.NDArray[np.float32], x: npt.NDArray[np.float32], instruction_set: str
+    rows: npt.NDArray[np.uint16] | npt.NDArray[np.float32] | npt.NDArray[np.uint8],
+    x: npt.NDArray[np.float32],
+    instruction_set: str,
 ) -> npt.NDArray[np.float32]: ...
 def attend(
     queries: npt.NDArray[np.float32],
-    keys: npt.NDArray[np.uint16] | npt.NDArray[np.float32],
-    values: npt.NDArray[np.uint16] | npt.NDArray[np.float32],
+    keys: npt.NDArray[np.uint16] | npt.NDArray[np.float32] | npt.NDArray[np.uint8],
+    values: npt.NDArray[np.uint16] | npt.NDArray[np.float32] | npt.NDArray[np.uint8],
     masks: npt.NDArray[np.uint16],
     scale: float,
     instruction_set: str,

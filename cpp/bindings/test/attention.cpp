@@ -19,21 +19,26 @@ namespace specllama {
 namespace {
 
 using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
+using Bytes = py::array_t<uint8_t, py::array::c_style>;
 using Halves = py::array_t<uint16_t, py::array::c_style>;
 
-// float16 (as uint16) or float32 rows [n][length].
+// Rows [n][length] of float16 (as uint16), of float32, or of Q8_0 (as their bytes).
 struct Rows {
     explicit Rows(const py::array & array) : rows(array.shape(0)), length(array.shape(1)) {
-        half = py::isinstance<Halves>(array);
-        if (!half && !py::isinstance<py::array_t<float, py::array::c_style>>(array)) {
-            throw std::invalid_argument("rows must be float32, or float16 seen as uint16");
+        if (py::isinstance<Halves>(array)) {
+            type = kernels::CacheType::half;
+        } else if (py::isinstance<Bytes>(array) && length % kernels::kQ8Bytes == 0) {
+            type = kernels::CacheType::q8;
+            length = length / kernels::kQ8Bytes * kernels::kQ8Values;
+        } else if (!py::isinstance<py::array_t<float, py::array::c_style>>(array)) {
+            throw std::invalid_argument("rows must be float32, float16 seen as uint16, or whole blocks of Q8_0");
         }
         cache = {static_cast<const uint8_t *>(array.data()), static_cast<int64_t>(array.strides(0))};
     }
     kernels::CacheRows cache = {};
     int64_t rows;
     int64_t length;
-    bool half = false;
+    kernels::CacheType type = kernels::CacheType::single;
 };
 
 void require(bool holds, const char * what) {
@@ -47,7 +52,7 @@ Floats multiply_rows(const py::array & rows, const Floats & x, const std::string
     const Rows cache(rows);
     require(x.shape(1) == cache.length && cache.length % kernels::kFloatLanes == 0,
             "rows and x must be of one length, a multiple of 16");
-    const auto multiply = set_named(set_name).floats.multiply_rows[cache.half ? 0 : 1];
+    const auto multiply = set_named(set_name).floats.multiply_rows_of(cache.type);
     Floats out({x.shape(0), rows.shape(0)});
     for (py::ssize_t first = 0; first < x.shape(0); first += kernels::kMostQueries) {
         const auto count = std::min<py::ssize_t>(kernels::kMostQueries, x.shape(0) - first);
@@ -89,7 +94,7 @@ Floats attend(const Floats & queries, const py::array & key_rows, const py::arra
             "queries, keys, values and masks must be [n, length]");
     const Rows keys(key_rows);
     const Rows values(value_rows);
-    require(keys.half == values.half && keys.rows == values.rows && masks.shape(1) == keys.rows &&
+    require(keys.type == values.type && keys.rows == values.rows && masks.shape(1) == keys.rows &&
                 masks.shape(0) == queries.shape(0) && queries.shape(1) == keys.length,
             "queries, keys, values and masks do not belong together");
     require(keys.rows > 0 && (keys.rows | keys.length | values.length) % kernels::kFloatLanes == 0,
@@ -98,17 +103,17 @@ Floats attend(const Floats & queries, const py::array & key_rows, const py::arra
     const auto bytes = static_cast<std::size_t>(kernels::kMostQueries * kernels::Partial::bytes(values.length));
     require(std::all_of(cells.begin(), cells.end(), [&](int32_t cell) { return 0 <= cell && cell < keys.rows; }),
             "there are no such cells");
-    const std::size_t packed = kernels::packed_bytes(keys.length, values.length, keys.half);
+    const std::size_t packed = kernels::packed_bytes(keys.length, values.length, keys.type);
     std::vector<kernels::Partial> work((2 * bytes + packed) / sizeof(kernels::Partial) + 1);
     auto * out = reinterpret_cast<uint8_t *>(work.data());
     const kernels::SeenCells seen = {cells.data(), static_cast<int64_t>(cells.size()), keys.rows};
-    Floats results({queries.shape(0), value_rows.shape(1)});
+    Floats results({queries.shape(0), values.length});
     for (py::ssize_t first = 0; first < queries.shape(0); first += kernels::kMostQueries) {
         const kernels::Queries some = queries_of(queries, keys, values, masks, scale, cap, slope, first);
         if (cells.empty()) {
-            kernels::attend_to_all(floats, keys.half, some, keys.rows, out, out + bytes);
+            kernels::attend_to_all(floats, keys.type, some, keys.rows, out, out + bytes);
         } else {
-            kernels::attend_to_some(floats, keys.half, some, seen, out, out + bytes, out + 2 * bytes);
+            kernels::attend_to_some(floats, keys.type, some, seen, out, out + bytes, out + 2 * bytes);
         }
         for (int i = 0; i < some.count; ++i) {
             kernels::divide(

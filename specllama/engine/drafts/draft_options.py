@@ -63,6 +63,16 @@ class DraftOptions:
         if self.draft_model is None:  # the others may be for a draft that is assigned later
             self.refuse(("draft_kwargs", "lookup_corpus"))
 
+    @property
+    def opened_with(self) -> dict[str, Any]:
+        """Of ``draft_kwargs`` what its file is opened with: all but a draft's own draft."""
+        return {name: value for name, value in (self.draft_kwargs or {}).items() if name != "draft_model"}
+
+    @property
+    def inner(self) -> Any:
+        """What drafts for the draft; None: nothing."""
+        return (self.draft_kwargs or {}).get("draft_model")
+
     def refuse(self, names: Iterable[str]) -> None:
         """Refuse options that have no meaning for this draft.
 

@@ -40,6 +40,11 @@ class ForeignDraft(DecodingDraft):
                 "draft_mask_token is for a parallel draft of the target's own tokenizer, and this draft has another: "
                 "leave it out"
             )
+        if options.inner is not None:
+            raise ValueError(
+                f"draft_kwargs={{'draft_model': {options.inner!r}}} is for a draft of the target's own tokenizer, and "
+                "this draft has another: leave it out"
+            )
         super().__init__(target, model, window=options.draft_window, **more)
         self._translation = foreign.translation
         self._vocabulary = DraftVocabulary(target, model, options.draft_vocabulary, is_same=False)

@@ -21,7 +21,7 @@ from specllama.models.shared_tokens import have_same_tokens
 from specllama.warn import warn
 
 from .decoding import DecodingDraft, DecodingKind, freed_after_errors
-from .draft import Loader, Sequences, raise_no_draft
+from .draft import LOOKUP, Loader, Sequences, raise_no_draft
 from .draft_options import TEXT, DraftOptions
 from .foreign import ForeignDraft
 from .vocabulary import DraftVocabulary
@@ -40,7 +40,7 @@ class ModelDraft(DecodingDraft):
         more: see the base class.
 
     Raises:
-        ValueError: a model that keeps no KV cache, or a mask that the draft cannot have.
+        ValueError: a model that keeps no KV cache, or a mask or a draft that the draft cannot have.
     """
 
     drafter = "model"
@@ -56,6 +56,12 @@ class ModelDraft(DecodingDraft):
             )
         self._vocabulary = DraftVocabulary(target, model, options.draft_vocabulary, is_same=common is None)
         self._mask = _checked_mask(options.draft_mask_token, self.sequence.decoder)
+        self._inner = options.inner or ""
+        if self._inner and not _forgets(self.sequence.decoder):
+            raise ValueError(
+                f"draft_kwargs={{'draft_model': {self._inner!r}}} is for a draft with a KV cache: this one is "
+                "recurrent, so leave it out"
+            )
 
     def parts(self, own: Sequences | None) -> dict[str, Any]:
         """See the base class."""
@@ -64,6 +70,7 @@ class ModelDraft(DecodingDraft):
             "draft_tokens": self._vocabulary.tokens,
             "draft_mask": self._mask,
             "draft_map": self._map,
+            "draft_inner": self._inner,
         }
 
 
@@ -88,6 +95,10 @@ class FileModel(DecodingKind):
     takes = _OF_A_MODEL | {"draft_kwargs"}
     drafter = ModelDraft.drafter
 
+    def __init__(self, options: DraftOptions) -> None:
+        super().__init__(options)
+        _check_inner(options)
+
     @classmethod
     def is_meant(cls, given: Any) -> bool:
         """See the base class. A head is asked before."""
@@ -95,7 +106,7 @@ class FileModel(DecodingKind):
 
     def open(self, target: Model, loader: Loader) -> DecodingDraft:
         """See the base class."""
-        path, own = self.options.draft_model, {**(self.options.draft_kwargs or {})}
+        path, own = self.options.draft_model, self.options.opened_with
         corpus = self.corpus(target, loader)
         check_opening(path, own)
         if not have_same_tokens(
@@ -139,9 +150,28 @@ def _checked_mask(mask: int | None, draft: _core.Decoder) -> int | None:
         return None
     if not 0 <= mask < draft.n_vocab:
         raise ValueError(f"draft_mask_token={mask} is out of range: the draft has the tokens 0 to {draft.n_vocab - 1}")
-    if not draft.rollback.startswith("seq_rm"):
+    if not _forgets(draft):
         raise ValueError("draft_mask_token is for a draft with a KV cache: this one is recurrent, so leave it out")
     return mask
+
+
+def _forgets(draft: _core.Decoder) -> bool:
+    """Whether its memory can be cut anywhere."""
+    return draft.rollback.startswith("seq_rm")
+
+
+def _check_inner(options: DraftOptions) -> None:
+    """Refuse what cannot draft for the draft (staged speculative decoding)."""
+    given = options.inner
+    if given not in (None, LOOKUP):
+        raise ValueError(
+            f"draft_kwargs={{'draft_model': {given!r:.100}}}: a draft model's own draft can be 'lookup' alone"
+        )
+    if given is not None and options.draft_mask_token is not None:
+        raise ValueError(
+            "draft_mask_token is for a draft that says several tokens in one decode by itself: leave it out, or "
+            "draft_model out of draft_kwargs"
+        )
 
 
 def _warn_if_larger(target: Model, draft: Model) -> None:

@@ -1,0 +1,25 @@
+"""A trial, see `backend.trial`: does this llama.cpp run the MTP layers in a model's file?
+
+``python -m specllama.engine._mtp_trial MODEL``. llama.cpp does not say which architectures it has a graph of such
+layers for, and it ends the process for the others.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from .drafts.mtp import MTP
+from .engine import Engine
+
+_PROMPT = [0, 1, 2]
+
+
+def main(path: str) -> None:
+    """Draft some tokens with them."""
+    with Engine.open(path, MTP, n_ctx=64, n_batch=32, n_threads=1, kernels="off", num_draft_tokens=2) as engine:
+        for _ in engine.generate(_PROMPT, max_tokens=8, temperature=0.0):
+            pass
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
