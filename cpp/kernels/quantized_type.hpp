@@ -29,15 +29,17 @@ enum class Offset {
 enum class Codes {
     numbers,  // the codes are the numbers
     iq4,      // indices of kIq4Values
-    fp4,  // indices of kFp4Values (0 to 24). The scale is a power of two that may be outside of float16: d holds the
-          // first 16 bits of a float
+    // Indices of kFp4Values (0 to 24). The scale is a power of two that may be outside of float16, so d holds the first
+    // 16 bits of a float.
+    fp4,
 };
 
 // How a type is coded, and where its parts stand in a panel of kPanelRows rows.
 //
-// A block of a panel has: for every 32 values the low bits (64 bytes for each bit) and the high bits; then d [rows] and
-// dmin or m [rows] as float16 (see Codes); then scales and minima, two neighbours side by side: [num_scales /
-// 2][rows][2].
+// A block of a panel has, one after the other:
+//   - for every 32 values the low bits (64 bytes for each bit), then the high bits
+//   - d [rows] and dmin or m [rows], as float16 (see Codes)
+//   - scales and minima, two neighbours side by side: [num_scales / 2][rows][2]
 struct Layout {
     int values;     // values of a block: 256 or 32
     int low_bits;   // 2, 4 or 8
