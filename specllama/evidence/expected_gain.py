@@ -1,4 +1,4 @@
-"""What a draft is expected to give, by what batches cost here: before it was ever tried."""
+"""The gain that is expected of a draft before it is tried, by what batches cost on this machine."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from .data import Data
 from .tune.choices import Plan
 
 _ODD = 3.0
-"""A cost that is so many times another than what is read of memory was measured while others used the machine."""
+"""A measured cost that differs from the estimate by more than this factor was disturbed by other programs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Expected(Data):
-    """What is expected.
+    """The expected gain of a draft.
 
     Attributes:
-        cost: of a drafted token, over one of the target.
-        is_measured: the cost was measured on this machine; else it is estimated by what is read of memory.
+        cost: the cost of a drafted token, over that of a token of the target.
+        is_measured: whether the cost was measured on this machine. If not, it is estimated by the memory that is read.
         pays_from: the share of accepted tokens from which on drafting is faster than plain decoding; None: T(n) of the
             target is not known here, or no share is enough.
-        speedup: over plain decoding, at the usual acceptance; None: T(n) or the usual acceptance is not known.
+        speedup: the speedup over plain decoding at the usual acceptance; None: T(n) or the usual acceptance is not
+            known.
     """
 
     cost: float
@@ -36,13 +37,13 @@ class Expected(Data):
 def expected(
     cost: float, acceptance: float | None, target: Mapping[int, float], draft: Mapping[int, float]
 ) -> Expected:
-    """By the model of ``Plan``.
+    """Compute the expected gain by the model of ``tune.choices.Plan``.
 
     Args:
-        cost: of a drafted token over one of the target, estimated.
-        acceptance: the usual one; None: it is not known.
+        cost: the estimated cost of a drafted token, over that of a token of the target.
+        acceptance: the usual acceptance rate; None: it is not known.
         target: T(n) of the target in seconds, as far as it is known here.
-        draft: the same of the draft.
+        draft: T(n) of the draft in seconds, as far as it is known here.
     """
     measured = draft[1] / target[1] if 1 in target and 1 in draft else 0.0
     is_measured = 1 / _ODD <= measured / cost <= _ODD

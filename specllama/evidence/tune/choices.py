@@ -1,4 +1,4 @@
-"""What a tuning found: the costs of batches, and how many tokens to draft with them."""
+"""The result of a tuning: the costs of batches, and how many tokens to draft with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specllama.evidence.bench.rounds import round_cost
 from specllama.evidence.data import Data, Result
 
 ACCEPTANCE_RATES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-_PRECISION = 1e-4  # of the break-even rate
+_PRECISION = 1e-4  # the precision of the break-even rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Choice(Data):
     Attributes:
         acceptance_rate: the probability that a token is accepted, if all before it are.
         num_draft_tokens: gamma; 0 is plain decoding.
-        speedup: predicted, over plain decoding.
+        speedup: the predicted speedup over plain decoding.
     """
 
     acceptance_rate: float
@@ -33,8 +33,8 @@ class Plan(Data):
     """The best fixed number of drafted tokens for several acceptance rates, with one kind of draft.
 
     Attributes:
-        choices: one for each rate.
-        break_even: the rate below which plain decoding is fastest; None if it always is.
+        choices: one choice for each rate.
+        break_even: the rate below which plain decoding is fastest; None if plain decoding always is.
     """
 
     choices: tuple[Choice, ...]
@@ -42,14 +42,14 @@ class Plan(Data):
 
     @classmethod
     def of(cls, target: CostCurve, draft: CostCurve | None, rates: Sequence[float] = ACCEPTANCE_RATES) -> Plan:
-        """Take the best of S = E / (gamma c + v(gamma+1)) over all gamma whose batch was measured.
+        """For each rate, choose the gamma with the largest S = E / (gamma c + v(gamma+1)), if its batch was measured.
 
         E = 1 + a + ... + a^gamma is what a round emits if each token is accepted with probability a, whatever came
-        before (equation 1 of Leviathan et al. 2022, arXiv 2211.17192); for the rest see ``round_cost``.
+        before (equation 1 of Leviathan et al. 2022, arXiv 2211.17192). ``round_cost`` describes the denominator.
 
         Args:
-            target: T(n) of the target, T(1) among it.
-            draft: T(1) of the draft at least; None for a lookup, whose drafts cost no decoding.
+            target: T(n) of the target, with T(1).
+            draft: T(n) of the draft, at least T(1); None for a lookup, whose drafts cost no decoding.
             rates: the acceptance rates of the choices.
         """
         costs = {n - 1: round_cost(n - 1, target, draft) for n in target.sizes}
@@ -58,13 +58,13 @@ class Plan(Data):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuneResult(Result):
-    """Costs of batches, and the plans that they imply.
+    """The costs of batches, and the plans that follow from them.
 
     Attributes:
         curves: T(n) of the ``"target"`` and, if a model drafts, of the ``"draft"``. From the command line also
-            that of the ``"target, kernels off"``, where specllama's kernels multiply its weights.
-        plans: for ``"draft model"``, if there is one, and for ``"lookup"``.
-        notes: that a curve could not be kept, or that the machine was not idle.
+            that of the ``"target, kernels off"``, if specllama's kernels multiply the target's weights.
+        plans: the plans for the ``"draft model"``, if there is one, and for ``"lookup"``.
+        notes: notes that a curve could not be kept, or that the machine was not idle.
     """
 
     curves: Mapping[str, CostCurve]
@@ -74,12 +74,12 @@ class TuneResult(Result):
 
 def _best(rate: float, costs: Mapping[int, float]) -> Choice:
     speedups = {gamma: sum(rate**i for i in range(gamma + 1)) / cost for gamma, cost in costs.items()}
-    gamma = max(speedups, key=speedups.__getitem__)  # the first of equals, which is the smallest
+    gamma = max(speedups, key=speedups.__getitem__)  # of equal ones the first, which is the smallest gamma
     return Choice(rate, gamma, speedups[gamma])
 
 
 def _break_even(costs: Mapping[int, float]) -> float | None:
-    """By bisection: with the rate grows what each gamma emits."""
+    """Find the rate by bisection, which works because every gamma emits more at a higher rate."""
     low, high = 0.0, 1.0
     if _best(high, costs).num_draft_tokens == 0:
         return None
