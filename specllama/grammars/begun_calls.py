@@ -1,7 +1,8 @@
 """Constrains calls of tools in a text. Nothing is forbidden until a call begins; then the call's grammar is enforced.
 
 The state of each position is computed from that of the position before, and all states are kept. When drafted tokens
-are rejected, their states are dropped. A drafted token may begin a call; the drafted tokens after it follow its grammar.
+are rejected, their states are dropped. A drafted token may begin a call; the drafted tokens after it follow the call's
+grammar.
 """
 
 from __future__ import annotations

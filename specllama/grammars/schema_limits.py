@@ -101,7 +101,7 @@ def _depth(value: Any) -> int:
 
 
 def _referred(schema: Any, reference: str) -> Any:
-    """The part that a pointer within the schema leads to. For other references the whole schema, which may be as deep."""
+    """The part that a pointer in the schema leads to; for other references the whole schema, which may be as deep."""
     if not reference.startswith("#/"):
         return schema
     found = schema
