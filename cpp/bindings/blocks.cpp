@@ -34,7 +34,7 @@ public:
 
     void leave() {
         const auto own = std::find(threads_.begin(), threads_.end(), std::this_thread::get_id());
-        if (own != threads_.end()) {  // it is not there if another thread ends a generator that this one began
+        if (own != threads_.end()) {  // none if another thread began the generator that this one ends
             threads_.erase(own);
         }
     }

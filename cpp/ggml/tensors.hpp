@@ -1,4 +1,4 @@
-// Where the rows of a tensor are.
+// Finds the rows of a tensor.
 #pragma once
 
 #include <cstdint>

@@ -72,9 +72,9 @@ class ParallelCompletions:
 
         Args:
             conversations: lists of messages, or mappings of arguments with ``messages``.
-            max_parallel: as in ``create_completions``, as are ``stream`` and ``progress``.
-            stream: return the outcomes as they end.
-            progress: show the progress on stderr.
+            max_parallel: how many chats at once; None for the Llama's own number.
+            stream: return the outcomes as they end, instead of a list in the chats' order.
+            progress: show the progress on stderr; None: if stderr is a terminal.
             kwargs: the arguments of ``create_chat_completion`` for every chat.
         """
         return self._many("create_chat_completion", "messages", conversations, max_parallel, stream, progress, kwargs)

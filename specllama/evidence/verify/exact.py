@@ -45,7 +45,8 @@ class PairScorer:
     """Computes the probabilities of pairs after one context.
 
     The loop decodes gamma + 1 tokens, from the last one of the context on: p(t1) is in row 0, and p(t2 | t1) in row 1
-    if t1 was drafted and accepted. Kernels for other batch sizes round differently. A row does not depend on later rows.
+    if t1 was drafted and accepted. Kernels for other batch sizes round differently. A row does not depend on later
+    ones.
     """
 
     def __init__(self, direct: Direct, tokens: Sequence[int], request: Request, num_draft_tokens: int) -> None:
