@@ -81,7 +81,7 @@ class Contexts:
         params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count, True
         params.n_batch = max(params.n_batch, count)  # llama.cpp asserts that there is room for a row of each text
         if settings.kernels.num_bytes and hasattr(params, "flash_attn_type"):
-            # Without flash attention each text reads the cells of all texts: only in it our kernels skip these.
+            # Our kernels skip the cells of other texts only in flash attention.
             params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
         taps = None if settings.hidden is None else settings.hidden.make_with(params)
         # Without `quiet`, llama.cpp would warn about the size: it takes the room of all texts for that of one.
