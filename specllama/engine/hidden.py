@@ -23,7 +23,8 @@ FileOfHead = HeadFile | MtpFile | BlockHeadFile
 _FUNCTIONS = ("ggml_get_name", "ggml_nbytes", "ggml_backend_tensor_get")
 FINAL = -1
 """In the place of a layer: what the output matrix multiplies, the final state behind its norm."""
-_FINAL_STATE = "result_norm"
+FINAL_STATE = "result_norm"
+"""llama.cpp's name for it."""
 _NEXTN = ("h_nextn",)
 _CANDIDATES = ("dflash2_lattice",)
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
@@ -106,7 +107,7 @@ class Hidden:
     @property
     def of_wanted(self) -> bool:
         """Whether some of it is computed of those tokens alone whose logits are wanted."""
-        return _FINAL_STATE in self.names
+        return FINAL_STATE in self.names
 
     @property
     def noise_block(self) -> _core.NoiseBlock | None:
@@ -126,7 +127,7 @@ def shown_to(head: FileOfHead) -> Hidden:
 
 def shown_layers(layers: Sequence[int]) -> Hidden:
     """What enters these layers, numbered from 0; `FINAL`: see there."""
-    return Hidden(tuple(_FINAL_STATE if layer == FINAL else f"l_out-{layer - 1}" for layer in layers))
+    return Hidden(tuple(FINAL_STATE if layer == FINAL else f"l_out-{layer - 1}" for layer in layers))
 
 
 def of_head(head: FileOfHead, target: int) -> Hidden:

@@ -368,8 +368,8 @@ class _Training:
         )
         self._progress.note(
             "what to expect: an EAGLE-3 head trained so on 211,000 tokens of a 1.5B was right at 52 % of the places. "
-            "Fewer tokens give less, and so do other kinds of heads. Nothing else is known before the training; it says "
-            "how right it is as it goes"
+            "Fewer tokens give less, and so do other kinds of heads. Nothing else is known before the training. It "
+            "says how right it is as it goes"
         )
         found = {"num_tokens": plan.num_tokens, "seconds": list(plan.seconds), "rates": dataclasses.asdict(rates)}
         self._work.write("plan", found)
