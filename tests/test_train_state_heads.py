@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import faults
@@ -17,7 +21,7 @@ imported("torch")  # first: else what is missing is said by another import
 from state_heads import KINDS
 from test_heads import LETTERS, VOCAB
 from test_state_heads import Headed
-from test_train_draft import OPTIONS, Interrupting, texts_of
+from test_train_draft import DRIVER, OPTIONS, Interrupting, texts_of
 from training import Steps, drafted, steps
 from training_driver import BUDGET, Heard
 from transcribed import forward
@@ -155,6 +159,22 @@ def test_kinds_of_one_model_do_not_spoil_each_other(model: Path, cache: Path) ->
         assert head.kind == kind
     left = [name for name in faults.files_below(cache / "training") if not name.endswith(".jsonl")]
     assert left == [f"{made.weights}.lock"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_killed_while_it_trains(model: Path, cache: Path) -> None:
+    """The process has no last word, and the next one goes on with its text and its states."""
+
+    def run(step: str) -> subprocess.CompletedProcess[str]:
+        return faults.finished([sys.executable, str(DRIVER), str(model), step, "hydra"])
+
+    assert run("training").returncode == -signal.SIGKILL
+    done = run("never")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout).keys() == {"training"}
+    head = read_state_head(model.with_name("hydra-model.gguf"))
+    assert head is not None
+    assert head.kind == "hydra"
 
 
 def test_an_output_that_both_kinds_were_asked_for(model: Path, cache: Path, tmp_path: Path) -> None:
