@@ -48,7 +48,7 @@ def letters() -> tiny.Weights:
 def made(request: pytest.FixtureRequest, tiny_files: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> Steps:
     """A head of each kind for the model of letters, that says all but two of them."""
     folder = tmp_path_factory.mktemp("training")
-    return steps(tiny_files.letters_deep, folder, 3000, lambda *_: VOCAB - 2, kind=request.param)
+    return steps(tiny_files.letters_deep, folder, 2000, lambda *_: VOCAB - 2, epochs=6, kind=request.param)
 
 
 @pytest.fixture
@@ -110,6 +110,7 @@ def test_what_is_stored_of_a_token_is_the_final_state_alone(made: Steps) -> None
     assert batch.states.shape[-1] == LETTERS["n_embd"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_command(model: Path, cache: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
     """From a GGUF alone to a head beside it that ``auto`` finds, and the texts stay those of the model."""
@@ -161,6 +162,7 @@ def test_kinds_of_one_model_do_not_spoil_each_other(model: Path, cache: Path) ->
     assert left == [f"{made.weights}.lock"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_killed_while_it_trains(model: Path, cache: Path) -> None:
     """The process has no last word, and the next one goes on with its text and its states."""
