@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specllama.commands.arguments import UsageError, add_threads, whole
-from specllama.models.state_head_file import ARCHITECTURES
+from specllama.models.head_kinds import TRAINED
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
@@ -53,8 +53,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--kind",
-        choices=("eagle3", *ARCHITECTURES),
-        default="eagle3",
+        choices=TRAINED,
+        default=TRAINED[0],
         help="of the head; the others than eagle3, the default, read the model's final state alone, cost less and are "
         "right less often",
     )

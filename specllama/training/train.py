@@ -18,7 +18,7 @@ from specllama.backend.cpu import default_threads
 from specllama.engine.hidden import FINAL
 from specllama.models import catalog
 from specllama.models.head_file import head_beside
-from specllama.models.state_head_file import ARCHITECTURES
+from specllama.models.head_kinds import OF_THE_FINAL_STATE, TRAINED
 
 from .progress import SILENT, Progress
 from .start import Start, read_start
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from .plan import Plan, Rates
     from .state_head import AnyShape
 
-KINDS = ("eagle3", *ARCHITECTURES)
-"""Of heads; the first is what is made where nobody says."""
 _N_CTX, _LONGEST_PROMPT = 1024, 2048
 _TRIED = 4096  # tokens, and
 _MEASURED = 60.0  # seconds of writing, at most, before the forecast
@@ -111,7 +109,7 @@ def trained(
     model: str | os.PathLike[str],
     budget: Budget,
     *,
-    kind: str = KINDS[0],
+    kind: str = TRAINED[0],
     output: str | os.PathLike[str] | None = None,
     text: Sequence[str] = (),
     start: str | os.PathLike[str] | None = None,
@@ -126,7 +124,7 @@ def trained(
     Args:
         model: a GGUF file, or a name of the catalog.
         budget: what it may take.
-        kind: one of `KINDS`.
+        kind: one of `head_kinds.TRAINED`.
         output: the head; None: beside the model, as ``eagle3-NAME.gguf``, ``medusa-NAME.gguf`` or so.
         text: files of the user's, see `Writer`.
         start: an EAGLE-3 head for this model, which is trained further; None: a new one.
@@ -146,9 +144,9 @@ def trained(
         OSError: the disk is full, too small, or cannot be written.
         MemoryError: there is too little.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind={kind!r} is none of {', '.join(KINDS)}")
-    if start is not None and kind != KINDS[0]:
+    if kind not in TRAINED:
+        raise ValueError(f"kind={kind!r} is none of {', '.join(TRAINED)}")
+    if start is not None and kind != TRAINED[0]:
         raise ValueError(f"only an EAGLE-3 head can be trained further, and none of the kind {kind}: leave out --from")
     require_torch(), require_gguf_package()
     path = catalog.resolve(os.fspath(model))
@@ -156,14 +154,14 @@ def trained(
     begun = None if start is None else read_start(os.fspath(start), target)
     if begun is not None:
         target = dataclasses.replace(target, layers=begun.layers)
-    elif kind in ARCHITECTURES:
+    elif kind in OF_THE_FINAL_STATE:
         target = dataclasses.replace(target, layers=(FINAL,))
     destination = Path(head_beside(path, f"{kind}-")) if output is None else Path(output)
     texts = {"text": [_named(name) for name in text], "answer": budget.answer}
     asked = {"budget": dataclasses.asdict(budget), "output": str(destination.absolute())}
     if start is not None:
         asked["start"] = _named(os.fspath(start))
-    if kind in ARCHITECTURES:
+    if kind in OF_THE_FINAL_STATE:
         asked["kind"] = kind
     work = Work(target.weights, texts, asked)
     if destination.exists() and not force and not work.folder.exists():
