@@ -22,6 +22,7 @@ from transcribed import forward
 
 import specllama
 from specllama import _core
+from specllama.engine import hidden
 from specllama.engine.drafts.state_head import native_head
 from specllama.models.state_head_file import read_state_head
 
@@ -236,6 +237,24 @@ def test_the_engine_shows_the_final_state(tiny_files: TinyFiles) -> None:
         found = np.concatenate([part.hidden for part in engine.states(tokens, rows=[3], first_logits=30)])
     assert found.shape == (len(tokens), 1, LETTERS["n_embd"])
     np.testing.assert_allclose(found[:, 0], forward(letters_target(), tokens)[1][-1], atol=2e-2)
+
+
+@pytest.mark.parametrize("by", ["head", "engine"])
+def test_a_target_without_such_a_state_is_refused_when_it_is_opened(
+    tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """By the tensor's name: as of a llama.cpp that has another one for it."""
+    monkeypatch.setattr(hidden, "FINAL_STATE", "result_of_all")
+    said = pytest.raises(
+        ValueError, match=r"the target .*deep\.gguf does not show result_of_all, .*architecture llama\."
+    )
+    with said:
+        if by == "head":
+            specllama.Llama(
+                str(tiny_files.deep), draft_model=str(tiny_files.deep_medusa), n_ctx=256, n_threads=1, verbose=False
+            )
+        else:
+            specllama.Engine.open(tiny_files.letters_deep, n_ctx=256, n_threads=1, shown_layers=[-1])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -37,7 +37,7 @@ from .position import Position
 from .request import Constraint, Request, checked_bias
 from .samplers import CHAIN, SAMPLERS
 from .slot import Slot
-from .states import States, forced, require_layers, require_shown, states_of
+from .states import States, forced, require_computed, require_layers, require_shown, states_of
 from .texts import Texts, checked_cache_tokens
 from .tokens_of_text import tokens_of
 
@@ -172,6 +172,8 @@ class Engine(ClosedWhenGone):
         try:
             model.sequence  # raises for a model that cannot generate  # noqa: B018
             require_layers(model, shown_layers)
+            if shown_layers:
+                require_computed(model)
             if kind is not None:
                 engine.own.exchange_draft(kind.open(model, _Loader(engine, opening)))
         except BaseException:

@@ -23,7 +23,8 @@ FileOfHead = HeadFile | MtpFile | BlockHeadFile
 _FUNCTIONS = ("ggml_get_name", "ggml_nbytes", "ggml_backend_tensor_get")
 FINAL = -1
 """In place of a layer's number: the final state after its norm, which the output matrix multiplies."""
-_FINAL_STATE = "result_norm"
+FINAL_STATE = "result_norm"
+"""The tensor of that state, by llama.cpp's name."""
 _NEXTN = ("h_nextn",)
 _CANDIDATES = ("dflash2_lattice",)
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
@@ -106,7 +107,7 @@ class Hidden:
     @property
     def of_wanted(self) -> bool:
         """Whether a state is computed only for the tokens whose logits are wanted."""
-        return _FINAL_STATE in self.names
+        return FINAL_STATE in self.names
 
     @property
     def noise_block(self) -> _core.NoiseBlock | None:
@@ -129,7 +130,7 @@ def shown_layers(layers: Sequence[int]) -> Hidden:
 
     The input of a layer is the output of the layer before.
     """
-    return Hidden(tuple(_FINAL_STATE if layer == FINAL else f"l_out-{layer - 1}" for layer in layers))
+    return Hidden(tuple(FINAL_STATE if layer == FINAL else f"l_out-{layer - 1}" for layer in layers))
 
 
 def of_head(head: FileOfHead, target: int) -> Hidden:

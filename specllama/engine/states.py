@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -151,3 +152,30 @@ def require_layers(model: Model, layers: Sequence[int]) -> None:
                 f"shown_layers: what enters layer {layer} cannot be had, but of the layers 1 to {count - 1}, "
                 f"and the final state ({FINAL})"
             )
+
+
+def require_computed(model: Model) -> None:
+    """Refuse a target in whose graph the states are not that it was opened to show: a token is decoded, and forgotten.
+
+    Where the context holds a text, this was looked at before.
+
+    Raises:
+        ValueError: it has none.
+        DecodeError, BusyError, ClosedError: see there.
+    """
+    sequence, hidden = model.sequence, model.settings.hidden
+    if hidden is None or sequence.num_tokens:
+        return
+    sequence.decode(np.array([max(model.bos, 0)], np.int32), 0, keeps_states=True)
+    try:
+        sequence.states(1)
+    except _core.DecodeError:
+        architecture = model.settings.metadata.get("general.architecture", "?")
+        raise ValueError(
+            f"the target {os.path.basename(model.settings.path)} does not show {', '.join(hidden.names)}, which is "
+            f"read of it: llama.cpp computes no tensor of such a name for the architecture {architecture}. Give "
+            "another kind of draft"
+        ) from None
+    finally:
+        sequence.keep(0)
+        model.clear()
