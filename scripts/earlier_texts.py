@@ -25,11 +25,11 @@ from specllama import Llama
 from specllama import _core_test as _test
 from specllama.backend.cpu import cpu_name
 from specllama.drop_in.chats import RenderedPrompt, chat_call
+from specllama.engine.earlier_answers import EarlierAnswers
 from specllama.evidence.answer import answer
 from specllama.models.catalog import resolve
 from specllama.prompts import builtin_prompts, limited, read_prompts
 
-SEPARATOR = -1  # no token: no match reaches over it
 POOL = 16_384  # tokens
 MOST = (4, 8, 16)  # tokens drafted in a round
 LEAST_OF_POOL = (2, 4, 8)  # tokens that a match in the pool must have at least
@@ -148,13 +148,12 @@ class Lookup:
     """Today's lookup over one text, and before it a pool.
 
     Args:
-        pool: earlier answers, the oldest first.
+        before: the pool's tokens, see `EarlierAnswers.corpus`.
         prompt: tokens.
         least: a match in the pool has so many tokens, or is none.
     """
 
-    def __init__(self, pool: Sequence[Sequence[int]], prompt: Sequence[int], least: int) -> None:
-        before = [token for earlier in pool for token in (*earlier, SEPARATOR)]
+    def __init__(self, before: Sequence[int], prompt: Sequence[int], least: int) -> None:
         self._own, self._all, self._least = _test.SuffixIndex(), _test.SuffixIndex(), least
         self._own.append(np.array(prompt, np.int32))
         self._all.append(np.array([*before, *prompt], np.int32))
@@ -177,7 +176,7 @@ class Lookup:
         while match.length and len(found) < most:
             at = next_ + len(found)
             token = self._text[at] if at < len(self._text) else found[at - len(self._text)]
-            if token == SEPARATOR:
+            if token < 0:  # the end of an earlier answer
                 break
             found.append(token)
         return found
@@ -189,10 +188,10 @@ def replayed(texts: Sequence[Text], most: int, least: int | None) -> dict[str, f
     Returns:
         tokens for each round, and the shares of drafted tokens that were right, of rounds that drafted.
     """
-    pool: list[list[int]] = []
+    pool = EarlierAnswers(0 if least is None else POOL)
     rounds, tokens, drafted, right = 0, 0, 0, 0
     for text in texts:
-        lookup = Lookup(pool if least is not None else [], text.prompt, least or 0)
+        lookup = Lookup(pool.corpus().tolist(), text.prompt, least or 0)
         done = 0
         while done < len(text.answer):
             draft = lookup.draft(most)
@@ -204,9 +203,7 @@ def replayed(texts: Sequence[Text], most: int, least: int | None) -> dict[str, f
             lookup.append(said)
             done, rounds, tokens = done + len(said), rounds + 1, tokens + len(said)
             drafted, right = drafted + len(draft), right + same
-        pool.append(text.answer)
-        while sum(map(len, pool)) > POOL:
-            pool.pop(0)
+        pool.add(np.array(text.answer))
     return {
         "tokens_per_round": tokens / rounds,
         "accepted": right / max(1, drafted),

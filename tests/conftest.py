@@ -421,6 +421,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def target(tiny_files: TinyFiles, tmp_path: Path) -> Path:
+    """A model alone in its folder, where drafts can be laid beside it."""
+    path = tmp_path / "models" / "target.gguf"
+    path.parent.mkdir()
+    shutil.copy(tiny_files.deep, path)
+    return path
+
+
 def _real_model(file: str) -> Path:
     path = REAL_CACHE / "models" / file
     if not path.is_file():

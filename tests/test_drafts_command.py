@@ -227,14 +227,6 @@ def small(path: Path, change: Any = None) -> Path:
     return tiny.write_llama(path, words, tiny.llama_weights(words, seed=3, n_layer=1))
 
 
-@pytest.fixture
-def target(tiny_files: TinyFiles, tmp_path: Path) -> Path:
-    path = tmp_path / "models" / "target.gguf"
-    path.parent.mkdir()
-    shutil.copy(tiny_files.deep, path)
-    return path
-
-
 def test_models_of_all_programs(target: Path, home: Path) -> None:
     blob = small(home / "ollama/blobs/sha256-abc")
     manifest = home / "ollama/manifests/registry.ollama.ai/library/small/1b"

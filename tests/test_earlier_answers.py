@@ -61,7 +61,7 @@ def test_no_more_is_kept_than_was_asked_for(looking_up: specllama.Llama) -> None
     assert len(looking_up.engine.account.earlier.corpus()) <= 13
     for prompt in ("the dog", "a fox"):
         looking_up.create_completion(prompt, max_tokens=3, temperature=0.0)
-    corpus = looking_up.engine.account.earlier.corpus()
+    corpus = looking_up.engine.account.earlier.corpus().tolist()
     assert corpus.count(-1) >= 2
     assert len(corpus) - corpus.count(-1) <= 12
 

@@ -31,7 +31,7 @@ class EarlierAnswers:
         self._most = checked_index("most", most, "an int: tokens of earlier answers that are kept; 0 keeps none")
         if self._most < 0:
             raise ValueError(f"most={most} is below 0: give tokens of earlier answers that are kept; 0 keeps none")
-        self._answers: collections.deque[npt.NDArray[np.int32]] = collections.deque()
+        self._answers: collections.deque[npt.NDArray[np.int32]] = collections.deque()  # each with the separator
         self._size = 0
         self._lock = threading.Lock()
 
@@ -39,14 +39,15 @@ class EarlierAnswers:
         """Keep the tokens [n] of an answer, in place of the oldest."""
         if self._most == 0 or len(answer) == 0:
             return
+        kept = np.append(answer[-self._most :], _SEPARATOR).astype(np.int32)
         with self._lock:
-            self._answers.append(np.array(answer[-self._most :], np.int32))
-            self._size += len(self._answers[-1])
+            self._answers.append(kept)
+            self._size += len(kept) - 1
             while self._size > self._most:
-                self._size -= len(self._answers.popleft())
+                self._size -= len(self._answers.popleft()) - 1
 
-    def corpus(self) -> list[int]:
-        """All of them, the last one at the end, with what is no token between."""
+    def corpus(self) -> npt.NDArray[np.int32]:
+        """All answers [n], the last one at the end. Behind each stands a number that is no token."""
         with self._lock:
             answers = list(self._answers)
-        return [token for answer in answers for token in (*answer.tolist(), _SEPARATOR)]
+        return np.concatenate([np.empty(0, np.int32), *answers])

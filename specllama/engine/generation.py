@@ -322,7 +322,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
                 constraint=constraint,
                 poll=None if request.listener is SILENT else request.listener.heed,
                 keeps_logits=request.keeps_logits,
-                corpus=np.asarray([*slot.account.earlier.corpus(), *request.lookup_corpus], dtype=np.int32),
+                corpus=np.append(slot.account.earlier.corpus(), np.asarray(request.lookup_corpus, dtype=np.int32)),
             )
         except BaseException:
             left = slot.sequence.num_tokens

@@ -189,7 +189,7 @@ def _decision(found: Survey, digest: str, known: Mapping[str, Measured]) -> Deci
             for one in paying[:_MOST_KEPT]
         ),
         otherwise=None if by_lookup is not None and by_lookup.ratio + by_lookup.error < 1.0 else LOOKUP,
-        why=_why_none(found, curves, measured),
+        why="" if paying else _why_none(found, curves, measured),
         weights=found.size,
         cache=found.memory - found.size,
         n_ctx=found.n_ctx,
