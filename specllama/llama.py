@@ -409,11 +409,11 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         asked = given_to(BaseLlama.create_chat_completion, args, kwargs)
         asked, continued = with_continued(self, asked, continue_final_message)
         chat = checked_chat(self, asked)
-        schemas = schemas_by_grammar(chat)
+        schemas, of_format = schemas_by_grammar(chat), with_grammar_of_format(chat)
         if not call.knows_what_is_ignored:
             warn_of_schemas(chat)
             warn_of_fields(self, fields)
-        chat = with_grammar_of_format(chat)
+        chat = of_format
         parallel = parallel_tool_calls is None or bool(parallel_tool_calls)
         chat, forced = with_forced_calls(self, chat, parallel=parallel)
         answer = ChatAnswer(self, chat, forced, parallel=parallel)

@@ -13,7 +13,7 @@ imported("fastapi")
 jsonschema = imported("jsonschema")
 
 from served import Served, serving  # needs the extra
-from test_schemas import TOO_LARGE
+from test_schemas import LARGE_BUT_FOLLOWED, TOO_LARGE
 
 from specllama.grammars.schemas import why_not_enforced
 
@@ -121,6 +121,8 @@ def test_what_cannot_be_enforced_is_refused_by_name(served: Served, name: str) -
 @pytest.mark.parametrize("name", ["maxItems", "minItems", "definitions of definitions"])
 def test_what_would_take_all_memory_is_refused_in_any_case(served: Served, name: str) -> None:
     for request in [*formats(TOO_LARGE[name]), *formats(TOO_LARGE[name], strict=False)]:
+        if name in LARGE_BUT_FOLLOWED and "tools" not in request:
+            continue
         reply = served.post("/v1/chat/completions", messages=MESSAGES, max_tokens=4, **request)
         assert reply.status_code == 400
         message = reply.json()["error"]["message"]

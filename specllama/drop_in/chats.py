@@ -57,8 +57,9 @@ def chat_call(llm: BaseLlama, messages: Sequence[Message], **options: Any) -> Ch
     is_continued = options.pop("continue_final_message", None)
     given, continued = with_continued(llm, {**options, "messages": list(messages)}, is_continued)
     chat = checked_chat(llm, given)
+    schemas, of_format = schemas_by_grammar(chat), with_grammar_of_format(chat)
     warn_of_schemas(chat)
-    schemas, chat = schemas_by_grammar(chat), with_grammar_of_format(chat)
+    chat = of_format
     asked = left_out_by_handlers(llm, chat)
     llama = cast(EngineLlama, llm)
     call = dataclasses.replace(llama._call, chat_handler=handler_giving(llm, fields), continued=continued)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llama_cpp.llama_grammar import JSON_GBNF
+from llama_cpp.llama_grammar import JSON_GBNF, LlamaGrammar
 
 from specllama.warn import warn
 
@@ -32,21 +31,26 @@ def warn_of_schemas(options: Mapping[str, Any]) -> None:
 
 
 def with_grammar_of_format(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a chat, with our grammar in the place of a ``response_format`` that can be enforced.
+    """The arguments of a chat, with a grammar in the place of the schema of ``response_format``.
 
-    llama_cpp's chat handlers hand a grammar on as it is, and would make one of their own of the format.
+    llama_cpp's chat handlers hand a grammar on as it is. Of the format they would make one themselves, and take all
+    memory for some.
 
     Args:
         options: the keyword arguments of ``create_chat_completion``.
 
     Raises:
-        ValueError: a schema that is nested too deeply.
+        ValueError: a schema that is nested too deeply. Or one that llguidance does not follow, and whose grammar would
+            take all memory.
     """
     given = dict(options)
     for _, text in _format(options):
-        with contextlib.suppress(NotEnforcedError):
+        try:
             matched = matched_schema(text)
-            given.update(grammar=SchemaGrammar(matched, matched), response_format=None)
+            grammar: LlamaGrammar = SchemaGrammar(matched, matched)
+        except NotEnforcedError:
+            grammar = LlamaGrammar(_grammar=_gbnf(text))
+        given.update(grammar=grammar, response_format=None)
     return given
 
 
