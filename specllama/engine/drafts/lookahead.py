@@ -17,7 +17,10 @@ _WAY_OUT = "take draft_model='lookup'"
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """How much is looked ahead. The defaults are llama.cpp's, in its ``examples/lookahead``.
+    """How much is looked ahead.
+
+    The defaults are smaller than those of llama.cpp's ``examples/lookahead`` (15, 5, 15): fewer than half the rows, and
+    as many tokens a round, since a round verifies one n-gram and not fifteen.
 
     Attributes:
         window: W, how many places behind the text are guessed at once.
@@ -29,9 +32,9 @@ class Sizes:
         ValueError: an int that is out of range.
     """
 
-    window: int = 15
+    window: int = 7
     n_gram: int = 5
-    guesses: int = 15
+    guesses: int = 7
 
     def __post_init__(self) -> None:
         """See the class."""
