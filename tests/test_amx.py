@@ -292,9 +292,9 @@ def test_what_batches_cost_without_it_is_kept_apart(make_llama: MakeLlama, monke
     keys = []
     for decided in (Backend(), Backend(amx_off="as it happens")):
         monkeypatch.setattr(backend, "_decided", decided)
-        cost_key._machine.cache_clear()
+        cost_key.machine.cache_clear()
         keys.append(cost_key.cost_key(llm.engine.model, "target"))
-    cost_key._machine.cache_clear()
+    cost_key.machine.cache_clear()
     assert keys[0].get("backend_notes") is None
     assert keys[1] == {**keys[0], "backend_notes": ["AMX off: as it happens"]}
 

@@ -22,6 +22,7 @@ from transcribed import forward
 
 import specllama
 from specllama import _core
+from specllama.engine import hidden
 from specllama.engine.drafts.state_head import native_head
 from specllama.models.state_head_file import read_state_head
 
@@ -238,6 +239,24 @@ def test_the_engine_shows_the_final_state(tiny_files: TinyFiles) -> None:
     np.testing.assert_allclose(found[:, 0], forward(letters_target(), tokens)[1][-1], atol=2e-2)
 
 
+@pytest.mark.parametrize("by", ["head", "engine"])
+def test_a_target_without_such_a_state_is_refused_when_it_is_opened(
+    tiny_files: TinyFiles, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """By the tensor's name: as of a llama.cpp that has another one for it."""
+    monkeypatch.setattr(hidden, "FINAL_STATE", "result_of_all")
+    said = pytest.raises(
+        ValueError, match=r"the target .*deep\.gguf does not show result_of_all, .*architecture llama\."
+    )
+    with said:
+        if by == "head":
+            specllama.Llama(
+                str(tiny_files.deep), draft_model=str(tiny_files.deep_medusa), n_ctx=256, n_threads=1, verbose=False
+            )
+        else:
+            specllama.Engine.open(tiny_files.letters_deep, n_ctx=256, n_threads=1, shown_layers=[-1])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_ends_early_is_refused(tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
     path = write_state_head(tmp_path / "head.gguf", kind, WORDS, fitted(kind, letters=False))
@@ -246,3 +265,61 @@ def test_a_file_that_ends_early_is_refused(tiny_files: TinyFiles, tmp_path: Path
         path.write_bytes(whole[:size])
         with pytest.raises(ValueError, match="ends before its tensors do"):
             specllama.Llama(str(tiny_files.deep), draft_model=str(path), n_ctx=256, n_threads=1, verbose=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_behind_a_state_that_was_loaded(
+    make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, kind: str
+) -> None:
+    """What the memory holds then has no hidden state: texts are the target's, whatever stood there before."""
+    head = write_state_head(tmp_path / "head.gguf", kind, WORDS, fitted(kind, letters=False))
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(tiny_files.deep, head, num_draft_tokens=3, **EXACT_CACHE)
+    expected = {prompt: text_of(plain, prompt, temperature=0.0) for prompt in (LONG, "a dog", LONG + " no fox")}
+    assert text_of(llm, LONG, temperature=0.0) == expected[LONG]
+    kept = llm.save_state()
+    assert text_of(llm, "a dog", temperature=0.0) == expected["a dog"]
+    llm.load_state(kept)
+    assert text_of(llm, LONG + " no fox", temperature=0.0) == expected[LONG + " no fox"]
+    assert llm.stats.per_drafter["state_head"].num_draft_tokens > 0
+    assert text_of(llm, LONG, temperature=0.0) == expected[LONG], "the text is rewound"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_behind_an_interruption(make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, kind: str) -> None:
+    """A stream that is left in the middle, and a callback that throws: the next text is the target's."""
+    head = write_state_head(tmp_path / "head.gguf", kind, WORDS, fitted(kind, letters=False))
+    plain = make_llama(tiny_files.deep, num_draft_tokens=0, **EXACT_CACHE)
+    llm = make_llama(tiny_files.deep, head, num_draft_tokens=3, **EXACT_CACHE)
+    stream: Any = llm.create_completion(LONG, max_tokens=24, temperature=0.0, stream=True)
+    for _ in range(4):
+        next(stream)
+    stream.close()
+    for prompt in (LONG, "a dog"):
+        assert text_of(llm, prompt, temperature=0.0) == text_of(plain, prompt, temperature=0.0)
+
+    def broken(tokens: Any, logits: Any) -> Any:
+        if len(tokens) > 60:
+            raise RuntimeError("the user's own")
+        return logits
+
+    with pytest.raises(RuntimeError, match="the user's own"):
+        text_of(llm, LONG, temperature=0.0, logits_processor=llama_cpp.LogitsProcessorList([broken]))
+    assert text_of(llm, LONG, temperature=0.0) == text_of(plain, LONG, temperature=0.0)
+
+
+def test_a_list_with_a_model_is_refused(tiny_files: TinyFiles, tmp_path: Path) -> None:
+    head = write_state_head(tmp_path / "head.gguf", "medusa", WORDS, fitted("medusa", letters=False))
+    with pytest.raises(ValueError, match="draft_model"):
+        specllama.Llama(str(tiny_files.deep), draft_model=[str(head), str(tiny_files.good)], n_ctx=256, verbose=False)
+
+
+@pytest.mark.parametrize("target", ["recurrent", "hybrid"])
+def test_a_target_whose_memory_is_recurrent(
+    make_llama: MakeLlama, tiny_files: TinyFiles, tmp_path: Path, target: str
+) -> None:
+    head = write_state_head(tmp_path / "head.gguf", "medusa", WORDS, fitted("medusa", letters=False))
+    path = getattr(tiny_files, target)
+    plain, llm = make_llama(path, num_draft_tokens=0), make_llama(path, head, num_draft_tokens=2)
+    for prompt in (LONG, "a dog"):
+        assert text_of(llm, prompt, temperature=0.0) == text_of(plain, prompt, temperature=0.0)

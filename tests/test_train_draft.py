@@ -261,6 +261,7 @@ def test_without_pytorch_one_line_says_what_to_install(model: Path, cache: Path)
     done = faults.finished([sys.executable, "-c", script])
     assert "train-draft" in done.stdout
     assert "'torch'" not in done.stdout
+    assert "'llama_cpp'" not in done.stdout
 
 
 def test_the_hours_are_divided() -> None:

@@ -44,9 +44,12 @@ def steps(
     num_rows: Callable[[int, int], int],
     given: tuple[str, ...] = (),
     epochs: int = 8,
+    kind: str = "eagle3",
 ) -> Steps:
     """Train on `count` tokens."""
     target = read_target(str(model))
+    if kind != "eagle3":
+        target = dataclasses.replace(target, layers=(-1,))
     work = Work(target.weights, {"folder": str(folder)}, {})
     work.folder.mkdir(parents=True, exist_ok=True)
     llm = Llama(str(model), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
@@ -57,8 +60,10 @@ def steps(
     with Engine.open(model, n_ctx=512, n_threads=1, shown_layers=target.layers) as engine:
         write_shards(engine, texts, rows, work.states, lambda _: False, lambda *_: None)
     batches = Batches(target, rows, work.states, "cpu")
-    before = acceptance(new_head(target, rows, batches, "cpu"), batches.held_out())
-    head, after = fit(work, target, rows, device="cpu", seconds=600.0, progress=SILENT, recipe=Recipe(epochs=epochs))
+    before = acceptance(new_head(target, rows, batches, "cpu", kind=kind), batches.held_out())
+    head, after = fit(
+        work, target, rows, kind=kind, device="cpu", seconds=600.0, progress=SILENT, recipe=Recipe(epochs=epochs)
+    )
     path = write_head(folder / "head.gguf", target, head, rows, "F32", acceptance=after, num_tokens=count)
     return Steps(target, texts, rows, batches, head, path, before, after)
 
@@ -70,7 +75,7 @@ def drafted(head: Any, rows: Any, embeddings: Any, states: Any, text: list[int],
         head: the module.
         rows: the tokens that it says.
         embeddings: of all tokens [n_vocab, n_embd].
-        states: of the target, of all tokens but the last [n, 3 * n_embd].
+        states: of the target, that it reads, of all tokens but the last [n, num_read * n_embd].
         text: the tokens.
         count: how many.
     """

@@ -1,6 +1,6 @@
 """A training in a process of its own, which ends itself in the middle of a step.
 
-`training_driver.py MODEL STEP`: while STEP (``text``, ``states``, ``training``, ``behind``) is under way it gets
+`training_driver.py MODEL STEP [KIND]`: while STEP (``text``, ``states``, ``training``, ``behind``) is under way it gets
 SIGKILL. With ``never`` it ends by itself. It prints what it heard as JSON.
 """
 
@@ -37,7 +37,7 @@ class Heard:
 
 if __name__ == "__main__":
     heard = Heard(sys.argv[2])
-    with trained(sys.argv[1], BUDGET, threads=1, progress=heard) as made:
+    with trained(sys.argv[1], BUDGET, kind=(*sys.argv, "eagle3")[3], threads=1, progress=heard) as made:
         if heard.end == "behind":
             os.kill(os.getpid(), signal.SIGKILL)
         made.keep("Q8_0")

@@ -1,4 +1,4 @@
-// Arrays, addresses and costs, as all bindings take and give them.
+// Arrays, addresses and costs, in the form in which all bindings take and return them.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -18,7 +18,8 @@ inline Tokens to_array(const std::vector<int32_t> & tokens) {
     return Tokens(static_cast<pybind11::ssize_t>(tokens.size()), tokens.data());
 }
 
-// What batches of n tokens take, in seconds: of the target, then of each draft that decodes.
+// A curve says how many seconds batches of n tokens take. Costs are the target's curve, then that of each draft that
+// decodes.
 using Curve = std::map<std::size_t, double>;
 using Costs = std::vector<Curve>;
 

@@ -1,30 +1,30 @@
-// The parts of the Python module, a file each. Only the files of this folder include pybind11.
+// The parts of the Python module, each in a file of its own. Only the files of this folder include pybind11.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 namespace specllama {
 
-// No llama.cpp.
+// Parts that need no llama.cpp.
 void bind_errors(pybind11::module_ & module);         // exception types
-void bind_blocks(pybind11::module_ & module);         // which threads are in a block of Python's
+void bind_blocks(pybind11::module_ & module);         // which threads are in a block of Python code
 void bind_samplers(pybind11::module_ & module);       // the sampler chain's parameters
-void bind_distributions(pybind11::module_ & module);  // what the chain makes of logits
+void bind_distributions(pybind11::module_ & module);  // the distributions that the sampler chain makes
 void bind_tables(pybind11::module_ & module);         // which rules and drafters there are
 void bind_counters(pybind11::module_ & module);       // what is counted during a generation
 
-// llama.cpp.
-void bind_libllama(pybind11::module_ & module);      // its functions
-void bind_logs(pybind11::module_ & module);          // what it says
+// Parts that need llama.cpp.
+void bind_libllama(pybind11::module_ & module);      // llama.cpp's functions
+void bind_logs(pybind11::module_ & module);          // llama.cpp's log messages
 void bind_vocabularies(pybind11::module_ & module);  // what is read from a model's vocabulary
-void bind_grammars(pybind11::module_ & module);      // what may follow a text
-void bind_masks(pybind11::module_ & module);         // the same, where Python says it of all tokens
+void bind_grammars(pybind11::module_ & module);      // grammars: what may follow a text
+void bind_masks(pybind11::module_ & module);         // constraints whose masks Python makes
 void bind_decoders(pybind11::module_ & module);      // decoders and their sequences
 void bind_scheduler(pybind11::module_ & module);     // many texts at once
 void bind_heads(pybind11::module_ & module);         // heads that llama.cpp does not compute
 void bind_speculator(pybind11::module_ & module);    // the loop
 
-// ggml.
+// Parts that need ggml.
 void bind_kernels(pybind11::module_ & module);       // the kernels, and the buffer type that llama.cpp is offered
 void bind_buffer_types(pybind11::module_ & module);  // ggml's own list of buffer types
 

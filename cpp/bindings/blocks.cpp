@@ -1,4 +1,5 @@
-// Blocks of Python's that must not be entered while another thread is in, or not freed beneath those who are.
+// Blocks of Python code: some must not be entered while another thread is in them, some must not be freed while threads
+// are in them.
 #include <algorithm>
 #include <cstddef>
 #include <thread>
@@ -14,10 +15,10 @@ namespace specllama {
 
 namespace {
 
-// Which threads are in a block; one as often as it has entered. The GIL guards it.
+// Records which threads are in a block. A thread that has entered several times is there as often. The GIL guards it.
 //
-// Entering and leaving are a step each for Python: what a signal raises comes before or behind. In functions of
-// Python's it would come in the middle as well, and a thread that has left would stay in for good.
+// For Python, entering and leaving are one step each: the exception of a signal comes before or after it. In a Python
+// function the exception could come in the middle, too, and a thread that has left would be recorded for good.
 class Block {
 public:
     explicit Block(py::object refuse) : refuse_(std::move(refuse)) {}
@@ -33,7 +34,7 @@ public:
 
     void leave() {
         const auto own = std::find(threads_.begin(), threads_.end(), std::this_thread::get_id());
-        if (own != threads_.end()) {  // else another thread ends a generator that this one has left
+        if (own != threads_.end()) {  // none if another thread began the generator that this one ends
             threads_.erase(own);
         }
     }

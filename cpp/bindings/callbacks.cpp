@@ -1,4 +1,4 @@
-// Functions of the caller's as the loop calls them.
+// Turns the caller's Python functions into functions that the loop can call.
 #include "bindings/callbacks.hpp"
 
 #include <pybind11/stl.h>
@@ -28,7 +28,8 @@ using Probabilities = py::array_t<double, py::array::c_style | py::array::forcec
     throw py::error_already_set();
 }
 
-// What function(history, scores) makes of a row of logits. It gets a copy, into which it may write.
+// Calls function(history, scores) with a copy of a row of logits, into which it may write, and takes over what it
+// returns.
 void process(const py::object & function, const Tokens & history, std::vector<float> & logits) {
     const py::object result = called(function, history, Scores(static_cast<py::ssize_t>(logits.size()), logits.data()));
     const auto processed = Scores::ensure(result);
@@ -38,7 +39,7 @@ void process(const py::object & function, const Tokens & history, std::vector<fl
     std::copy_n(processed.data(), logits.size(), logits.begin());
 }
 
-// The rows of an array [tokens, n_vocab], each of them dense.
+// Makes a dense distribution of each row of an array [tokens, n_vocab].
 std::vector<Distribution> rows_of(const Probabilities & q, std::size_t count, std::size_t n_vocab) {
     if (q.ndim() != 2 || static_cast<std::size_t>(q.shape(0)) != count ||
         static_cast<std::size_t>(q.shape(1)) != n_vocab) {
@@ -103,7 +104,7 @@ DraftingFunction drafting_function(const py::object & function) {
                 if (!error.matches(PyExc_Exception)) {
                     throw;
                 }
-                throw std::runtime_error(error.what());  // it is caught without the GIL
+                throw std::runtime_error(error.what());  // no Python exception, because it is caught without the GIL
             }
         });
     };

@@ -1,4 +1,5 @@
-// Functions of the caller's as the loop calls them: processors, drafters, what looks at signals. Each may be None.
+// Turns the caller's Python functions into functions that the loop can call: logits processors, drafters, and a
+// function that is called now and then. Each may be None.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -12,14 +13,14 @@
 
 namespace specllama {
 
-// function(history, scores) -> scores.
+// function: (history, scores) -> scores.
 LogitsProcessor python_processor(const pybind11::object & function, std::vector<int32_t> prompt);
 
-// Looks at signals, and calls a function that may raise.
+// The result handles signals, and calls the function, which may raise.
 std::function<void()> python_poll(const pybind11::object & function);
 
-// function(history, gamma) -> (tokens, q), where q is an array [tokens, n_vocab] or a list of distributions. A round
-// runs without the GIL, and the drafter with it.
+// function: (history, gamma) -> (tokens, q), where q is an array [tokens, n_vocab] or a list of distributions. It is
+// called with the GIL, although a round runs without it.
 DraftingFunction drafting_function(const pybind11::object & function);
 
 }  // namespace specllama

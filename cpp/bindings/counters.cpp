@@ -1,4 +1,4 @@
-// What is counted during a generation.
+// The counters of a generation.
 #include "loop/counters.hpp"
 
 #include <pybind11/stl.h>

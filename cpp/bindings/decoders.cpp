@@ -47,7 +47,7 @@ TokenList make_list(std::size_t n_vocab, const Tokens & tokens) {
     return list;
 }
 
-// listed: None for all. It stays as it is meanwhile.
+// listed: the tokens whose logits are computed; None for all. It must not change meanwhile.
 void decode(Sequence & self, const Tokens & tokens, std::size_t first_output, const TokenList * listed,
             bool keeps_states) {
     if (keeps_states && self.decoder().state_size() == 0) {
@@ -61,7 +61,8 @@ void decode(Sequence & self, const Tokens & tokens, std::size_t first_output, co
     Sequence::decode_together(&addition, 1);
 }
 
-// [count][state_size]: of the first tokens of the last batch, which kept them.
+// Returns the hidden states [count][state_size] of the first `count` tokens of the last batch, which must have kept
+// them.
 py::array_t<float> states(const Sequence & self, std::size_t count) {
     std::vector<float> found;
     self.copy_states(0, count, found);
@@ -69,7 +70,7 @@ py::array_t<float> states(const Sequence & self, std::size_t count) {
     return py::array_t<float>({rows, size}, found.data());
 }
 
-unsigned long interpreter_thread = 0;  // the one that ends the interpreter, and works until then
+unsigned long interpreter_thread = 0;  // the main thread: it ends the interpreter, and runs until then
 
 bool nobody_waits() { return python_ends() && PyThread_get_thread_ident() != interpreter_thread; }
 
@@ -77,7 +78,7 @@ Row logits(Sequence & self, std::size_t i) {
     return Row(static_cast<py::ssize_t>(self.decoder().n_vocab()), self.logits(i));
 }
 
-// llama.cpp may call it as long as the context is there that was made with it.
+// Makes the taps of hidden states. llama.cpp may call them as long as the context exists that was made with them.
 std::shared_ptr<Taps> make_taps(const std::map<std::string, std::uintptr_t> & functions,
                                 std::vector<std::string> names) {
     const auto function = [&functions](const char * name) { return functions.at(name); };
@@ -138,7 +139,7 @@ void bind_sequence_class(py::module_ & module) {
         .def("tokens",
              [](const Sequence & self) {
                  const auto copy = [&self] {
-                     const GilReleased released;  // the thread that uses the memory may wait for it
+                     const GilReleased released;  // the thread that uses the memory may be waiting for the GIL
                      return self.copy_tokens();
                  };
                  return to_array(copy());

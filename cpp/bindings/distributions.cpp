@@ -1,4 +1,4 @@
-// What the sampler chain makes of logits.
+// The distributions and log-probabilities that are made of logits.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 

@@ -1,4 +1,4 @@
-// What may follow a text.
+// Grammars: what may follow a text.
 #include <pybind11/stl.h>
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Heads that llama.cpp does not compute: made of arrays of bytes, as a file has them.
+// Heads that llama.cpp does not compute. They are made of arrays of bytes, as a file has them.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -38,7 +38,7 @@ std::shared_ptr<Matrix> make_matrix(int type, std::size_t rows, std::size_t colu
     return std::make_shared<Matrix>(type, rows, columns, data.data());
 }
 
-// The array stays where it is: it may be a part of a mapped file.
+// The array is not copied: it may be a part of a mapped file.
 std::shared_ptr<Rows> make_rows(int type, std::size_t rows, std::size_t columns, const Bytes & data) {
     require_bytes(data, type, rows, columns);
     const auto owner = std::make_shared<OwnedByPython>(data);
@@ -86,7 +86,7 @@ std::shared_ptr<StateHead> make_state_head(std::size_t n_embd, std::size_t n_voc
     return std::make_shared<StateHead>(std::move(parts));
 }
 
-// [count][num_said].
+// Returns the logits [count][num_said] of the places [first, first + count).
 py::array_t<float> say(const StateHead & self, const Floats & state, const Tokens & tokens, std::size_t first,
                        std::size_t count) {
     const auto most = static_cast<std::size_t>(tokens.size());

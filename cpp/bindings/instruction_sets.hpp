@@ -1,4 +1,4 @@
-// The kernels' instruction sets by name.
+// Finds the kernels' instruction sets by name.
 #pragma once
 
 #include <stdexcept>
@@ -8,7 +8,7 @@
 
 namespace specllama {
 
-// Throws std::invalid_argument for one that this processor, or this build, does not have.
+// Throws std::invalid_argument for a set that this processor, or this build, does not have.
 inline const kernels::InstructionSet & set_named(const std::string & name) {
     const kernels::InstructionSet * sets[kernels::kMostSets];
     const int count = kernels::usable_sets(sets);

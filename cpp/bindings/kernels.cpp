@@ -28,7 +28,7 @@ std::vector<std::string> instruction_sets() {
     return names;
 }
 
-// By their names.
+// The layouts of the quantized types, by name.
 std::map<std::string, kernels::Layout> quantized_types() {
     std::map<std::string, kernels::Layout> types;
     for (int i = 0; i < kernels::kNumTypes; ++i) {
@@ -62,7 +62,8 @@ void bind_kernels(py::module_ & module) {
         "Weights that are packed for the kernels while llama.cpp loads them. There is one in a process, for good.")
         .def(py::init([](const std::unordered_map<std::string, std::uintptr_t> & addresses, std::uintptr_t registry,
                          const std::string & set) {
-                 // Models that are freed when the process ends still refer to it, so it is never destroyed.
+                 // The object is never destroyed, because models that are freed when the process ends still refer to
+                 // it.
                  return std::unique_ptr<KernelBufferType, py::nodelete>(
                      new KernelBufferType(addresses, registry, set_named(set)));
              }),

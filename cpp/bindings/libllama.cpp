@@ -1,4 +1,4 @@
-// What is asked of libllama: its functions.
+// The functions of libllama, and what they are asked.
 #include <pybind11/stl.h>
 
 #include <memory>

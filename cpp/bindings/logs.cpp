@@ -1,4 +1,4 @@
-// What llama.cpp says, handed on to a function of Python's.
+// Passes llama.cpp's log messages to a Python function.
 #include <cstdint>
 #include <utility>
 
@@ -12,7 +12,7 @@ namespace specllama {
 
 namespace {
 
-// Never freed: llama.cpp may call when Python has ended.
+// These objects are never freed, because llama.cpp may log when Python has ended.
 PyObject * hear = nullptr;
 PyObject * fail = nullptr;
 
@@ -24,7 +24,7 @@ void hand_on(int level, const char * text) {
     }
 }
 
-// A ggml_log_callback, in whatever thread, with the lock or without.
+// A ggml_log_callback. It may be called in any thread, with the GIL or without.
 void on_message(int level, const char * text, void * /*user_data*/) {
     if (python_ends()) {
         return;

@@ -1,4 +1,4 @@
-// A constraint whose masks a Python object makes, and what it has to know of a vocabulary.
+// A constraint whose masks a Python object makes, and what that object needs to know of a vocabulary.
 #include <pybind11/stl.h>
 
 #include <cstring>
@@ -27,7 +27,7 @@ MaskConstraint::Mask mask_of(const py::object & given) {
     const auto bytes = answer[0].cast<std::string_view>();
     MaskConstraint::Mask mask{std::vector<std::uint32_t>((bytes.size() + 3) / 4), answer[1].cast<bool>(),
                               answer[2].cast<std::int32_t>()};
-    if (!bytes.empty()) {  // there is no memory to copy to
+    if (!bytes.empty()) {  // an empty mask has no memory to copy to
         std::memcpy(mask.allowed.data(), bytes.data(), bytes.size());
     }
     return mask;

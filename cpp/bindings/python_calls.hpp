@@ -1,9 +1,8 @@
-// Python's lock, given up and taken back, and Python functions that are called from a round, which runs without it.
+// Releases and takes Python's lock (the GIL), and calls Python functions from a round, which runs without the lock.
 //
-// From the end of the interpreter on, a thread that wants the lock never gets it. Up to 3.13 Python ends it by
-// pthread_exit, whose unwinding no destructor may let through and no catch (...) may keep: the process would abort.
-// From 3.14 on it never returns, and that is what all versions do here: the thread stays where it is, with all it
-// holds.
+// When the interpreter ends, a thread that wants the lock never gets it. Up to Python 3.13, the thread is ended by
+// pthread_exit. If the unwinding of that meets a destructor or a catch (...), the process aborts. From 3.14 on, the
+// call never returns. This file does so for all versions: the thread stays where it is, with all that it holds.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -25,10 +24,10 @@ namespace specllama {
     }
 }
 
-// Whether the interpreter ends, or has ended. Needs no lock.
+// Whether the interpreter is ending, or has ended. The lock is not needed.
 inline bool python_ends() { return Py_IsInitialized() == 0; }
 
-// A block without the lock.
+// Releases the lock as long as this object lives.
 class GilReleased {
 public:
     GilReleased() : state_(PyEval_SaveThread()) {}
@@ -46,15 +45,16 @@ private:
     PyThreadState * state_;
 };
 
-// Not for a constructor: pybind11 would enter the new object in its table of all objects without the GIL.
+// A guard for functions that run without the lock. It must not be used for a constructor: pybind11 would enter the new
+// object in its table of all objects without the lock.
 using ReleaseGil = pybind11::call_guard<GilReleased>;
 
-// A block with the lock, on any thread.
+// Holds the lock as long as this object lives, in any thread.
 class GilHeld {
 public:
     GilHeld() {
         if (python_ends() && PyGILState_GetThisThreadState() == nullptr) {
-            stay_for_good();  // Python knows nothing of this thread, and there is nothing left to make it known to
+            stay_for_good();  // Python does not know this thread, and can no longer be told of it
         }
         try {
             gil_.emplace();
@@ -67,7 +67,7 @@ private:
     std::optional<pybind11::gil_scoped_acquire> gil_;
 };
 
-// A Python function that may be let go of by a thread without the GIL.
+// A reference to a Python object. The thread that drops it need not hold the lock.
 struct OwnedByPython {
     explicit OwnedByPython(pybind11::object given) : function(std::move(given)) {}
     OwnedByPython(const OwnedByPython &) = delete;
@@ -79,7 +79,8 @@ struct OwnedByPython {
     pybind11::object function;
 };
 
-// Calls a Python function, with the lock. Python may end the thread within, as it ends one that wants the lock.
+// Calls a Python function; the lock must be held. Python may end the thread during the call, as it ends a thread that
+// wants the lock.
 template <typename... Arguments>
 pybind11::object called(const pybind11::object & function, Arguments &&... arguments) {
     const pybind11::tuple given = pybind11::make_tuple(std::forward<Arguments>(arguments)...);
@@ -95,13 +96,13 @@ pybind11::object called(const pybind11::object & function, Arguments &&... argum
     return pybind11::reinterpret_steal<pybind11::object>(result);
 }
 
-// Ctrl-C in a drafter and any error in a logits processor end the round, where an error would only end the drafting: no
-// std::exception, which is caught.
+// An exception of Python that ends the round: Ctrl-C in a drafter, or any error in a logits processor. It is no
+// std::exception, because the loop catches those of a drafter, and then only ends the drafting.
 struct PythonError {
     pybind11::error_already_set error;
 };
 
-// Does with the lock what may run code of Python's.
+// Calls call() with the lock, for what may run Python code.
 template <typename Call>
 auto with_gil(Call call) {
     const GilHeld gil;
@@ -116,7 +117,7 @@ auto with_gil(Call call) {
     }
 }
 
-// Does without the lock what a Python function may end.
+// Calls call() without the lock, for what an exception of a Python function may end.
 template <typename Call>
 auto without_gil(Call call) {
     try {

@@ -1,4 +1,4 @@
-// A read-only struct of Python's: its fields have documentation, and its repr shows them all.
+// A read-only struct for Python. Its fields have documentation, and its repr shows all of them.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -27,7 +27,7 @@ public:
         });
     }
 
-    // `get`: a member of T, or a function of one.
+    // get: a member of T, or a function that takes a T.
     template <typename Get>
     ResultStruct & field(const char * name, Get get, const char * documentation) {
         names_->push_back(name);

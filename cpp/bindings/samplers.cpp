@@ -1,4 +1,4 @@
-// The sampler chain's parameters, and what Python is told of them.
+// The sampler chain's parameters, and their descriptions for Python.
 #include <pybind11/stl.h>
 
 #include <map>

@@ -1,4 +1,4 @@
-// Many texts at once.
+// The scheduler: many texts at once.
 #include "loop/scheduler.hpp"
 
 #include <pybind11/stl.h>
@@ -16,7 +16,8 @@ namespace specllama {
 
 namespace {
 
-// Texts may need Python's lock to come to an end. When the interpreter ends they do not get it, and nobody waits.
+// Destroys a scheduler. Its texts may need Python's lock to end. When the interpreter is ending, they would not get the
+// lock, so the scheduler is not destroyed then.
 void destroy(Scheduler * scheduler) {
     if (python_ends()) {
         return;

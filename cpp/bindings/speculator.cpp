@@ -1,4 +1,4 @@
-// The loop. Every call that decodes runs without the GIL.
+// The speculative loop. Every call that decodes runs without the GIL.
 #include "loop/speculator.hpp"
 #include "loop/scheduler.hpp"
 
@@ -19,7 +19,7 @@ namespace specllama {
 
 namespace {
 
-// Plain without drafters.
+// Makes the loop for one text. Without drafters it decodes plainly.
 std::unique_ptr<Speculator> make_speculator(
     std::shared_ptr<Sequence> target, const std::vector<std::string> & names, std::shared_ptr<Sequence> draft,
     std::shared_ptr<Sequence> head, const std::optional<Tokens> & corpus, const py::object & function,
@@ -128,7 +128,7 @@ void bind_results(py::module_ & module) {
 
 }  // namespace
 
-// Tokens that end a text are always among them.
+// Makes the list of tokens that a draft may draw: the `usual` ones, and all tokens that end a text.
 std::shared_ptr<DraftTokens> make_draft_tokens(const Decoder & draft, const Tokens & usual) {
     TokenList list(draft.n_vocab());
     for (const int32_t token : to_vector(usual)) {

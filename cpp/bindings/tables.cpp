@@ -1,4 +1,4 @@
-// Which rules and drafters there are.
+// The tables of all rules and drafters.
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"

@@ -1,4 +1,4 @@
-// What is read from a model's vocabulary.
+// Everything that is read from a model's vocabulary.
 #include "llama/vocabulary.hpp"
 
 #include <pybind11/stl.h>

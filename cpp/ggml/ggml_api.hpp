@@ -1,4 +1,4 @@
-// The functions of ggml that the kernels' buffer type calls. Python resolves their addresses.
+// The functions of ggml that the kernels' buffer type calls. Python finds their addresses.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace specllama::ggml {
 
-// Parameters of ggml_init, which are passed by value.
+// ggml's ggml_init_params, which ggml_init takes by value.
 struct InitParams {
     std::size_t mem_size;
     void * mem_buffer;
     bool no_alloc;
 };
 
-// Name, type. All are exported with C names.
+// The functions: X(name, type). ggml exports all of them with C names.
 #define SPECLLAMA_GGML_FUNCTIONS(X)                                                                           \
     X(ggml_init, void * (*)(InitParams))                                                                      \
     X(ggml_free, void (*)(void *))                                                                            \
@@ -49,7 +49,7 @@ struct InitParams {
     X(ggml_backend_reg_get_proc_address, void * (*)(void *, const char *))                                    \
     X(ggml_barrier, void (*)(void *))
 
-// An address for each of the functions.
+// A pointer for each of these functions.
 struct Api {
     template <class Signature>
     using Pointer = Signature;
@@ -57,7 +57,7 @@ struct Api {
     SPECLLAMA_GGML_FUNCTIONS(SPECLLAMA_FIELD)
 #undef SPECLLAMA_FIELD
 
-    // Throws std::invalid_argument, which names it, if an address is missing.
+    // addresses: by function name. Throws std::invalid_argument, which names the function, if one is missing.
     explicit Api(const std::unordered_map<std::string, std::uintptr_t> & addresses);
 };
 

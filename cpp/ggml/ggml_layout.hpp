@@ -1,7 +1,7 @@
-// What is known here of ggml's insides: the structures that a buffer type of weights deals with, as far as it does.
+// ggml's internal structures, as far as a buffer type of weights needs them.
 //
-// None of it is promised by ggml. tests/test_ggml_layout.py compares it with ggml's own headers, and ggml_probe looks
-// at it in the library that is loaded, before anything relies on it.
+// ggml promises none of this. tests/test_ggml_layout.py compares it with ggml's own headers, and ggml_probe checks it
+// in the loaded library before anything relies on it.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ constexpr int kMaxSources = 10;
 constexpr int kMaxOpParams = 64;  // bytes
 constexpr int kMaxName = 64;
 
-// Types of tensors, which files depend on.
+// Types of tensors. Files depend on their numbers, so they do not change.
 constexpr int kFloat = 0;   // GGML_TYPE_F32
 constexpr int kHalf = 1;    // GGML_TYPE_F16
 constexpr int kQ8 = 8;      // GGML_TYPE_Q8_0
@@ -41,7 +41,8 @@ struct Tensor {
     char padding[8];
 };
 
-// Where a buffer type has its functions, counted in pointers. Its device stands after them, then what belongs to it.
+// Where ggml's structure of a buffer type has its functions, counted in pointers. Its device stands after them, then
+// its context.
 struct BufferTypeLayout {
     int name;
     int alloc_buffer;
@@ -59,7 +60,8 @@ struct BufferTypeLayout {
     }
 };
 
-// It depends on the version of the interface between ggml and its backends, the first field of a backend's registry.
+// The layout for some versions of the interface between ggml and its backends. The version is the first field of a
+// backend's registry.
 struct KnownInterface {
     int first_version;
     int last_version;
@@ -67,19 +69,19 @@ struct KnownInterface {
 };
 constexpr KnownInterface kInterfaces[] = {
     {1, 2, {0, 1, 2, 3, 4, 5, 6}},
-    {3, 3, {0, 1, 3, 4, 5, 7, 8}},  // ggml 0.26: two functions for several tensors, which may be left out
+    {3, 3, {0, 1, 3, 4, 5, 7, 8}},  // ggml 0.26 has two more functions, for several tensors, which may be null
 };
-// More than a buffer type has.
+// An upper bound of the pointers in a buffer type.
 constexpr int kMostPointers = 16;
 
 // The first functions of a buffer, by their places.
 enum BufferFunction { kFree, kGetBase, kInitTensor, kMemset, kSetTensor, kGetTensor };
-// The last three are those that copy a tensor, clear and reset the buffer. Its type stands right after them.
+// The last three functions copy a tensor, clear the buffer and reset it. The buffer's type stands right after them.
 constexpr int kCopyTensorFromEnd = 3;
-// How many there are: newer releases have two more, for strided data, before the last three.
+// How many functions a buffer has: newer releases have two more, for strided data, before the last three.
 constexpr int kNumFunctions[] = {9, 11};
 
-// The first fields of what a thread of a graph's computation gets.
+// The first fields of ggml_compute_params, which each thread that computes a graph gets.
 struct ComputeParams {
     int ith;
     int nth;
@@ -88,7 +90,8 @@ struct ComputeParams {
     void * threadpool;
 };
 
-// ggml::cpu::tensor_traits and ggml::cpu::extra_buffer_type: the same virtual functions in the same order.
+// These classes stand for ggml::cpu::tensor_traits and ggml::cpu::extra_buffer_type. They have the same virtual
+// functions in the same order.
 class TensorTraits {
 public:
     virtual ~TensorTraits() = default;

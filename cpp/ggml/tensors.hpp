@@ -1,4 +1,4 @@
-// Where the rows of a tensor are.
+// Finds the rows of a tensor.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ inline uint8_t * at(const ggml::Tensor * tensor, int64_t first, int64_t second, 
            static_cast<std::size_t>(second) * tensor->nb[2] + static_cast<std::size_t>(third) * tensor->nb[3];
 }
 
-// Whether each row is numbers of this type side by side.
+// Whether the tensor has this type (float16, or one of 4 bytes), and the numbers of a row stand side by side.
 inline bool is_rows(const ggml::Tensor * tensor, int type) {
     return tensor != nullptr && tensor->type == type && tensor->nb[0] == (type == ggml::kHalf ? 2 : 4);
 }

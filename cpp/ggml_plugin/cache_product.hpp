@@ -1,6 +1,6 @@
-// One MUL_MAT of a cache with the queries (or the weights) of its heads, shared out to ggml's threads: what
-// attention consists of without flash attention. A mixture's choice of experts is another such product, of few rows of
-// floats. It must not depend on the batch, or another expert might be chosen.
+// One MUL_MAT of a cache with the queries (or the attention weights) of its heads, divided among ggml's threads.
+// Without flash attention, attention consists of such products. The router of a mixture of experts is computed here,
+// too: its product of few rows of floats must not depend on the batch, or another expert might be chosen.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@ namespace specllama {
 
 class CacheProduct {
 public:
-    // op: one that `fits`.
+    // op: an operation for which fits() is true.
     CacheProduct(const kernels::FloatKernels & kernels, const ggml::Tensor * op);
 
-    // Whether its first source is a view of rows of floats of whole lanes: weights are no view. A router's are taken
-    // by their name.
+    // Whether the first source of the operation is a view of a cache: rows of numbers that fill whole lanes. Weights
+    // are no view, but those of a router are accepted by their name.
     static bool fits(const ggml::Tensor * op);
 
     void compute(const ggml::ComputeParams & params) const;

@@ -1,4 +1,4 @@
-// What the numbers of a tensor are, if our attention reads such a cache.
+// The type of a tensor's numbers, for caches that our attention can read.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace specllama {
 
-// Nothing where it is of another type, or its rows are not of one piece.
+// Returns the type; nothing if our attention cannot read it, or if the numbers of a row do not stand side by side.
 inline std::optional<kernels::CacheType> cache_type_of(const ggml::Tensor * tensor) {
     if (is_rows(tensor, ggml::kHalf)) {
         return kernels::CacheType::half;

@@ -13,7 +13,7 @@ namespace specllama {
 namespace {
 
 struct Shared {
-    std::atomic<int64_t> next{0};  // the first panel that nobody has taken, of all experts that are chosen
+    std::atomic<int64_t> next{0};  // the first panel that no thread has taken, of all chosen experts
 };
 static_assert(sizeof(Shared) <= kLine);
 
@@ -62,7 +62,8 @@ uint8_t * ExpertProduct::tiles(const ggml::ComputeParams & params) const {
     return first_line(params.wdata) + kLine + static_cast<std::size_t>(params.nth) * columns_bytes();
 }
 
-// One that no expert has, as a damaged file may say, is the nearest that there is.
+// The number of the expert of a choice. A number that no expert has, as from a damaged file, becomes the nearest valid
+// one.
 int32_t ExpertProduct::expert(int64_t choice) const {
     const uint8_t * number = at(op_->src[2], choice / num_used_, 0, 0) + 4 * (choice % num_used_);
     int32_t found = 0;
@@ -74,7 +75,7 @@ kernels::Tiles ExpertProduct::tiles_of(const Columns & columns, int32_t expert) 
     return {columns.first[expert + 1] - columns.first[expert], set_.tile};
 }
 
-// By expert, and of one expert in the order of the tokens.
+// Sorts the choices into columns: by expert, and for one expert in the order of the tokens.
 void ExpertProduct::sort(const Columns & columns) const {
     std::fill(columns.first, columns.first + num_experts_ + 1, 0);
     for (int64_t choice = 0; choice < num_choices_; ++choice) {
@@ -88,14 +89,15 @@ void ExpertProduct::sort(const Columns & columns) const {
     }
     const auto count = [&](int32_t e) { return columns.first[e + 1]; };
     std::sort(columns.busy, columns.busy + *columns.num_busy, [&](int32_t one, int32_t other) {
-        return count(one) != count(other) ? count(one) > count(other) : one < other;  // the same for all threads
+        // Experts that are chosen equally often are sorted by number, so the order is the same in all threads.
+        return count(one) != count(other) ? count(one) > count(other) : one < other;
     });
     std::partial_sum(columns.first, columns.first + num_experts_ + 1, columns.first);
     for (int64_t choice = 0; choice < num_choices_; ++choice) {
         columns.chosen_by[columns.first[expert(choice)]++] = static_cast<int32_t>(choice);
     }
     std::copy_backward(columns.first, columns.first + num_experts_, columns.first + num_experts_ + 1);
-    columns.first[0] = 0;  // each has come to where the next one began
+    columns.first[0] = 0;  // above, each `first` was moved to the beginning of the next expert
     for (int32_t i = 0; i < *columns.num_busy; ++i) {
         const int32_t begin = columns.first[columns.busy[i]];
         const kernels::Tiles tiles = tiles_of(columns, columns.busy[i]);
@@ -125,7 +127,8 @@ void ExpertProduct::quantize(const ggml::ComputeParams & params) const {
         const auto * values = reinterpret_cast<const float *>(at(x, which, token, 0));
         for (; b < num_blocks_; b += params.nth) {
             set_.quantize(values + b * layout_.values, layout_.values, block);
-            for (int64_t used = which; used < num_used_; used += x->ne[1]) {  // ggml repeats what there are fewer of
+            // ggml repeats activations if there are fewer of them than choices.
+            for (int64_t used = which; used < num_used_; used += x->ne[1]) {
                 const Place & place = columns.places[token * num_used_ + used];
                 kernels::place(layout_, set_.wide(type_), block, place.width, place.column,
                                all + (place.tile * num_blocks_ + b * place.width) * column_bytes_);
@@ -134,7 +137,7 @@ void ExpertProduct::quantize(const ggml::ComputeParams & params) const {
     }
 }
 
-// The most often chosen experts come first, so that none is left to one thread at the end.
+// The most often chosen experts come first, so that no thread is left with a large one at the end.
 void ExpertProduct::multiply(const ggml::ComputeParams & params) const {
     auto & next = reinterpret_cast<Shared *>(first_line(params.wdata))->next;
     const Columns columns = columns_of(params);

@@ -1,4 +1,4 @@
-// One product of a mixture's packed experts with the activations of a batch, shared out to ggml's threads.
+// One product of the packed experts of a mixture with the activations of a batch, divided among ggml's threads.
 #pragma once
 
 #include <cstddef>
@@ -10,39 +10,40 @@
 namespace specllama {
 
 // An expert that several tokens have chosen is read and unpacked once for all of them. What a token gets from an expert
-// does not depend on who else has chosen it.
+// does not depend on the other tokens that have chosen it.
 class ExpertProduct {
 public:
     // op: a MUL_MAT_ID of packed weights [columns, rows, experts], float activations [columns, 1 or more, tokens] and
-    // the experts' numbers [used, tokens]. See fits.
+    // the experts' numbers [used, tokens], for which fits() is true.
     ExpertProduct(const kernels::InstructionSet & set, kernels::QuantizedType type, const ggml::Tensor * op);
 
-    // Whether a MUL_MAT_ID's activations, numbers and result are as they are needed here.
+    // Whether the activations, numbers and result of a MUL_MAT_ID have the shapes and types that this class needs.
     static bool fits(const ggml::Tensor * op);
 
-    // What all threads share, what each has for itself, then the tiles.
+    // The bytes of working memory: what all threads share, then what each has for itself, then the tiles.
     std::size_t work_bytes(int num_threads) const;
 
-    // A thread's share of quantizing the activations. Afterwards all threads wait for one another.
+    // Does a thread's share of quantizing the activations. Afterwards all threads wait for one another.
     void quantize(const ggml::ComputeParams & params) const;
 
-    // Panels of experts until none is left.
+    // Multiplies panels of experts until none is left.
     void multiply(const ggml::ComputeParams & params) const;
 
 private:
-    // A choice is a token and one of the experts that it has chosen: token * used + which. The columns of an expert are
-    // its choices. Each thread finds out for itself who has chosen whom: that is quicker than to wait for another one.
-    struct Place {
-        int32_t tile;    // its first column
-        int16_t width;   // of the tile
-        int16_t column;  // within it
+    // A choice is a token and one of the experts that it has chosen; its number is token * used + which. The columns of
+    // an expert are the choices of it. Each thread sorts the choices for itself, which is quicker than waiting for
+    // another thread to do so.
+    struct Place {       // where the column of a choice is
+        int32_t tile;    // the first column of its tile
+        int16_t width;   // the columns of this tile
+        int16_t column;  // its index in the tile
     };
     struct Columns {
         int32_t * first;      // [experts + 1]: the first column of each expert
-        int32_t * chosen_by;  // [choices]: the choice whose column it is
-        int32_t * busy;       // [experts]: those that are chosen, the most often chosen first
-        int32_t * num_busy;
-        Place * places;  // [choices]
+        int32_t * chosen_by;  // [choices]: the choice of each column
+        int32_t * busy;       // [experts]: the chosen experts, the most often chosen first
+        int32_t * num_busy;   // how many experts are chosen
+        Place * places;       // [choices]: the place of each choice
     };
 
     int32_t expert(int64_t choice) const;
@@ -59,13 +60,13 @@ private:
     const kernels::InstructionSet & set_;
     kernels::QuantizedType type_;
     kernels::Layout layout_;
-    int column_bytes_;  // of a block of one column in a tile
+    int column_bytes_;  // bytes of a block of one column in a tile
     const ggml::Tensor * op_;
-    int64_t num_blocks_;  // of a row
-    int64_t num_rows_;    // of an expert
-    int64_t num_panels_;  // of an expert
+    int64_t num_blocks_;  // blocks of a row
+    int64_t num_rows_;    // rows of an expert
+    int64_t num_panels_;  // panels of an expert
     int64_t num_experts_;
-    int64_t num_used_;  // by each token
+    int64_t num_used_;  // experts that each token uses
     int64_t num_choices_;
 };
 

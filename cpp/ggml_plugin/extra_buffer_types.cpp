@@ -7,7 +7,7 @@ namespace specllama {
 
 namespace {
 
-// What both sides take a std::vector to be is known where they share one C++ library and one calling convention.
+// The layout of a std::vector is the same on both sides where they share one C++ library and one calling convention.
 #if defined(__linux__) && defined(__x86_64__) && defined(__GLIBCXX__)
 constexpr bool kKnowsVectors = true;
 #else

@@ -1,4 +1,5 @@
-// The buffer types of ggml's CPU backend that hold weights in a layout of their own, such as AMX and CPU_REPACK.
+// The extra buffer types of ggml's CPU backend. They hold weights in a layout of their own; AMX and CPU_REPACK are
+// such.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +8,14 @@
 
 namespace specllama {
 
-// ggml has them twice. Its own list says whose kernels multiply a tensor. What it offers is a copy of that list, made
-// when it is first asked for and ended by a null pointer, which llama.cpp goes through whenever it loads a model. An
-// entry that is taken off what is offered gets no weights any more, while those that it has got are multiplied as
+// ggml has two lists of them. Its own list says whose kernels multiply a tensor. The offered list is a copy of it, made
+// when it is first asked for, and ended by a null pointer; llama.cpp goes through it whenever it loads a model. If an
+// entry is removed from the offered list, it gets no more weights, and the weights that it has are multiplied as
 // before.
 class ExtraBufferTypes {
 public:
-    // Addresses of ggml's functions, and the device of its CPU backend. `list` may be 0: ggml exports it for its own
-    // use.
+    // The addresses of ggml's functions, and of the device of its CPU backend. `list` may be 0, because ggml exports
+    // that function for its own use only.
     struct Addresses {
         std::uintptr_t list = 0;     // ggml_backend_cpu_get_extra_buffer_types()
         std::uintptr_t offered = 0;  // ggml_backend_dev_get_extra_bufts(device)
@@ -25,17 +26,18 @@ public:
     // Throws std::invalid_argument if an address other than `list` is 0.
     explicit ExtraBufferTypes(const Addresses & addresses);
 
-    // Whether ggml's own list can be read: it is a std::vector, of which only some platforms' layout is known here.
+    // Whether ggml's own list can be read. It is a std::vector, whose layout is known here for some platforms only.
     bool has_list() const;
 
-    // ggml's own list; what is offered where that cannot be read.
+    // The names in ggml's own list; those in the offered list if the own one cannot be read.
     std::vector<std::string> names() const;
 
-    // What the next model's weights can be put into, in the order in which llama.cpp tries them.
+    // The names in the offered list: the types that the next model's weights can be put into, in the order in which
+    // llama.cpp tries them.
     std::vector<std::string> offered() const;
 
-    // Offers it no longer; false if it was not offered. No model may be loading meanwhile, and our own buffer type not
-    // be offered yet: what is offered then is made anew each time.
+    // Removes a type from the offered list. Returns false if it was not offered. No model may be loading meanwhile. Our
+    // own buffer type must not be offered yet, because from then on the offered list is made anew each time.
     bool remove(const std::string & name);
 
 private:

@@ -12,7 +12,7 @@ namespace specllama {
 
 namespace {
 
-constexpr int64_t kMostWork = int64_t{1} << 24;  // bytes of partials
+constexpr int64_t kMostWork = int64_t{1} << 24;  // the most bytes of partials
 constexpr int64_t kLine = 64;
 
 uint8_t * aligned(void * work) {
@@ -26,8 +26,8 @@ float parameter(const ggml::Tensor * op, int index) {
     return value;
 }
 
-// What the mask is multiplied with for a head: 1 without ALiBi (Press et al. 2022, section 3; as ggml does it where the
-// number of heads is no power of two).
+// The slope of a head, which its mask is multiplied with (ALiBi: Press et al. 2022, section 3; as in ggml where the
+// number of heads is no power of two). It is 1 without ALiBi.
 float slope_of(float most_bias, int64_t head, int64_t num_heads) {
     if (most_bias <= 0.0F) {
         return 1.0F;
@@ -52,7 +52,7 @@ bool FlashAttention::fits(const ggml::Tensor * op) {
     const ggml::Tensor * mask = op->src[3];
     const ggml::Tensor * sinks = op->src[4];
     const bool has_sinks = sinks != nullptr && sinks->type == ggml::kFloat && sinks->nb[0] == sizeof(float);
-    // Nobody knows yet what a source behind the sinks would mean.
+    // A further source behind the sinks has no known meaning, so it is refused.
     const bool is_known = (sinks == nullptr || has_sinks) && op->src[5] == nullptr;
     return is_known && q != nullptr && mask != nullptr && cache_type_of(k) && cache_type_of(v) && k->type == v->type &&
            is_rows(q, ggml::kFloat) && is_rows(op, ggml::kFloat) && is_rows(mask, ggml::kHalf) &&
@@ -81,7 +81,7 @@ FlashAttention::FlashAttention(const kernels::FloatKernels & kernels, const ggml
 
 int64_t FlashAttention::unit_bytes() const { return kernels::kMostQueries * kernels::Partial::bytes(value_->ne[0]); }
 
-// Enough units keep all threads busy, and the cache is then read once for each.
+// If there are enough units to keep all threads busy, the cache is not split, and is read once for each unit.
 bool FlashAttention::splits(int num_threads) const {
     return num_chunks_ > 1 && num_units_ < int64_t{4} * num_threads &&
            num_units_ * num_chunks_ * unit_bytes() <= kMostWork;
@@ -131,7 +131,7 @@ void FlashAttention::finish(const Unit & unit, const uint8_t * partials) const {
     for (int64_t i = 0; i < unit.count; ++i) {
         const int64_t token = (unit.place + i) / heads_;
         const int64_t query_head = unit.head * heads_ + (unit.place + i) % heads_;
-        // The result has its heads before its tokens.
+        // In the result the dimension of the heads comes before that of the tokens.
         uint8_t * out = at(op_, query_head, token, unit.stream);
         kernels::divide(
             *reinterpret_cast<const kernels::Partial *>(partials + i * kernels::Partial::bytes(value_->ne[0])),
@@ -172,8 +172,8 @@ uint8_t * FlashAttention::part(const ggml::ComputeParams & params, int64_t unit,
 }
 
 void FlashAttention::attend_in_parts(const ggml::ComputeParams & params) const {
-    // All queries of a chunk follow each other, so that it is fetched once. A thread has neighbours: as the last chunk
-    // may be hidden, every second one would not be a fair share.
+    // All queries of a chunk follow each other, so that the chunk is fetched once. A thread gets neighbouring items. If
+    // two threads took items in turn, the shares would not be equal, because the last chunk may be hidden.
     const int64_t items = num_units_ * num_chunks_;
     for (int64_t item = items * params.ith / params.nth; item < items * (params.ith + 1) / params.nth; ++item) {
         const int64_t chunk = item / blocks_ % num_chunks_;

@@ -1,4 +1,4 @@
-// One FLASH_ATTN_EXT over a cache, shared out to ggml's threads.
+// One FLASH_ATTN_EXT over a cache, divided among ggml's threads.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,16 @@ namespace specllama {
 
 class FlashAttention {
 public:
-    // op: one that `fits`.
+    // op: an operation for which fits() is true.
     FlashAttention(const kernels::FloatKernels & kernels, const ggml::Tensor * op);
 
-    // Whether it is of the usual kind: a mask for all heads, whole lanes.
+    // Whether the operation is of the usual kind: one mask for all heads, and rows that fill whole lanes.
     static bool fits(const ggml::Tensor * op);
 
     std::size_t work_bytes(int num_threads) const;
 
-    // `wait` is called at most once, and then in each thread: until all are there.
+    // Does a thread's share. wait(): waits until all threads are there; it is called at most once, and in every thread
+    // or in none.
     template <class Wait>
     void compute(const ggml::ComputeParams & params, Wait wait) const {
         const std::vector<TextInBatch> texts = texts_of();
@@ -37,19 +38,20 @@ public:
     }
 
 private:
-    // Queries of one head of the cache, one after the other.
+    // Some queries that read one head of the cache, one after the other.
     struct Unit {
         int64_t head;
         int64_t stream;
-        int64_t place;  // of the first one: token * heads_ + head of the query
+        int64_t place;  // the place of the first one: token * heads_ + the head of the query
         int64_t count;  // at most kMostQueries
     };
 
-    // Of a batch with several texts: each is computed over its own cells, as most of the cache is hidden from it.
+    // The texts of a batch, if there are several. Each is computed over its own cells, as most of the cache is hidden
+    // from it.
     std::vector<TextInBatch> texts_of() const;
     void attend_to_texts(const ggml::ComputeParams & params, const std::vector<TextInBatch> & texts) const;
 
-    // Few units are shared out by parts of the cache.
+    // Whether threads share units by parts of the cache, as they do if there are few units.
     bool splits(int num_threads) const;
     void attend_in_parts(const ggml::ComputeParams & params) const;
     void merge_parts(const ggml::ComputeParams & params) const;
@@ -60,8 +62,8 @@ private:
     float sink_of(int64_t query_head) const;
     void finish(const Unit & unit, const uint8_t * partials) const;
 
-    int64_t unit_bytes() const;    // of a unit's partials
-    int64_t thread_bytes() const;  // of what a thread needs that has whole units
+    int64_t unit_bytes() const;    // bytes of the partials of a unit
+    int64_t thread_bytes() const;  // bytes that a thread needs for whole units
     uint8_t * room_of(const ggml::ComputeParams & params) const;
     uint8_t * part(const ggml::ComputeParams & params, int64_t unit, int64_t chunk) const;
 
@@ -72,14 +74,14 @@ private:
     const ggml::Tensor * value_;
     const ggml::Tensor * mask_;
     kernels::CacheType type_;
-    int64_t heads_;  // of the queries for each of the cache
+    int64_t heads_;  // heads of the queries that read one head of the cache
     int64_t num_queries_;
-    int64_t blocks_;  // units of a head of the cache
+    int64_t blocks_;  // units of one head of the cache
     int64_t num_units_;
     int64_t num_chunks_;
     float scale_ = 0.0F;
-    float most_bias_ = 0.0F;  // of ALiBi; 0: there is none
-    float cap_ = 0.0F;        // of scores; 0: there is none
+    float most_bias_ = 0.0F;  // the largest bias of ALiBi; 0 without ALiBi
+    float cap_ = 0.0F;        // the cap of scores; 0 without one
 };
 
 }  // namespace specllama

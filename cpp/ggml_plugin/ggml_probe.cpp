@@ -45,7 +45,7 @@ void learn_types(const Api & api, void * context, Insides & insides) {
     for (int i = 0; i < kernels::kNumTypes; ++i) {
         const kernels::Layout layout = kernels::layout_of(static_cast<kernels::QuantizedType>(i));
         const char * found = api.ggml_type_name(layout.number);
-        const auto same = [](char a, char b) { return (a | 32) == (b | 32); };  // ggml has q4_K
+        const auto same = [](char a, char b) { return (a | 32) == (b | 32); };  // ignores case: ggml writes q4_K
         const std::string expected = kernels::kTypeNames[i];
         require(found != nullptr && std::strlen(found) == expected.size() &&
                     std::equal(expected.begin(), expected.end(), found, same) &&
@@ -85,13 +85,14 @@ void learn_attention(const Api & api, void * context, Insides & insides) {
     insides.flash_attention = attention->op;
 }
 
-// The function at one place of a structure that is made up: it says that it was called.
+// Which function of a made-up structure was called last; -1: none. A made-up structure has, at each place, a function
+// that records its place here.
 thread_local int called = -1;
 
 template <int place>
 std::size_t say(void * /*structure*/, const void * /*argument*/) {
     called = place;
-    return 1 << 20;  // where a tensor's size is asked for, it must not be less than that
+    return 1 << 20;  // if this is taken for a tensor's size, it is large enough
 }
 
 template <int... places>
@@ -101,7 +102,7 @@ std::array<void *, sizeof...(places)> sayers(std::integer_sequence<int, places..
 
 std::array<void *, kMostPointers> made_up() { return sayers(std::make_integer_sequence<int, kMostPointers>()); }
 
-// Which function of a structure that is made up is called.
+// The place of the function that ask() calls in a made-up structure.
 template <class Ask>
 int place(Ask && ask) {
     called = -1;
@@ -109,7 +110,8 @@ int place(Ask && ask) {
     return called;
 }
 
-// ggml's own functions are asked about a buffer type that is made up: which of its functions do they call?
+// Finds the layout of buffer types: ggml's own functions get a made-up one, and we look which of its functions they
+// call.
 BufferTypeLayout asked_layout(const Api & api, const Tensor * tensor) {
     std::array<void *, kMostPointers> words = made_up();
     auto * type = reinterpret_cast<BufferType *>(words.data());
@@ -143,7 +145,7 @@ void learn_buffer_types(const Api & api, const void * registry, void * context, 
     require(insides.find_function > 0, "its backends' functions are not found by their names");
 }
 
-// Which functions a buffer has follows from where its type stands.
+// Finds which functions a buffer has, from the place of its type, which stands after them.
 void learn_buffers(const Api & api, Insides & insides) {
     BufferType * cpu = api.ggml_backend_cpu_buffer_type();
     require(cpu != nullptr, "there is no buffer type of the CPU");
@@ -165,7 +167,7 @@ void learn_buffers(const Api & api, Insides & insides) {
 
 }  // namespace
 
-// Tensors are made as llama.cpp makes them, and looked at.
+// Makes tensors as llama.cpp does, and looks at their fields.
 Insides probe(const Api & api, const void * registry) {
     require(api.ggml_tensor_overhead() >= sizeof(Tensor), "a tensor is smaller");
     const auto free = [&api](void * made) { api.ggml_free(made); };

@@ -20,9 +20,10 @@ namespace {
 
 thread_local bool taking = false;
 
-// The rows that this thread's decode needs of these weights; null: all.
+// The panels that this thread's decode needs of these weights; null: all.
 const WantedPanels * wanted_of(const ggml::Tensor * weights) {
-    constexpr const char * kOutputs[] = {"output.weight", "token_embd.weight"};  // the second where both are one
+    // A model that uses one matrix for input and output has only the second.
+    constexpr const char * kOutputs[] = {"output.weight", "token_embd.weight"};
     const auto is_it = [weights](const char * name) { return std::strcmp(weights->name, name) == 0; };
     if (wanted_panels == nullptr || (wanted_panels->num_rows != 0 && wanted_panels->num_rows != weights->ne[1]) ||
         std::none_of(std::begin(kOutputs), std::end(kOutputs), is_it)) {
@@ -60,8 +61,8 @@ bool KernelBufferType::can_multiply(const ggml::Tensor * op) const {
     return op->op == insides_.mul_mat_id ? ExpertProduct::fits(op) : op->src[0]->ne[2] == 1;
 }
 
-// Asked by llama.cpp, before it puts a tensor into a buffer of this type, with one that has no room; and by ggml's
-// scheduler, with the real one.
+// llama.cpp calls this before it puts a tensor into a buffer of this type, with an empty buffer. ggml's scheduler calls
+// it with the real buffer.
 bool KernelBufferType::supports_op(void * /*device*/, const ggml::Tensor * op) {
     if (!can_multiply(op) || (api_.ggml_backend_buffer_get_size(op->src[0]->buffer) == 0 && !taking)) {
         return false;
@@ -70,7 +71,8 @@ bool KernelBufferType::supports_op(void * /*device*/, const ggml::Tensor * op) {
     return buffer == nullptr || api_.ggml_backend_buft_is_host(api_.ggml_backend_buffer_get_type(buffer));
 }
 
-// Asked for every operation of every graph, before it is planned and by each thread before it is computed.
+// ggml calls this for every operation of every graph: before it plans the operation, and in each thread before it
+// computes it.
 ggml::TensorTraits * KernelBufferType::get_tensor_traits(const ggml::Tensor * op) {
     switch (task_of(op)) {
         case Task::weights:
@@ -116,17 +118,18 @@ KernelBufferType::Task KernelBufferType::task_of(const ggml::Tensor * op) const 
     return CacheProduct::fits(op) && comes_from_ours(op->src[1]) ? Task::cache_product : Task::none;
 }
 
-// Whether it is what llama.cpp turns queries and values with before they meet a cache of few bits: each row by itself,
-// and no matrix is multiplied.
+// Whether the operation is the Hadamard transform that llama.cpp applies to queries and values for a cache of few bits.
+// It transforms each row by itself, and multiplies no matrix.
 bool KernelBufferType::turns_rows(const ggml::Tensor * op) const {
     constexpr int32_t kHadamard = 1;  // GGML_HINT_SRC0_IS_HADAMARD, of which only newer releases know
     return op->op == insides_.mul_mat && op->op_params[1] == kHadamard;
 }
 
-// Whether the model whose graph this is has our kernels: queries are made from a product of its weights.
+// Whether the tensor (the queries of attention) is computed from a product of our weights. If so, the model of this
+// graph uses our kernels.
 bool KernelBufferType::comes_from_ours(const ggml::Tensor * tensor) const {
-    constexpr int kFar =
-        64;  // operations. There are about ten, with two products on the way to the second of attention
+    // The most operations that are followed back. There are about ten, and two products of attention among them.
+    constexpr int kFar = 64;
     for (int i = 0; i < kFar && tensor != nullptr; ++i) {
         if (tensor->op != insides_.mul_mat) {
             tensor = tensor->src[0];
@@ -139,7 +142,7 @@ bool KernelBufferType::comes_from_ours(const ggml::Tensor * tensor) const {
     return false;
 }
 
-// By the operation's number: names are slow to compare.
+// Results are kept by the operation's number, because names are slow to compare.
 KernelBufferType::Operation KernelBufferType::operation_of(const ggml::Tensor * op) const {
     constexpr const char * kRowByRow[] = {"NONE",     "RESHAPE", "VIEW",  "PERMUTE",  "TRANSPOSE", "CONT",
                                           "CPY",      "DUP",     "ADD",   "GET_ROWS", "MUL",       "SCALE",
@@ -202,7 +205,7 @@ bool KernelBufferType::compute_forward(ggml::ComputeParams * params, ggml::Tenso
         case Task::flash_attention:
             FlashAttention(set_.floats, op).compute(*params, wait);
             return true;
-        // Little work, and only the first thread knows what is wanted.
+        // This is little work, and only the first thread knows which logits are wanted.
         case Task::fill_logits:
             if (params->ith == 0 && !wants_no_logit()) {
                 fill_logits(op);

@@ -27,7 +27,7 @@ Pages pages_within(const void * data, std::size_t size) {
     return {(begin + page - 1) / page * page, (begin + size) / page * page};
 }
 
-// An error changes nothing: the pages stay as they are.
+// Gives the system a hint. Errors are ignored: the pages stay as they are then.
 void advise(Pages pages, int advice) {
     if (pages.begin < pages.end) {
         madvise(reinterpret_cast<void *>(pages.begin), pages.end - pages.begin, advice);
@@ -36,9 +36,9 @@ void advise(Pages pages, int advice) {
 
 }  // namespace
 
-// MADV_DONTNEED would empty private memory, such as a buffer that a file was read into. So only shared mappings are
-// told: what they hold is the file's, not the process's, and cannot be lost. The list of mappings is read anew for each
-// tensor. It may change meanwhile, but not where the caller has data.
+// MADV_DONTNEED would empty private memory, such as a buffer that a file was read into. So it is used for shared
+// mappings only: their content is in the file, and cannot be lost. The list of mappings is read anew for each tensor.
+// It may change meanwhile, but not where the caller has data.
 void let_go_of_file(const void * data, std::size_t size) {
     const Pages pages = pages_within(data, size);
     std::ifstream mappings("/proc/self/maps");
@@ -49,7 +49,7 @@ void let_go_of_file(const void * data, std::size_t size) {
         mappings.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
         const Pages both{std::max(pages.begin, mapping.begin), std::min(pages.end, mapping.end)};
         if (permissions.back() == 's' && both.begin < both.end) {
-            // Or else a norm that is read between two weights brings 2 MiB of them back.
+            // Without this, reading a norm between two weights would bring 2 MiB of them back.
             advise(mapping, MADV_NOHUGEPAGE);
             advise(both, MADV_DONTNEED);
         }

@@ -10,7 +10,8 @@
 
 #include "kernels/this_decode.hpp"
 
-// The class of theirs is ggml's, which has the same virtual functions and another name.
+// Objects of ggml's are called through our classes, which have the same virtual functions and other names. UBSan would
+// report that.
 #if defined(__GNUC__)
 #define SPECLLAMA_CALLS_THEIRS __attribute__((no_sanitize("vptr")))
 #else
@@ -23,14 +24,15 @@ namespace {
 
 using Types = std::vector<ggml::BufferType *>;
 
-// A word of ggml's that other threads may be reading: they find what it was or what it is now.
+// Writes a word of ggml's that other threads may be reading: they find the old value or the new one.
 template <class Word>
 void write(Word * place, Word value) {
     static_assert(sizeof(std::atomic<Word>) == sizeof(Word) && std::atomic<Word>::is_always_lock_free);
     reinterpret_cast<std::atomic<Word> *>(place)->store(value, std::memory_order_release);
 }
 
-// One of ggml's own buffer types, as before but that we hear of what it computes: it is asked before ours.
+// Stands for one of ggml's own buffer types, and records which operations that computes, because it is asked before
+// ours.
 class Heard : public ggml::ExtraBufferType {
 public:
     explicit Heard(ggml::ExtraBufferType * theirs) : theirs_(theirs) {}
@@ -58,7 +60,7 @@ void hear_of(const Types & types, int place_of_context) {
     }
 }
 
-// How many types can stand where the list has its own.
+// How many types fit into the memory that the list has now.
 std::size_t room_of(const Types & types) {
 #if defined(__linux__)
     auto * begin = const_cast<ggml::BufferType **>(types.data());
@@ -68,11 +70,12 @@ std::size_t room_of(const Types & types) {
 #endif
 }
 
-// Puts it at the end of a list that other threads may be going through. It stays where it is if there is room, as
-// there always is after what glibc allocates. The end is written last.
+// Appends a type to a list that other threads may be reading. The list is not moved if there is room after it, as there
+// always is if glibc has allocated it. The end of the list is written last.
 void append(Types & types, ggml::BufferType * type) {
     if (room_of(types) > types.size()) {
-        auto *** ends = reinterpret_cast<ggml::BufferType ***>(&types) + 1;  // of what is there, and of the room
+        // The end of the elements, and the end of the memory.
+        auto *** ends = reinterpret_cast<ggml::BufferType ***>(&types) + 1;
         ggml::BufferType ** end = ends[0];
         *end = type;
         if (ends[1] == end) {
@@ -82,7 +85,7 @@ void append(Types & types, ggml::BufferType * type) {
     } else {
         auto * before = new Types(types);
         before->push_back(type);
-        types.swap(*before);  // never freed: a thread that has begun goes through it to its end
+        types.swap(*before);  // the old memory is never freed: a thread may be reading it
     }
 }
 
@@ -92,13 +95,13 @@ void * (*find_before)(void *, const char *) = nullptr;
 ggml::BufferType ** (*offered_before)(void *) = nullptr;
 ggml::BufferType * first = nullptr;
 
-// What ggml offers, and ours before it. ggml's own list is a copy, made when it was first asked for: by whichever
-// model was the first.
+// Returns our buffer type, then those that ggml offers. ggml's offered list is a copy of its own list, made when the
+// first model asked for it.
 ggml::BufferType ** offered(void * device) {
     thread_local Types types;
     types.assign(1, first);
     for (ggml::BufferType ** type = offered_before(device); type != nullptr && *type != nullptr; ++type) {
-        if (*type != first) {  // as it is if nobody asked before
+        if (*type != first) {  // the copy has ours if it was made after we had been added
             types.push_back(*type);
         }
     }
@@ -106,7 +109,7 @@ ggml::BufferType ** offered(void * device) {
     return types.data();
 }
 
-// The CPU backend's function of some name, for llama.cpp.
+// Stands for the CPU backend's function that finds others by name, which llama.cpp calls.
 void * find(void * registry, const char * name) {
     return std::strcmp(name, kOffered) == 0 ? reinterpret_cast<void *>(&offered) : find_before(registry, name);
 }

@@ -16,7 +16,7 @@ thread_local std::size_t loaded = 0;
 
 void pack_in_threads(kernels::QuantizedType type, const uint8_t * rows, int64_t num_rows, int64_t columns,
                      uint8_t * panels) {
-    constexpr int64_t kWorthAThread = 1 << 20;  // values: some milliseconds
+    constexpr int64_t kWorthAThread = 1 << 20;  // values that are worth a thread: some milliseconds
     const int64_t num_panels = (num_rows + kernels::kPanelRows - 1) / kernels::kPanelRows;
     const int64_t most = std::max<int64_t>(1, std::min<int64_t>(std::thread::hardware_concurrency(), 16));
     const int64_t count = std::clamp<int64_t>(num_rows * columns / kWorthAThread, 1, most);
@@ -67,7 +67,7 @@ std::size_t PackedBuffers::allocated_size(ggml::BufferType * /*type*/, const ggm
                 : the_one_->api_.ggml_nbytes(tensor);
 }
 
-// A buffer of the CPU's own, whose tensors are written by us.
+// Allocates a buffer of the CPU backend, and replaces the functions that write its tensors by ours.
 ggml::Buffer * PackedBuffers::allocate(ggml::BufferType * type, std::size_t size) {
     const ggml::Api & api = the_one_->api_;
     ggml::Buffer * buffer = api.ggml_backend_buft_alloc_buffer(api.ggml_backend_cpu_buffer_type(), size);
@@ -84,7 +84,7 @@ ggml::Buffer * PackedBuffers::allocate(ggml::BufferType * type, std::size_t size
     return buffer;
 }
 
-// Experts whose rows are whole panels are packed like one matrix, so that threads have enough to do.
+// Experts whose rows fill whole panels are packed like one matrix, so that threads have enough to do.
 void PackedBuffers::pack(const ggml::Tensor * tensor, const void * data) const {
     const kernels::QuantizedType type = insides_.type_of(tensor).value();
     const int64_t matrices = tensor->ne[1] % kernels::kPanelRows == 0 ? 1 : tensor->ne[2];
@@ -98,7 +98,7 @@ void PackedBuffers::pack(const ggml::Tensor * tensor, const void * data) const {
     }
 }
 
-// A tensor that comes in parts is packed when the last one is here.
+// Collects a tensor that comes in parts, and packs it when the last part is there.
 void PackedBuffers::take_part(const ggml::Tensor * tensor, const void * data, std::size_t offset, std::size_t size) {
     const auto * bytes = static_cast<const uint8_t *>(data);
     std::vector<uint8_t> & parts = unfinished_[tensor];

@@ -1,4 +1,4 @@
-// A buffer type of ggml's for weights that are packed for the kernels while they load.
+// A buffer type for ggml, whose weights are packed for the kernels while they are loaded.
 #pragma once
 
 #include <array>
@@ -12,12 +12,13 @@
 
 namespace specllama {
 
-// There is one in a process, which is never destroyed: models that are freed at exit still refer to it.
+// A process has one object of this class. It is never destroyed, because models that are freed at exit still refer to
+// it.
 class PackedBuffers {
 public:
     static constexpr const char * kName = "SPECLLAMA";
 
-    // owner: what ggml asks about operations on such weights.
+    // owner: the object that ggml asks about operations on these weights.
     PackedBuffers(const ggml::Api & api, const ggml::Insides & insides, ggml::ExtraBufferType * owner);
 
     PackedBuffers(const PackedBuffers &) = delete;
@@ -39,13 +40,13 @@ private:
     void pack(const ggml::Tensor * tensor, const void * data) const;
     void take_part(const ggml::Tensor * tensor, const void * data, std::size_t offset, std::size_t size);
 
-    // The one that the functions above belong to: ggml hands them nothing of ours.
+    // The object that the static functions above use: ggml passes them no pointer of ours.
     static PackedBuffers * the_one_;
 
     const ggml::Api & api_;
     const ggml::Insides & insides_;
-    std::array<void *, ggml::kMostPointers> words_ = {};                         // ggml's structure of the buffer type
-    std::unordered_map<const ggml::Tensor *, std::vector<uint8_t>> unfinished_;  // tensors that came in parts
+    std::array<void *, ggml::kMostPointers> words_ = {};                         // the buffer type, as ggml lays it out
+    std::unordered_map<const ggml::Tensor *, std::vector<uint8_t>> unfinished_;  // tensors without some parts yet
 };
 
 }  // namespace specllama

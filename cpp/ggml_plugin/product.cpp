@@ -11,7 +11,7 @@ namespace specllama {
 namespace {
 
 struct Shared {
-    std::atomic<int64_t> next{0};  // the first panel that nobody has taken, of those that are wanted
+    std::atomic<int64_t> next{0};  // the first panel that no thread has taken, of the wanted ones
     const WantedPanels * wanted = nullptr;
 };
 static_assert(sizeof(Shared) <= kLine);
@@ -20,7 +20,7 @@ Shared & shared(void * work) { return *reinterpret_cast<Shared *>(first_line(wor
 
 int64_t num_columns(const ggml::Tensor * x) { return x->ne[1] * x->ne[2] * x->ne[3]; }
 
-// Whether all columns follow one another at one distance.
+// Whether the distance from each column to the next is the same.
 bool is_even(const ggml::Tensor * x) {
     return x->nb[2] == static_cast<std::size_t>(x->ne[1]) * x->nb[1] &&
            x->nb[3] == static_cast<std::size_t>(x->ne[2]) * x->nb[2];
@@ -111,7 +111,7 @@ void Product::multiply_one(const uint8_t * panel, const uint8_t * tile, int64_t 
         multiply(panel, num_blocks_, tile, static_cast<float *>(op_->data) + first_column * stride + first_row, stride);
         return;
     }
-    // Columns of the result need not follow one another, and its last rows may be fewer than a panel's.
+    // The columns of the result may be apart, and the last panel may have fewer rows than others.
     float sums[kernels::kMostColumns * kernels::kPanelRows];
     multiply(panel, num_blocks_, tile, sums, kernels::kPanelRows);
     const float * sum = sums;

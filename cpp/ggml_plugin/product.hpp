@@ -1,4 +1,4 @@
-// One product of packed weights with columns of activations, shared out to ggml's threads.
+// One product of packed weights with columns of activations, divided among ggml's threads.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,15 @@ public:
     // op: a MUL_MAT of packed weights [columns, rows] and float activations [columns, n, ...].
     Product(const kernels::InstructionSet & set, kernels::QuantizedType type, const ggml::Tensor * op);
 
-    // What all threads share: what is to be done, then the tiles.
+    // The bytes of working memory, which all threads share: the next panel to be done, then the tiles.
     std::size_t work_bytes() const;
 
-    // A thread's share of quantizing the activations. Afterwards all threads wait for one another.
+    // Does a thread's share of quantizing the activations. Afterwards all threads wait for one another.
     //
-    // wanted: the panels that all threads are to multiply, as the first thread says; null: all. What the other threads
-    // say is not heard.
+    // wanted: the panels that all threads are to multiply; null: all. Only the first thread's argument counts.
     void quantize(const ggml::ComputeParams & params, const WantedPanels * wanted) const;
 
-    // Panels of weights until none is left. Of rows that are not wanted nothing is written.
+    // Multiplies panels of weights until none is left. The results of rows that are not wanted are not written.
     void multiply(const ggml::ComputeParams & params) const;
 
 private:
@@ -40,10 +39,10 @@ private:
     kernels::TileShape shape_;
     kernels::Tiles tiles_;
     const ggml::Tensor * op_;
-    int64_t num_blocks_;  // of a row
+    int64_t num_blocks_;  // blocks of a row
     int64_t num_rows_;
     int64_t num_panels_;
-    bool is_even_;  // whether columns of the result follow one another at one distance
+    bool is_even_;  // whether the distance from each column of the result to the next is the same
 };
 
 }  // namespace specllama

@@ -1,5 +1,6 @@
-// The logits of a head that chooses among a part of the target's tokens (d2t): llama.cpp spreads them over as many
-// places as the target has, filled with minus infinity before (FILL, SET_ROWS). ggml does either one number at a time.
+// Spreads the logits of a head that has only a part of the target's tokens (d2t). llama.cpp makes a row with a place
+// for each of the target's tokens, fills it with minus infinity (FILL), and copies the head's logits to their places
+// (SET_ROWS). ggml does both one number at a time, which is slow.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 
 namespace specllama {
 
-// [1, n, columns], all numbers side by side.
+// Whether the tensor has the shape [1, n, columns], and all its numbers stand side by side.
 inline bool is_columns(const ggml::Tensor * tensor) {
     return is_rows(tensor, ggml::kFloat) && tensor->ne[0] == 1 && tensor->nb[1] == sizeof(float) &&
            tensor->nb[2] == static_cast<std::size_t>(tensor->ne[1]) * sizeof(float) && tensor->ne[3] == 1;
@@ -21,10 +22,10 @@ inline float * logits_of(const ggml::Tensor * tensor, int64_t index) {
     return reinterpret_cast<float *>(at(tensor, 0, index, 0));
 }
 
-// Whether it fills columns of floats, one number a row.
+// Whether the operation fills columns of floats with one number in each row.
 inline bool is_fill_of_logits(const ggml::Tensor * op) { return is_columns(op) && op->ne[1] > 1; }
 
-// Whether it spreads columns of floats over others.
+// Whether the operation spreads columns of floats over longer columns.
 inline bool is_spread_of_logits(const ggml::Tensor * op) {
     const ggml::Tensor * places = op->src[1];
     return is_columns(op) && op->src[0] != nullptr && is_columns(op->src[0]) && op->src[0]->ne[2] == op->ne[2] &&
@@ -38,7 +39,7 @@ inline void fill_logits(const ggml::Tensor * op) {
     std::fill_n(logits_of(op, 0), op->ne[1] * op->ne[2], value);
 }
 
-// What goes to a place that is not there is left out.
+// Spreads the logits. Those for a place that does not exist are left out.
 inline void spread_logits(const ggml::Tensor * op) {
     const auto * places = static_cast<const int64_t *>(op->src[1]->data);
     for (int64_t c = 0; c < op->ne[2]; ++c) {

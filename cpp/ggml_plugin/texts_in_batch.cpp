@@ -11,7 +11,7 @@ const uint16_t * row_of(const ggml::Tensor * mask, int64_t token) {
     return reinterpret_cast<const uint16_t *>(at(mask, token, 0, 0));
 }
 
-// Whether the second token sees at least half of what the first one sees.
+// Whether the second token sees at least half of the cells that the first one sees. Each argument is a row of the mask.
 bool see_the_same(const uint16_t * one, const uint16_t * other, int64_t cells) {
     int64_t seen = 0;
     int64_t both = 0;
@@ -42,7 +42,7 @@ std::vector<int32_t> seen_cells(const ggml::Tensor * mask, int64_t first, int64_
 }  // namespace
 
 std::vector<TextInBatch> texts_in_batch(const ggml::Tensor * mask, int64_t num_tokens) {
-    // A text's tokens stand together, so that a batch which begins and ends with one text is of this text.
+    // The tokens of a text stand together, so a batch that begins and ends with the same text has no other.
     if (num_tokens == 1 || see_the_same(row_of(mask, 0), row_of(mask, num_tokens - 1), mask->ne[0])) {
         return {};
     }
@@ -53,7 +53,7 @@ std::vector<TextInBatch> texts_in_batch(const ggml::Tensor * mask, int64_t num_t
         }
         texts.back().count += 1;
     }
-    if (texts.size() == 1) {  // whose window moves on
+    if (texts.size() == 1) {  // one text, whose sliding window moves on
         return {};
     }
     for (TextInBatch & text : texts) {

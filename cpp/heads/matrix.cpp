@@ -1,4 +1,4 @@
-// Matrices of a head.
+// The matrices of a head.
 #include "heads/matrix.hpp"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 // Numbers of types in GGUF files.
 constexpr int kFloat = 0;
 constexpr int kHalf = 1;
-constexpr int kBrain = 30;  // the first half of a float
+constexpr int kBrain = 30;  // bfloat16: the first 16 bits of a float
 
 bool is_floats(int type) { return type == kFloat || type == kHalf || type == kBrain; }
 
@@ -53,7 +53,7 @@ float brain_float(const std::uint8_t * at) {
     return value;
 }
 
-// One row, of any type.
+// Converts one row of any type to floats.
 void to_floats(int type, const std::uint8_t * row, std::size_t count, float * out) {
     if (type == kFloat) {
         std::memcpy(out, row, count * sizeof(float));
@@ -149,7 +149,7 @@ void Matrix::multiply_floats(const float * x, std::size_t count, float * out) co
 
 Rows::Rows(int type, std::size_t num_rows, std::size_t num_columns, std::shared_ptr<const std::uint8_t> data)
     : type_(type), num_rows_(num_rows), num_columns_(num_columns), data_(std::move(data)) {
-    bytes_of_row(type, num_columns);  // refuses a type
+    bytes_of_row(type, num_columns);  // throws for a type that is not supported
 }
 
 void Rows::copy(std::size_t row, float * out) const {

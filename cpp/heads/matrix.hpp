@@ -1,4 +1,4 @@
-// Matrices of a head's file, in the type that they have there.
+// The matrices of a head, in the type that they have in its file.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,13 @@
 
 namespace specllama {
 
-// Products with some columns, on the calling thread. What comes of a column does not depend on the others.
+// A matrix that is multiplied with columns, on the calling thread. The result of a column does not depend on the other
+// columns.
 class Matrix {
 public:
-    // type: its number in GGUF files; data: the rows, as such a file holds them. Throws std::invalid_argument for a
-    // type that is neither one of floats nor one that the kernels multiply, and for rows that have no whole blocks.
+    // type: the number of the type in GGUF files. data: the rows, as a GGUF file holds them. Throws
+    // std::invalid_argument for a type that is neither a float type nor one that the kernels multiply, and for rows
+    // that are not whole blocks.
     Matrix(int type, std::size_t num_rows, std::size_t num_columns, const std::uint8_t * data);
 
     std::size_t num_rows() const { return num_rows_; }
@@ -26,22 +28,22 @@ private:
 
     std::size_t num_rows_;
     std::size_t num_columns_;
-    std::size_t length_ = 0;  // of rows of floats: filled up to whole lanes
-    int type_ = 0;            // of the kernels; below 0: floats
+    std::size_t length_ = 0;  // for float types: the length of a row, filled up to whole lanes
+    int type_ = 0;            // the kernels' number of the type; below 0 for float types
     bool is_half_ = false;
     std::vector<std::uint8_t> data_;
 };
 
-// Rows that are looked up one by one, and stay where they are.
+// A matrix whose rows are looked up one by one. The data is not copied.
 class Rows {
 public:
-    // data: lives as long as it is held. Throws what Matrix throws.
+    // data: the memory must stay valid as long as this pointer is held. Throws what Matrix throws.
     Rows(int type, std::size_t num_rows, std::size_t num_columns, std::shared_ptr<const std::uint8_t> data);
 
     std::size_t num_rows() const { return num_rows_; }
     std::size_t num_columns() const { return num_columns_; }
 
-    // out: [num_columns].
+    // Copies one row to out [num_columns], as floats.
     void copy(std::size_t row, float * out) const;
 
 private:
@@ -51,7 +53,7 @@ private:
     std::shared_ptr<const std::uint8_t> data_;
 };
 
-// Bytes of a row of a type, by its number in GGUF files. Throws what Matrix throws.
+// The bytes of a row. type: the number of the type in GGUF files. Throws what Matrix throws.
 std::size_t bytes_of_row(int type, std::size_t num_columns);
 
 }  // namespace specllama

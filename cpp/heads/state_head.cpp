@@ -1,4 +1,4 @@
-// Heads that read the final state.
+// Heads that read the target's final state.
 #include "heads/state_head.hpp"
 
 #include <algorithm>
@@ -122,7 +122,7 @@ void StateHead::say(const float * state, const std::int32_t * tokens, std::size_
         all.insert(all.end(), x.begin(), x.end());
     }
     if (parts_.outputs.size() == 1) {
-        parts_.outputs.front().apply(all.data(), count, out);  // the matrix is read once for all
+        parts_.outputs.front().apply(all.data(), count, out);  // the matrix is read once for all places
         return;
     }
     out.clear();

@@ -1,6 +1,6 @@
-// Heads that read the target's final state, once it is normed, and say the tokens behind the next one: Medusa (Cai et
-// al. 2024, arXiv 2401.10774), Hydra (Ankner et al. 2024, arXiv 2402.05109) and blockwise parallel heads (Stern et al.
-// 2018, arXiv 1811.03115). llama.cpp has no graph for them. Knows neither llama.cpp nor Python.
+// Heads that read the target's final state, after its last norm, and predict the tokens after the next one: Medusa (Cai
+// et al. 2024, arXiv 2401.10774), Hydra (Ankner et al. 2024, arXiv 2402.05109) and blockwise parallel heads (Stern et
+// al. 2018, arXiv 1811.03115). llama.cpp has no graph for them. Knows neither llama.cpp nor Python.
 #pragma once
 
 #include <cstddef>
@@ -28,21 +28,22 @@ struct ResidualLayer {
     std::optional<Linear> straight;  // r
 };
 
-// Reads the state s of the token before the text's last one. Place k (from 0) is behind k drafted tokens.
+// A head. It reads the state s of the token before the text's last one. Place k (from 0) is the position after k
+// drafted tokens. The logits of place k are an output matrix times x_k:
 //
-// Medusa: x_k is s after layers of its own. Hydra: the first of these reads s, the embedding of the text's last token,
-// and those of the k drafted ones. Blockwise: x_k = s + part k of W2 relu(W1 s + b1) + b2, section 6 and figure 2.
-// What place k says are rows of an output matrix times x_k.
+// Medusa: x_k is s after the layers of place k. Hydra: the first of these layers reads s, the embedding of the text's
+// last token, and the embeddings of the k drafted ones. Blockwise: x_k = s + part k of W2 relu(W1 s + b1) + b2 (section
+// 6 and figure 2).
 class StateHead {
 public:
     struct Parts {
         std::size_t n_embd = 0;
-        std::size_t n_vocab = 0;                         // of the target
-        std::vector<std::vector<ResidualLayer>> places;  // layers of each
-        std::vector<Linear> hidden;                      // of blockwise: W1 and W2; else none
-        std::vector<Linear> outputs;                     // one for all places, or one of each
-        std::vector<std::int32_t> tokens;                // that the rows of the output say; empty: 0 to n_vocab
-        std::optional<Rows> embeddings;                  // of all tokens: of Hydra
+        std::size_t n_vocab = 0;                         // tokens of the target
+        std::vector<std::vector<ResidualLayer>> places;  // the layers of each place
+        std::vector<Linear> hidden;                      // for blockwise heads: W1 and W2; else empty
+        std::vector<Linear> outputs;                     // one for all places, or one for each
+        std::vector<std::int32_t> tokens;                // the tokens of the outputs' rows; empty: 0 to n_vocab - 1
+        std::optional<Rows> embeddings;                  // for Hydra: the embeddings of all tokens
     };
 
     // Throws std::invalid_argument for parts that do not fit together.
@@ -50,20 +51,21 @@ public:
 
     std::size_t n_embd() const { return parts_.n_embd; }
     std::size_t n_vocab() const { return parts_.n_vocab; }
-    // How many places it says something of.
+    // The number of places.
     std::size_t size() const { return parts_.places.size(); }
-    // Whether what it says of a place depends on the tokens before it.
+    // Whether the logits of a place depend on the tokens before it.
     bool reads_tokens() const { return parts_.embeddings.has_value(); }
 
-    // What it says of the places [first, first + count): logits of the tokens of its rows [count][num_said].
+    // Computes the logits of the places [first, first + count), as out [count][num_said].
     //
-    // state: [n_embd]; tokens: of the text's end, from its last one on, and drafted: [first + count], read where
-    // reads_tokens(): tokens of the target.
+    // state: [n_embd]. tokens: [first + count], the text's last token and the drafted ones after it; they must be
+    // tokens of the target, and are read only if reads_tokens().
     void say(const float * state, const std::int32_t * tokens, std::size_t first, std::size_t count,
              std::vector<float> & out) const;
     std::size_t num_said() const { return parts_.outputs.front().weight->num_rows(); }
 
-    // A row of these as logits of the target's tokens [n_vocab]: minus infinity for what it does not say.
+    // Spreads a row of these logits over all tokens of the target, out [n_vocab]. Tokens that the head does not have
+    // get minus infinity.
     void spread(const float * logits, std::vector<float> & out) const;
 
 private:

@@ -18,7 +18,8 @@ void place_wide(const QuantizedBlock & block, int steps, int width, int column, 
     }
 }
 
-// Two sums are written as one number: a processor waits if it reads together what was written apart.
+// Writes the sums of a column, two of them as one number: a processor waits if it reads in one piece what was written
+// in two.
 void place_sums(const QuantizedBlock & block, const Layout & layout, int width, uint8_t * at) {
     const int16_t * sums = block.sums;
     for (int pair = 0; pair < layout.num_scales() / 2; ++pair, at += 4 * width) {
@@ -66,7 +67,7 @@ void quantize_plain(const float * x, int values, QuantizedBlock & block) {
     std::memset(block.sums, 0, sizeof block.sums);
     for (int i = 0; i < values; ++i) {
         const float scaled = std::nearbyint(x[i] * inverse);
-        // A comparison that NaN fails, too: what is no number becomes a code like any other.
+        // NaN fails this comparison, too, so it becomes a code like any other.
         const int code = scaled >= -127.0F && scaled <= 127.0F ? static_cast<int>(scaled) : -127;
         block.codes[i] = static_cast<int8_t>(code);
         block.sums[i / 16] = static_cast<int16_t>(block.sums[i / 16] + code);

@@ -8,14 +8,15 @@
 
 namespace specllama::kernels {
 
-// A tile is some columns. For each block of the weights it holds
-//   codes  [values / 4][columns][4] bytes, or, if wide, [values / 4][2][columns][2] int16: values 0 and 2, then 1 and
-//   3, sums   [num_scales / 2][columns][2] int16: the codes' sums over two spans; without scales [columns] int32, d
-//   [columns] float: what a code counts.
+// A tile holds several columns. For each block of the weights it has, one after the other,
+//   - codes: [values / 4][columns][4] bytes; or, if wide, [values / 4][2][columns][2] int16: values 0 and 2, then 1
+//   and 3
+//   - sums: [num_scales / 2][columns][2] int16: the sums of the codes over two spans; without scales [columns] int32
+//   - d: [columns] float: the value of a code of 1.
 // So a kernel finds everything at a fixed distance from one pointer.
 struct TileShape {
-    int code_bytes;  // of one column of one block; the same for the others
-    int sum_bytes;
+    int code_bytes;  // bytes of the codes of one column of one block
+    int sum_bytes;   // bytes of the sums of one column of one block
 
     constexpr int column_bytes() const { return code_bytes + sum_bytes + 4; }
 };
@@ -24,7 +25,7 @@ constexpr TileShape tile_shape(const Layout & layout, bool wide) {
     return {layout.values * (wide ? 2 : 1), layout.num_scales() == 0 ? 4 : 2 * layout.num_scales()};
 }
 
-// The columns of a batch are shared out to tiles as evenly as can be: 9 columns by tiles of 8 are 5 and 4.
+// The columns of a batch are divided among tiles as evenly as possible: 9 columns in tiles of at most 8 are 5 and 4.
 struct Tiles {
     int64_t columns;
     int64_t count;
@@ -42,16 +43,16 @@ struct Tiles {
     }
 };
 
-// One block of one column, quantized: symmetrically, the largest value is 127.
+// One block of one column, quantized symmetrically: the largest magnitude gets the code 127.
 struct QuantizedBlock {
     float d;
     int8_t codes[256];
-    int16_t sums[16];  // over 16 values each
+    int16_t sums[16];  // sums of the codes, over 16 values each
 };
 
-// Puts a block into its place.
+// Writes a block of one column into a tile.
 //
-// tile: where the tile's part for this block begins; width: its columns; column: which of them.
+// tile: where the tile's part for this block begins; width: the number of its columns; column: the index of this one.
 void place(const Layout & layout, bool wide, const QuantizedBlock & block, int width, int column, uint8_t * tile);
 
 // Quantizes `values` (32 or 256) numbers, in plain C++.

@@ -16,7 +16,7 @@ bool lie_together(const int32_t * cells, int64_t count, int64_t room) {
     return cells[count - 1] - cells[0] == count - 1 && cells[0] + whole_lanes(count) <= room;
 }
 
-// The queries before another first cell. What lies after `count` cells is hidden from them.
+// The same queries over a cache that begins at the cell `first`. Their masks hide all cells after those that they see.
 Queries moved(const Queries & queries, int64_t first) {
     Queries made = queries;
     made.keys.data += first * made.keys.stride;
@@ -31,12 +31,12 @@ CacheRows packed_rows(const CacheRows & rows, int64_t row_bytes, const int32_t *
     for (int64_t i = 0; i < count; ++i) {
         std::memcpy(out + i * row_bytes, rows.data + cells[i] * rows.stride, static_cast<std::size_t>(row_bytes));
     }
-    // Whatever is after them is hidden, but must be a number.
+    // The rest, up to whole lanes, is hidden by the mask, but must consist of numbers.
     std::memset(out + count * row_bytes, 0, static_cast<std::size_t>((whole_lanes(count) - count) * row_bytes));
     return {out, row_bytes};
 }
 
-// The queries before copies of their cells.
+// The same queries over copies of their cells.
 Queries packed(const Queries & queries, CacheType type, const int32_t * cells, int64_t count, uint8_t * work) {
     Queries made = queries;
     const int64_t key_bytes = cache_bytes(type, queries.key_length);

@@ -1,5 +1,5 @@
-// The products with AVX2: bytes are multiplied in pairs whose sum fits into 16 bits, so that several of them are added
-// before they are widened.
+// The products with AVX2. Bytes are multiplied in pairs, and the sum of a pair fits into 16 bits. So several sums are
+// added before they are widened.
 #include "kernels/avx2_lanes.hpp"
 
 namespace specllama::kernels {
@@ -7,7 +7,7 @@ namespace specllama::kernels {
 namespace {
 
 struct Avx2 : Avx2Lanes {
-    // vpmaddubsw saturates where both factors have eight bits: signed values are multiplied as words.
+    // Signed values are multiplied as words, because vpmaddubsw saturates where both factors have eight bits.
     static constexpr bool kSignedProducts = true;
 
     template <bool is_fp4>
@@ -15,7 +15,7 @@ struct Avx2 : Avx2Lanes {
         return shuffle(is_fp4 ? fp4_values() : iq4_values(), codes);
     }
 
-    // The scale `which` of each pair, twice.
+    // Repeats the scale `which` of each pair, so that it stands in both words.
     static Lanes twice(Lanes pairs, int which) {
         const Lanes first = _mm256_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13,  //
                                              0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
@@ -27,7 +27,8 @@ struct Avx2 : Avx2Lanes {
     // How many products of two bytes may be added in 16 bits.
     static constexpr int room(int largest) { return 32767 / (2 * 127 * largest); }
 
-    // 16 values: four steps; `fresh`: whether the sums in 16 bits begin here, `done`: whether they end.
+    // Adds the products of 16 values, in four steps. fresh: whether the sums in 16 bits begin here; done: whether they
+    // end.
     template <int type, int columns>
     static void add_steps(const uint8_t * codes, int half, const uint8_t * tile, bool fresh, bool done, Lanes scale,
                           Lanes (&part)[columns], Lanes (&total)[columns]) {

@@ -1,4 +1,4 @@
-// Registers of 256 bits: eight rows of a panel. Included as x86_common.hpp is.
+// Registers of 256 bits, which hold eight rows of a panel. This file is included as x86_common.hpp is.
 #pragma once
 
 #include "kernels/float_lanes.hpp"
@@ -17,7 +17,7 @@ struct Avx2Lanes {
     static Lanes load(const uint8_t * at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(at)); }
     static Lanes spread(int32_t value) { return _mm256_set1_epi32(value); }
     static Floats spread(float value) { return _mm256_set1_ps(value); }
-    // Each byte moved down by so many bits (up, if negative), and masked.
+    // Moves each byte down by so many bits (up, if `down` is negative), and masks it.
     static Lanes bits(Lanes bytes, int down, int mask) {
         if (down > 0) {
             bytes = _mm256_srli_epi16(bytes, down);
@@ -38,11 +38,11 @@ struct Avx2Lanes {
     static Lanes word(Lanes pairs, int which) {
         return _mm256_srai_epi32(which == 0 ? _mm256_slli_epi32(pairs, 16) : pairs, 16);
     }
-    // Keeps the order of additions: the compiler would compute many products first and run out of registers.
+    // Keeps the order of additions. Else the compiler would compute many products first, and run out of registers.
     static void keep(Lanes & lanes) { asm("" : "+x"(lanes)); }
     static Floats to_floats(Lanes lanes) { return _mm256_cvtepi32_ps(lanes); }
     static Floats load_halves(const uint8_t * at) { return _mm256_cvtph_ps(load_half(at)); }
-    // The second halves are zeros.
+    // Floats of which only the first 16 bits are stored; the other 16 bits are 0.
     static Floats load_first_halves(const uint8_t * at) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_half(at)), 16));
     }
@@ -60,7 +60,7 @@ struct Avx2Lanes {
     }
 };
 
-// Sixteen numbers in two registers.
+// Sixteen floats in two registers.
 struct Avx2Floats {
     static constexpr int kRows = 2;
     static constexpr int kColumns = 2;
@@ -105,11 +105,11 @@ struct Avx2Floats {
     }
     static float first(Floats a) { return _mm256_cvtss_f32(a.low); }
     static float total(Floats a) { return total_of(_mm256_add_ps(a.low, a.high)); }
-    // Both totals at once.
+    // Stores both totals at once.
     static void store_totals(const Floats (&a)[kRows], float * at) {
         const __m256 one = _mm256_add_ps(a[0].low, a[0].high);
         const __m256 other = _mm256_add_ps(a[1].low, a[1].high);
-        // Four numbers of each row.
+        // Four numbers of each row are left.
         const __m256 fours =
             _mm256_add_ps(_mm256_permute2f128_ps(one, other, 0x20), _mm256_permute2f128_ps(one, other, 0x31));
         const __m256 twos = _mm256_add_ps(fours, _mm256_permute_ps(fours, 0xEE));

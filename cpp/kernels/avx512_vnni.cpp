@@ -1,4 +1,4 @@
-// The products with AVX-512 VNNI: a register holds a step of all rows of a panel.
+// The products with AVX-512 VNNI. A register holds one step of all rows of a panel.
 #if defined(__GNUC__) && !defined(__clang__)
 // GCC's own header of AVX-512 begins with a value that it leaves undefined on purpose, and warns of it (its bug
 // 105593).
@@ -43,11 +43,11 @@ struct Avx512Lanes {
     static Lanes word(Lanes pairs, int which) {
         return _mm512_srai_epi32(which == 0 ? _mm512_slli_epi32(pairs, 16) : pairs, 16);
     }
-    // There are 32 registers, and products may be added in any order that the compiler likes.
+    // Does nothing: there are 32 registers, so the compiler may choose the order of additions.
     static void keep(Lanes & /*lanes*/) {}
     static Floats to_floats(Lanes lanes) { return _mm512_cvtepi32_ps(lanes); }
     static Floats load_halves(const uint8_t * at) { return _mm512_cvtph_ps(load_half(at)); }
-    // The second halves are zeros.
+    // Floats of which only the first 16 bits are stored; the other 16 bits are 0.
     static Floats load_first_halves(const uint8_t * at) {
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_half(at)), 16));
     }
@@ -65,8 +65,8 @@ struct Avx512Lanes {
 };
 
 struct Avx512Floats {
-    static constexpr int kRows = 4;     // of the cache, and
-    static constexpr int kColumns = 4;  // queries: their sums are kept in registers
+    static constexpr int kRows = 4;     // rows of the cache that are multiplied at once
+    static constexpr int kColumns = 4;  // queries that they are multiplied with; all sums stay in registers
     using Floats = __m512;
 
     static Floats spread(float value) { return _mm512_set1_ps(value); }
@@ -94,11 +94,11 @@ struct Avx512Floats {
     static float total(Floats a) {
         return total_of(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
     }
-    // Four totals, for less than half of the instructions that one after the other takes.
+    // Stores four totals at once, with less than half of the instructions that single ones would take.
     static void store_totals(const Floats (&a)[kRows], float * at) {
         const Floats pairs = add(_mm512_shuffle_f32x4(a[0], a[1], 0x44), _mm512_shuffle_f32x4(a[0], a[1], 0xEE));
         const Floats others = add(_mm512_shuffle_f32x4(a[2], a[3], 0x44), _mm512_shuffle_f32x4(a[2], a[3], 0xEE));
-        // Four numbers of each row.
+        // Four numbers of each row are left.
         const Floats fours = add(_mm512_shuffle_f32x4(pairs, others, 0x88), _mm512_shuffle_f32x4(pairs, others, 0xDD));
         const Floats twos = add(fours, _mm512_permute_ps(fours, 0xEE));
         const Floats ones = add(twos, _mm512_permute_ps(twos, 0xF5));

@@ -1,4 +1,4 @@
-// The products with AVX-VNNI: 256 bits.
+// The products with AVX-VNNI, in registers of 256 bits.
 #include "kernels/avx2_lanes.hpp"
 #include "kernels/vnni.hpp"
 

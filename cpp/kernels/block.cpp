@@ -7,11 +7,12 @@ namespace specllama::kernels {
 
 namespace {
 
-// A compiler takes 16 bytes at a time only where it knows that writing a block changes no byte of the file: __restrict.
+// Pointers are __restrict: a compiler handles 16 bytes at a time only if it knows that writing a block changes no byte
+// of the file.
 
 uint16_t read16(const uint8_t * at) { return static_cast<uint16_t>(at[0] | (at[1] << 8)); }
 
-// 16 bytes of nibbles: the low ones are the first half of 32 codes.
+// Splits 16 bytes into 32 codes: the low nibbles are the first half of them, the high nibbles the second.
 void split_nibbles(const uint8_t * __restrict qs, uint8_t * __restrict codes) {
     for (int i = 0; i < 16; ++i) {
         codes[i] = qs[i] & 15;
@@ -19,7 +20,7 @@ void split_nibbles(const uint8_t * __restrict qs, uint8_t * __restrict codes) {
     }
 }
 
-// Each bit becomes the fifth of a byte.
+// Adds the fifth bits of 32 codes, which stand side by side in 4 bytes.
 void add_fifth_bits(const uint8_t * bits, uint8_t * codes) {
     for (int i = 0; i < 4; ++i) {
         // Byte k of the word keeps bit k only; adding 0x7F carries into its highest bit if that was set.
@@ -32,7 +33,7 @@ void add_fifth_bits(const uint8_t * bits, uint8_t * codes) {
     }
 }
 
-// The 6-bit scales and minima of Q4_K and Q5_K: 12 bytes.
+// Takes the 6-bit scales and minima of Q4_K and Q5_K out of 12 bytes.
 void take_scales_and_minima(const uint8_t * packed, Block & block) {
     for (int i = 0; i < 4; ++i) {
         block.scales[i] = static_cast<int8_t>(packed[i] & 63);
@@ -42,7 +43,7 @@ void take_scales_and_minima(const uint8_t * packed, Block & block) {
     }
 }
 
-// 128 bytes of nibbles: 32 low ones, then the 32 high ones of the same bytes.
+// Splits 128 bytes into 256 codes. Each 32 bytes give 32 codes of their low nibbles, then 32 of their high ones.
 void split_long_nibbles(const uint8_t * __restrict qs, uint8_t * __restrict codes) {
     for (int part = 0; part < 4; ++part) {
         for (int i = 0; i < 32; ++i) {
@@ -52,7 +53,8 @@ void split_long_nibbles(const uint8_t * __restrict qs, uint8_t * __restrict code
     }
 }
 
-// 64 bytes of two-bit codes: of 32 bytes first all lowest pairs of bits, then the next ones.
+// Splits 64 bytes into 256 two-bit codes. Each 32 bytes give first the codes of their lowest bits, then of the next
+// ones.
 void split_pairs(const uint8_t * __restrict qs, uint8_t * __restrict codes) {
     for (int half = 0; half < 2; ++half) {
         for (int part = 0; part < 4; ++part) {
@@ -136,7 +138,8 @@ void take_iq4_xs(const uint8_t * __restrict source, Block & __restrict block) {
     }
 }
 
-// Its scale is a power of two. Half of it counts the codes, which stand for twice what they are.
+// Takes an MXFP4 block apart. Its scale is a power of two. Here d is half of it, because kFp4Values holds twice the
+// values.
 void take_mxfp4(const uint8_t * source, Block & block) {
     const int power = source[0];
     block.d = static_cast<uint16_t>(power < 2 ? 0x20 << power : (power - 1) << 7);

@@ -1,12 +1,12 @@
-// Attention over a cache, and products with one: the sums that are not those of quantized weights.
+// Kernels over a KV cache: attention, and products with rows of the cache.
 //
-// What is computed for a query depends on that query and on the cells that it sees, and on nothing else: not on how
-// many queries come with it, nor on how much room after its cells is masked, nor on which thread does what.
+// The result for a query depends only on that query and on the cells that it sees. It does not depend on how many
+// queries come with it, on how many masked cells follow, or on which thread computes it.
 #pragma once
 
 #include <cstdint>
 
-// Loops over columns and steps are short, and their arrays are to be registers.
+// Loops over columns and steps are short. They are unrolled, so that their arrays become registers.
 #ifdef __clang__
 #define SPECLLAMA_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
@@ -17,33 +17,33 @@
 
 namespace specllama::kernels {
 
-// What the numbers of a cache are.
+// The type of the numbers in a cache.
 enum class CacheType : int {
     half,    // float16
     single,  // float32
-    q8,      // ggml's Q8_0: a float16 that 32 signed bytes behind it are multiplied with, which gives a float32 exactly
+    q8,      // ggml's Q8_0: a float16, then 32 signed bytes. Their products with it are exact in float32
 };
 constexpr int kCacheTypes = 3;
-constexpr int64_t kQ8Values = 32;  // of a block, and
-constexpr int64_t kQ8Bytes = 34;   // all that it takes
+constexpr int64_t kQ8Values = 32;  // numbers in a block of q8
+constexpr int64_t kQ8Bytes = 34;   // bytes of such a block
 
-// The bytes of so many numbers; of q8 whole blocks.
+// The bytes of `length` numbers; for q8 these must be whole blocks.
 constexpr int64_t cache_bytes(CacheType type, int64_t length) {
     return type == CacheType::q8 ? length / kQ8Values * kQ8Bytes : length * (type == CacheType::half ? 2 : 4);
 }
 
-// Rows of a cache, each row [length] of one piece.
+// Rows of a cache. The numbers of a row stand side by side.
 struct CacheRows {
     const uint8_t * data;
     int64_t stride;  // bytes from one row to the next
 };
 
-// Lengths of rows are multiples of this, and of q8 of its blocks.
+// The length of a row is a multiple of this, and for q8 of kQ8Values, too.
 constexpr int kFloatLanes = 16;
-// Queries (or columns) that go through the cache together.
+// The most queries (or columns) that are computed together.
 constexpr int kMostQueries = 16;
-// Cells whose scores are computed at once, and cells whose sum stands for itself before it is added to others: both
-// counted from the first cell on, so that they are the same for all.
+// The scores of kTileCells cells are computed at once. The sums over kChunkCells cells are computed separately, and
+// then added. Tiles and chunks are counted from the first cell on, so that they are the same for all queries.
 constexpr int kTileCells = 64;
 constexpr int kChunkCells = 256;
 
@@ -53,28 +53,29 @@ constexpr int kChunkCells = 256;
 using MultiplyRows = void (*)(const CacheRows & rows, int64_t num_rows, const float * const * x, int columns,
                               int64_t length, float * const * out);
 
-// What a mask says of a cell that is hidden: minus infinity, as float16.
+// The mask of a hidden cell: minus infinity, as float16.
 constexpr uint16_t kHidden = 0xFC00;
 
-// Queries of one head of the cache.
+// Queries that read one head of the cache.
 struct Queries {
     CacheRows keys;
     CacheRows values;
     int64_t key_length;
     int64_t value_length;
     float scale;
-    float cap;  // a score s counts as cap * tanh(s / cap); 0: there is none
+    float cap;  // a score s counts as cap * tanh(s / cap); 0: scores are not capped
     int count;
     const float * vectors[kMostQueries];  // [key_length] each
-    // [cells] float16 each: added to the scores, times the query's slope; minus infinity hides a cell.
+    // [cells] float16 each. The mask times the query's slope is added to the scores; minus infinity hides a cell.
     const uint8_t * masks[kMostQueries];
-    float slopes[kMostQueries];  // above 0; 1 where there is no ALiBi
+    float slopes[kMostQueries];  // above 0; 1 without ALiBi
 };
 
-// What some cells give for a query, before it is divided by `sum`; `values` [value_length] follow.
+// The attention of a query to some cells, before it is divided by `sum`. The values [value_length] follow the
+// structure.
 struct Partial {
-    float largest;  // score; the lowest number if no cell was seen
-    float sum;      // of exp(score - largest)
+    float largest;  // the largest score; the lowest number if no cell was seen
+    float sum;      // the sum of exp(score - largest)
     float unused[kFloatLanes - 2];
     float * values() { return reinterpret_cast<float *>(this + 1); }
     const float * values() const { return reinterpret_cast<const float *>(this + 1); }
@@ -83,12 +84,13 @@ struct Partial {
     }
 };
 
-// The cells first (a multiple of kChunkCells) to last, at most kChunkCells of them and a multiple of kFloatLanes.
+// Computes the attention to the cells from `first` (a multiple of kChunkCells) to `last` (not included). Their number
+// is a multiple of kFloatLanes and at most kChunkCells.
 //
 // out: [queries.count] partials, Partial::bytes(value_length) apart.
 using Attend = void (*)(const Queries & queries, int64_t first, int64_t last, uint8_t * out);
 
-// Adds the cells of `from`, which come after those of `into`.
+// Adds the partial `from` to `into`. Its cells come after those of `into`.
 using MergePartials = void (*)(Partial & into, const Partial & from, int64_t value_length);
 
 struct FloatKernels {

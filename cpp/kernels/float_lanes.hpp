@@ -1,5 +1,5 @@
-// The kernels of float_kernels.hpp over 16 numbers at once. Included by one .cpp for each set, as x86_common.hpp is: F
-// says how that set holds the 16 numbers. Every F gives the same bits.
+// The kernels of float_kernels.hpp, over 16 numbers at once. As x86_common.hpp, this file is included by one .cpp for
+// each instruction set. The template parameter F says how that set holds the 16 numbers. Every F gives the same bits.
 #pragma once
 
 #include "kernels/float_kernels.hpp"
@@ -82,10 +82,10 @@ void multiply_rows(const CacheRows & cache, int64_t num_rows, const float * cons
     }
 }
 
-// e to the power of numbers that are not above 0: 2^n * e^r with |r| <= ln(2) / 2. Wrong by 2 units in the last place.
+// e^x for x <= 0, computed as 2^n * e^r with |r| <= ln(2) / 2. The error is at most 2 units in the last place.
 template <class F>
 inline typename F::Floats exp_of(typename F::Floats x) {
-    const typename F::Floats least = F::spread(-87.0F);  // what is below is no normal number, and counts as 0
+    const typename F::Floats least = F::spread(-87.0F);  // below it e^x is no normal number, and counts as 0
     const typename F::Floats bounded = F::larger(x, least);
     const typename F::Floats n = F::nearest(F::multiply(bounded, F::spread(1.44269504F)));
     typename F::Floats r = F::add_product(n, F::spread(-0.693359375F), bounded);
@@ -105,7 +105,7 @@ inline float exp_of(float x) {
     return F::first(exp_of<F>(F::spread(x)));
 }
 
-// cap * tanh(x / cap). One of the two powers is 1, so that neither is of a number above 0.
+// cap * tanh(x / cap). It is written with two powers of e, one of which is 1, so that no exponent is above 0.
 template <class F>
 inline typename F::Floats capped(typename F::Floats x, float cap) {
     const typename F::Floats zero = F::spread(0.0F);
@@ -135,7 +135,7 @@ inline bool sees(const uint8_t * mask, int64_t cells) {
     return F::largest(most) > kNothing;
 }
 
-// Turns the scores of some cells into their weights, and brings what was summed before to the same scale.
+// Turns the scores of some cells into weights, and scales the sums over earlier cells to match.
 template <class F>
 inline void weigh(float * scores, int64_t first, int64_t cells, const Queries & queries, int query, Partial & partial) {
     const uint8_t * mask = queries.masks[query] + 2 * first;
@@ -167,7 +167,7 @@ inline void weigh(float * scores, int64_t first, int64_t cells, const Queries & 
     partial.sum += F::total(sum);
 }
 
-// Adds weights[c][i] * rows[i] to sums[c], for a part of the rows.
+// Adds weights[c][i] * rows[i] to sums[c], for the part of each row that begins at `at`.
 template <class F, CacheType type, int columns, int parts>
 inline void add_block(const CacheRows & rows, int64_t cells, const float * weights, float * const * sums, int64_t at) {
     typename F::Floats sum[columns][parts];
@@ -219,7 +219,7 @@ inline void add_weighted(const CacheRows & rows, int64_t cells, const float * we
     }
 }
 
-// Those of the queries that see a cell of the tile, by their places.
+// Finds the queries that see a cell of the tile. Writes their indices to `which`, and returns how many there are.
 template <class F>
 inline int seeing(const Queries & queries, int64_t cell, int64_t cells, int (&which)[kMostQueries]) {
     int count = 0;

@@ -15,11 +15,11 @@ extern const InstructionSet kAvx512Vnni;
 
 namespace {
 
-// What this processor and operating system can do, of what the kernels use.
+// Which of the features that the kernels use this processor and operating system have.
 struct X86Features {
     bool avx2 = false;         // with FMA and F16C
     bool avx_vnni = false;     // dot products of bytes on 256 bits
-    bool avx512_vnni = false;  // the same on 512 bits, with F, BW, VL and DQ
+    bool avx512_vnni = false;  // dot products of bytes on 512 bits, with F, BW, VL and DQ
 };
 
 struct Registers {
@@ -45,7 +45,7 @@ uint64_t saved_registers() {
     return (static_cast<uint64_t>(high) << 32) | low;
 }
 
-// Bits as in Intel's manual, volume 2, CPUID.
+// The bits are those of Intel's manual, volume 2, CPUID.
 X86Features features_here() {
     X86Features features;
     const Registers basic = ask(1, 0);

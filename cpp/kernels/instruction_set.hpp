@@ -1,4 +1,4 @@
-// One implementation of the products for one set of instructions, as a table of functions.
+// An instruction set: its implementation of the kernels, as a table of functions.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ constexpr int kMostColumns = 8;
 
 // Multiplies one panel with one tile.
 //
-// panel: num_blocks blocks of it; tile: as many, see TileShape.
+// panel: num_blocks blocks of the panel; tile: as many blocks (see TileShape).
 // out: [columns][kPanelRows] floats, all of which are written; stride: floats from one column to the next.
 using Multiply = void (*)(const uint8_t * panel, int64_t num_blocks, const uint8_t * tile, float * out, int64_t stride);
 
@@ -25,7 +25,7 @@ using Quantize = void (*)(const float * x, int values, QuantizedBlock & block);
 struct InstructionSet {
     const char * name;
     bool wide_signed;  // whether the tiles of types with signed values are wide
-    int tile;          // columns of a tile, at most
+    int tile;          // the most columns of a tile
     Quantize quantize;
     Multiply multiply[kNumTypes][kMostColumns];  // by type and by columns - 1
     FloatKernels floats;
@@ -33,12 +33,14 @@ struct InstructionSet {
     bool wide(QuantizedType type) const { return wide_signed && layout_of(type).is_signed; }
 };
 
-// Plain C++, for tests: every other set gives the same bits but where a sum of a block does not fit into 24 bits.
+// The set in plain C++, for tests. Every other set gives the same bits, except where a sum of a block does not fit into
+// 24 bits.
 const InstructionSet & plain_set();
 
-// Those for which this library was compiled and which this processor has, the fastest first, the plain one last.
+// Finds the sets for which this library was compiled and which this processor has: the fastest first, the plain one
+// last.
 //
-// Returns the number of sets; sets: room for kMostSets.
+// sets: room for kMostSets pointers. Returns the number of sets.
 constexpr int kMostSets = 4;
 int usable_sets(const InstructionSet ** sets);
 

@@ -1,4 +1,4 @@
-// A whole product on one thread: for small heads, tests and self-tests. Models go through ggml's threads instead.
+// A whole product on one thread, for small heads, tests and self-tests. Models use ggml's threads instead.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,14 @@
 
 namespace specllama::kernels {
 
+// Multiplies quantized weights with columns of floats.
+//
 // weights: num_rows rows of `values` values, as in a GGUF file; x: [columns][values]; out: [columns][num_rows].
-// See fits for the values.
+// fits(type, values) must be true.
 void multiply_matrix(const InstructionSet & set, QuantizedType type, const uint8_t * weights, int64_t num_rows,
                      const float * x, int64_t columns, int64_t values, float * out);
 
-// The same of weights that are packed already, see pack.
+// Multiplies weights that pack() has already packed.
 void multiply_packed(const InstructionSet & set, QuantizedType type, const uint8_t * panels, int64_t num_rows,
                      const float * x, int64_t columns, int64_t values, float * out);
 

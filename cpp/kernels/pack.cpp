@@ -10,7 +10,8 @@ namespace specllama::kernels {
 
 namespace {
 
-// The bits from `from` on, `width` of them, of `count` steps in one lane, the first step lowest.
+// Packs bits of `count` steps into one lane, those of the first step lowest: `width` bits of each byte, from bit `from`
+// on.
 template <int first, int stride, int count, int from, int width>
 uint32_t lane(const uint32_t (&steps)[8]) {
     constexpr uint32_t mask = 0x01010101U * ((1U << width) - 1);
@@ -25,7 +26,7 @@ void put(uint8_t * panel, int line, int row, uint32_t value) {
     std::memcpy(panel + 64 * line + kStep * row, &value, sizeof value);
 }
 
-// 32 values of one row.
+// Packs the codes of 32 values of one row.
 template <QuantizedType type>
 void pack_codes(const uint8_t * codes, int row, uint8_t * panel) {
     constexpr Layout layout = layout_of(type);
@@ -72,7 +73,8 @@ void pack_scales(const Block & block, int row, uint8_t * panel) {
     }
 }
 
-// The codes of a block; its other parts come into `block`. Those of Q8_0 stand in the file as they are needed here.
+// Returns the codes of a block, and writes its other parts to `block`. The codes of Q8_0 are used as they stand in the
+// file.
 template <QuantizedType type>
 const uint8_t * take_codes(const uint8_t * source, Block & block) {
     if constexpr (type == QuantizedType::q8_0) {

@@ -1,4 +1,4 @@
-// The products in plain C++: what the other instruction sets are compared with.
+// The products in plain C++, with which the other instruction sets are compared.
 #include <cmath>
 #include <cstring>
 
@@ -25,7 +25,7 @@ int bits(const uint8_t * panel, int line, int row, int byte, int from, int width
     return (panel[64 * line + kStep * row + byte] >> from) & ((1 << width) - 1);
 }
 
-// A value of 32 ones, without its offset.
+// The value `index` of 32 values of a row, before its offset is subtracted.
 int value_at(const Layout & layout, const uint8_t * panel, int row, int index) {
     const int step = index / kStep;
     const int byte = index % kStep;
@@ -45,13 +45,14 @@ int value_at(const Layout & layout, const uint8_t * panel, int row, int index) {
     return layout.is_table() ? (layout.codes == Codes::fp4 ? kFp4Values : kIq4Values)[code] : code;
 }
 
-// One block of one row and one column.
+// The product of one block of one row with one column.
 float product(const Layout & layout, const uint8_t * panel, const uint8_t * tile, int width, int row, int column) {
     const TileShape shape = tile_shape(layout, false);
     const uint8_t * sums = tile + shape.code_bytes * width;
     const int span = layout.span == 0 ? 32 : layout.span;
-    float weighted = 0.0F;  // scale * dot; AVX2 adds integers up, which is the same as long as 24 bits hold the sum
-    int32_t lowered = 0;    // minimum or scale * sum
+    // The sum of scale * dot. AVX2 adds integers instead, which is the same as long as the sum fits into 24 bits.
+    float weighted = 0.0F;
+    int32_t lowered = 0;  // the sum of minimum * sum, or of scale * sum
     for (int begin = 0; begin < layout.values; begin += span) {
         int32_t dot = 0;
         for (int i = begin; i < begin + span; ++i) {
@@ -157,7 +158,7 @@ struct PlainFloats {
         return each([&](int i) { return x.at[i] >= least.at[i] ? a.at[i] : 0.0F; });
     }
     static float first(const Floats & a) { return a.at[0]; }
-    // As registers are added: the halves to each other, until one number is left.
+    // Folds the numbers as the other sets fold registers: both halves into one, until one number is left.
     template <class Function>
     static float fold(Floats a, Function function) {
         for (int count = kFloatLanes / 2; count > 0; count /= 2) {

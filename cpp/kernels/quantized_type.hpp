@@ -6,7 +6,7 @@
 
 namespace specllama::kernels {
 
-// In the order of kTypeNames.
+// The order is that of kTypeNames.
 enum class QuantizedType { q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4 };
 
 constexpr int kNumTypes = 13;
@@ -15,40 +15,43 @@ constexpr const char * kTypeNames[kNumTypes] = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", 
 
 // Rows that stand side by side in a panel: one AVX-512 register of 32-bit lanes, two of AVX2.
 constexpr int kPanelRows = 16;
-// Values of one row that stand next to one another: what one 32-bit lane holds.
+// Values of one row that stand side by side: those that one 32-bit lane holds.
 constexpr int kStep = 4;
 
-// What a value of a block is, for a code c of its row: d * scale * (c - offset), less dmin * min.
+// How the values of a block are shifted. A code c stands for d * scale * (c - offset) - dmin * minimum.
 enum class Offset {
-    constant,  // the same for all: Layout::offset
-    minimum,   // a minimum for each scale, times dmin
-    added,     // one for the block, which is added: m
+    constant,  // by an offset that is the same for all blocks: Layout::offset
+    minimum,   // by a minimum for each scale, times dmin
+    added,     // by one number m for the block, which is added
 };
 
 // What the codes of a type stand for.
 enum class Codes {
-    numbers,  // themselves
-    iq4,      // kIq4Values
-    fp4,      // kFp4Values, from 0 to 24, and the scale is a power of two that no float16 may hold: the first half of a
-              // float
+    numbers,  // the codes are the numbers
+    iq4,      // indices of kIq4Values
+    // Indices of kFp4Values (0 to 24). The scale is a power of two that may be outside of float16, so d holds the first
+    // 16 bits of a float.
+    fp4,
 };
 
 // How a type is coded, and where its parts stand in a panel of kPanelRows rows.
 //
-// A panel of a block is: for every 32 values the low bits (64 bytes a bit) and the high bits, then d [rows] and dmin
-// or m [rows] as float16 (see Codes), then scales and minima, two neighbours side by side: [num_scales / 2][rows][2].
+// A block of a panel has, one after the other:
+//   - for every 32 values the low bits (64 bytes for each bit), then the high bits
+//   - d [rows] and dmin or m [rows], as float16 (see Codes)
+//   - scales and minima, two neighbours side by side: [num_scales / 2][rows][2]
 struct Layout {
-    int values;       // of a block: 256 or 32
-    int low_bits;     // 2, 4 or 8
-    int high_bits;    // 0, 1 or 2: stored apart
-    int span;         // values that share a scale: 16, 32; 0: there is none
-    Offset kind;      // see Offset
-    int offset;       // if it is constant
-    Codes codes;      // see Codes
+    int values;     // values of a block: 256 or 32
+    int low_bits;   // 2, 4 or 8
+    int high_bits;  // 0, 1 or 2; they are stored apart from the low bits
+    int span;       // values that share a scale: 16 or 32; 0 if there are no scales
+    Offset kind;
+    int offset;  // for Offset::constant
+    Codes codes;
     bool is_signed;   // whether a value is a signed byte (possibly looked up), not a small unsigned code
     bool packed;      // whether a scale and its minimum share a byte (Q2_K)
-    int block_bytes;  // in a GGUF file
-    int number;       // of the type, in a GGUF file
+    int block_bytes;  // bytes of a block in a GGUF file
+    int number;       // the number of the type in a GGUF file
 
     constexpr int num_scales() const { return span == 0 ? 0 : values / span; }
     constexpr int code_bytes() const { return 64 * (low_bits + high_bits) * (values / 32); }
@@ -61,11 +64,11 @@ struct Layout {
         return minima_at() + (kind == Offset::minimum && !packed ? num_scales() * kPanelRows : 0);
     }
     constexpr bool is_table() const { return codes != Codes::numbers; }
-    // The largest code, of those that are unsigned.
+    // The largest code, if codes are unsigned.
     constexpr int largest() const { return codes == Codes::fp4 ? 24 : (1 << (low_bits + high_bits)) - 1; }
 };
 
-// By QuantizedType. A line has Layout's fields in their order.
+// The layouts, by QuantizedType. A line has Layout's fields in their order.
 constexpr Layout kLayouts[kNumTypes] = {
     {32, 4, 0, 0, Offset::constant, 8, Codes::numbers, false, false, 18, 2},       // Q4_0
     {32, 4, 0, 0, Offset::added, 0, Codes::numbers, false, false, 20, 3},          // Q4_1
@@ -84,13 +87,13 @@ constexpr Layout kLayouts[kNumTypes] = {
 
 constexpr Layout layout_of(QuantizedType type) { return kLayouts[static_cast<int>(type)]; }
 
-// What the codes of IQ4_NL and IQ4_XS stand for, and 12 more than twice what those of MXFP4 do: so none is below zero.
+// The values of the codes of IQ4_NL and IQ4_XS; and those of MXFP4, times 2 plus 12, so that none is below 0.
 constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr int8_t kFp4Values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 // Bytes of the panels of rows x columns weights. Rows are filled up to whole panels.
 //
-// columns: a multiple of the type's block, or the result means nothing (see fits).
+// columns: a multiple of the type's block (see fits); else the result means nothing.
 constexpr std::size_t packed_bytes(QuantizedType type, int64_t rows, int64_t columns) {
     const Layout layout = layout_of(type);
     const int64_t panels = (rows + kPanelRows - 1) / kPanelRows;

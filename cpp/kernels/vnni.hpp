@@ -1,5 +1,5 @@
-// The products where a register's bytes are multiplied and added up in one instruction, on any width. Included as
-// x86_common.hpp is.
+// The products for sets where one instruction multiplies the bytes of a register and adds them up, for any width of
+// registers. This file is included as x86_common.hpp is.
 #pragma once
 
 #include "kernels/x86_common.hpp"
@@ -8,13 +8,13 @@ namespace specllama::kernels {
 
 namespace {
 
-// Base: the registers, with dot_bytes(sum, unsigned bytes, signed bytes).
+// Base: the operations on registers, with dot_bytes(sum, unsigned bytes, signed bytes).
 template <class Base>
 struct Vnni : Base {
     using typename Base::Floats;
     using typename Base::Lanes;
 
-    // One factor is unsigned: signed values are moved up by 128.
+    // The instruction takes one factor as unsigned, so 128 is added to signed values.
     static constexpr bool kSignedProducts = false;
 
     template <bool is_fp4>
@@ -29,7 +29,7 @@ struct Vnni : Base {
         return layout.is_signed && !layout.is_table() ? Base::flip_signs(code) : code;
     }
 
-    // 16 values, added to the sums of all columns.
+    // Adds the products of 16 values to the sums of all columns.
     template <int type, int columns>
     static void add_half(const uint8_t * codes, int half, const uint8_t * tile, Lanes (&dot)[columns]) {
         SPECLLAMA_UNROLL

@@ -1,6 +1,6 @@
-// What the x86 sets share. Included by one .cpp for each set, which is compiled for its instructions: everything here
-// is in an unnamed namespace and calls nothing of the standard library, so that no code of one set is linked into
-// another.
+// What the x86 sets share. This file is included by one .cpp for each set, which is compiled for the instructions of
+// that set. So everything here is in an unnamed namespace and calls nothing of the standard library: no code of one set
+// may be linked into another.
 #pragma once
 
 #include <immintrin.h>
@@ -50,7 +50,7 @@ inline float largest_magnitude(const float * x, int values) {
     return largest_of(most);
 }
 
-// As quantize_plain.
+// Gives what quantize_plain gives.
 inline void quantize_x86(const float * x, int values, QuantizedBlock & block) {
     const float largest = largest_magnitude(x, values);
     block.d = largest / 127.0F;
@@ -61,13 +61,13 @@ inline void quantize_x86(const float * x, int values, QuantizedBlock & block) {
         for (int part = 0; part < 4; ++part) {
             eight[part] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8 * part), inverse));
         }
-        // Packing brings the halves of registers side by side, and keeps what is too large for a byte within it.
+        // Packing puts the halves of registers side by side, and clamps numbers that are too large for a byte.
         const __m256i mixed =
             _mm256_packs_epi16(_mm256_packs_epi32(eight[0], eight[1]), _mm256_packs_epi32(eight[2], eight[3]));
         const __m256i ordered = _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
         const __m256i codes = _mm256_max_epi8(ordered, _mm256_set1_epi8(-127));
         _mm256_storeu_si256(reinterpret_cast<__m256i *>(block.codes + i), codes);
-        // Sums of eight bytes without a sign.
+        // Bytes are summed as unsigned numbers, eight at a time.
         const __m256i moved = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
         const __m256i sums = _mm256_sad_epu8(moved, _mm256_setzero_si256());
         const __m256i both = _mm256_add_epi64(sums, _mm256_unpackhi_epi64(sums, sums));
@@ -76,14 +76,14 @@ inline void quantize_x86(const float * x, int values, QuantizedBlock & block) {
     }
 }
 
-// The processor's own prefetching stops at each page of 4 KB, and follows the reader too closely where much is
-// computed with little data. On a Zen 3 one core reads 15 instead of 10 GB/s with this for one column, and four
-// columns take half as long; from 8 KB on the distance makes no difference.
+// How far ahead data is fetched. The processor's own prefetching stops at each page of 4 KB, and follows the reader too
+// closely where much is computed with little data. On a Zen 3, with this prefetching, one core reads 15 instead of 10
+// GB/s for one column, and four columns take half as long. From 8 KB on, the distance makes no difference.
 constexpr int kAhead = 8192;  // bytes
 
-// The 32 values `sub` of some rows of a block have their share of the lines that are fetched ahead. A processor waits
-// if it is asked for a whole block of 2 KB at once: on a Zen 4 one core reads Q4_K at 25 instead of 18 GB/s since it is
-// not, and eight columns take 0.6 of the time.
+// Fetches some lines ahead: the share that belongs to the 32 values `sub` of some rows of a block. If a whole block of
+// 2 KB were fetched at once, the processor would wait. With shares, one core of a Zen 4 reads Q4_K at 25 instead of
+// 18 GB/s, and eight columns take 0.6 of the time.
 template <class Isa, int type>
 inline void prefetch(const uint8_t * panel, int first_row, int sub) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
@@ -96,7 +96,7 @@ inline void prefetch(const uint8_t * panel, int first_row, int sub) {
     }
 }
 
-// The step 4 * half + index of 32 values of Isa::kRows rows: unsigned codes, or signed bytes if the type is signed.
+// Returns step 4 * half + index of 32 values of Isa::kRows rows: unsigned codes, or signed bytes if the type is signed.
 template <class Isa, int type>
 inline typename Isa::Lanes step_of(const uint8_t * codes, int half, int index) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
@@ -121,7 +121,7 @@ inline typename Isa::Lanes step_of(const uint8_t * codes, int half, int index) {
     return code;
 }
 
-// Scales (or minima) 2 * pair and 2 * pair + 1 of Isa::kRows rows, as int16 side by side.
+// Returns the scales (or minima) 2 * pair and 2 * pair + 1 of Isa::kRows rows, as int16 side by side.
 template <class Isa, int type>
 inline typename Isa::Lanes scales_of(const uint8_t * panel, int pair, int first_row) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
@@ -146,23 +146,23 @@ inline typename Isa::Lanes minima_of(const uint8_t * panel, int pair, int first_
     }
 }
 
-// What all values of a type are too large by, as Isa multiplies them.
+// The offset of a type: by how much its values are too large, as Isa multiplies them.
 template <class Isa, int type>
 constexpr int offset_of() {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
     return layout.is_signed && !Isa::kSignedProducts ? 128 : layout.offset;
 }
 
-// Whether what all values are too large by is taken off before products become floats: where there is no scale between
-// both, and where values were moved up by 128 to be unsigned. Then the products of 32 values are what they are in every
-// instruction set, and so are all roundings after them.
+// Whether the offset is subtracted before products become floats. It is where the type has no scales, and where 128 was
+// added to make values unsigned. Then the products of 32 values are the same in every instruction set, and so are all
+// roundings after them.
 template <class Isa, int type>
 constexpr bool begins_below_zero() {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
     return (layout.span == 0 || layout.is_signed) && !layout.has_minimum() && offset_of<Isa, type>() != 0;
 }
 
-// What the products of 32 values of a block, the `sub`-th ones, are added to.
+// Sets `dot` to the numbers that the products of the `sub`-th 32 values of a block are then added to.
 template <class Isa, int type, int columns>
 inline void begin(const uint8_t * tile, int sub, typename Isa::Lanes (&dot)[columns]) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
@@ -175,14 +175,15 @@ inline void begin(const uint8_t * tile, int sub, typename Isa::Lanes (&dot)[colu
         } else if constexpr (layout.span == 0) {
             dot[c] = Isa::spread(-offset * int_at(sums + 4 * c));
         } else {
-            static_assert(layout.span == 32);  // a sum is one of two side by side
+            static_assert(layout.span == 32);  // the sums of two spans stand side by side, and one of them is used
             const typename Isa::Lanes two = Isa::spread(int_at(sums + 4 * (sub / 2 * columns + c)));
             dot[c] = Isa::dot_words(two, Isa::spread(sub % 2 == 0 ? -offset & 0xFFFF : -offset * 0x10000));
         }
     }
 }
 
-// What is taken off (or added, see Offset) for each column: sums of the activations, weighted by minima or scales.
+// Computes what is subtracted (or added, see Offset) for each column: the sums of its activations, weighted by minima
+// or scales.
 template <class Isa, int type, int columns>
 inline void lower(const uint8_t * panel, int first_row, const uint8_t * sums, typename Isa::Floats (&low)[columns]) {
     constexpr Layout layout = layout_of(static_cast<QuantizedType>(type));
@@ -222,7 +223,7 @@ inline typename Isa::Floats scales_of_blocks(const uint8_t * panel, int first_ro
     }
 }
 
-// One block of Isa::kRows rows, added to the sums of all columns.
+// Adds the products of one block of Isa::kRows rows to the sums of all columns.
 template <class Isa, int type, int columns>
 inline void add_block(const uint8_t * panel, int first_row, const uint8_t * tile,
                       typename Isa::Floats (&sum)[columns]) {
@@ -276,7 +277,7 @@ void multiply_panel(const uint8_t * panel, int64_t num_blocks, const uint8_t * t
     }
     for (int64_t b = 0; b < num_blocks; ++b) {
         for (int part = 0; part < parts; ++part) {
-            asm("" : "+r"(tile));  // or what is read of it is kept on the stack from one part to the next
+            asm("" : "+r"(tile));  // else what is read of the tile is kept on the stack from one part to the next
             add_block<Isa, type, columns>(panel, Isa::kRows * part, tile, sum[part]);
         }
         panel += layout.panel_bytes();

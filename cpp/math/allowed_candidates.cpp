@@ -1,4 +1,4 @@
-// The candidates that a constraint allows, as far as they can still be chosen.
+// Selects the candidates that a constraint allows and that can still be chosen.
 #include "math/allowed_candidates.hpp"
 
 #include <algorithm>
@@ -16,7 +16,8 @@ constexpr std::size_t smallest_chunk = 8;
 constexpr std::size_t first_chunk = 64;
 constexpr std::size_t growth = 4;
 
-// How many of the candidates min-p leaves, if none of those that have not been tested (logit <= bound) can be one.
+// How many of the allowed candidates min-p leaves. `all` if a candidate that has not been tested (its logit is at most
+// `bound`) could be left, too.
 std::size_t left_by_min_p(const SamplerParams & params, const std::vector<Candidate> & allowed, float bound) {
     const float threshold = allowed.front().logit + std::log(params.min_p);
     if (params.min_p <= 0.0F || bound >= threshold) {
@@ -27,7 +28,8 @@ std::size_t left_by_min_p(const SamplerParams & params, const std::vector<Candid
     return static_cast<std::size_t>(below - allowed.begin());
 }
 
-// How many of the candidates top-p leaves, should others weigh `unseen` beside them, relative to the first.
+// How many of the allowed candidates top-p leaves, if further candidates together weigh `unseen`, relative to the
+// first.
 std::size_t left_by_top_p(const SamplerParams & params, const std::vector<Candidate> & allowed, double unseen) {
     double sum = unseen;
     for (const Candidate & candidate : allowed) {
@@ -57,12 +59,12 @@ public:
 
     float bound() const { return bound_; }
 
-    // How much at most `more` of them can weigh, relative to e^top.
+    // An upper bound of what `more` untested candidates weigh together, relative to e^top.
     double weight(std::size_t more, float top) const {
         return static_cast<double>(more) * std::exp(static_cast<double>(bound_) - top);
     }
 
-    // The same of all of them, which takes a pass over the whole vocabulary once.
+    // What all untested candidates weigh together, relative to e^top. The first call passes over the whole vocabulary.
     double weight_of_all(float top) {
         if (total_ < 0.0) {
             total_ = sum_exp(logits_, n_, largest_, 1.0F);
@@ -72,18 +74,18 @@ public:
     }
 
 private:
-    static constexpr double rounding = 1e-5;  // of float32 sums, generously
+    static constexpr double rounding = 1e-5;  // a generous bound of the rounding error of float32 sums
 
     const float * logits_;
     std::size_t n_;
     float largest_;
-    float bound_ = 0.0F;   // none has a larger logit
-    double tested_ = 0.0;  // weight of the others, relative to e^largest
-    double total_ = -1.0;  // of all, once it is known
+    float bound_ = 0.0F;   // no untested candidate has a larger logit
+    double tested_ = 0.0;  // the weight of the tested candidates, relative to e^largest
+    double total_ = -1.0;  // the weight of all candidates, relative to e^largest; negative while it is not known
 };
 
-// Whether top-p and min-p leave the same, all of it among `allowed`, whatever the candidates are that have not been
-// tested, of which at most `more` count.
+// Whether the result of top-p and min-p is settled: it lies within `allowed`, whichever of the untested candidates are
+// allowed, too. At most `more` of the untested ones count.
 bool settled(const SamplerParams & params, const std::vector<Candidate> & allowed, std::size_t more,
              Untested & untested) {
     if (allowed.empty() || params.typical_p < 1.0F) {

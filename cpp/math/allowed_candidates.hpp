@@ -1,4 +1,4 @@
-// The candidates that a constraint allows, as far as they can still be chosen.
+// Selects the candidates that a constraint allows and that can still be chosen.
 #pragma once
 
 #include <cstddef>
@@ -12,23 +12,23 @@
 
 namespace specllama {
 
-// A constraint, and the tokens that it is asked behind.
+// A constraint, and the text after which it is asked what is allowed.
 struct Allowance {
     Constraint & constraint;
     const int32_t * recent;  // [n_recent]
     std::size_t n_recent;
-    const TokenList * listed;  // whose numbers candidates have for ids; null: they have ids
+    const TokenList * listed;  // if not null, a candidate's `id` is its number in this list; else it is a token id
 
     void forbid(Candidate * candidates, std::size_t count) const;
 };
 
-// The allowed ones among n logits, sorted: the best top_k of them (1 at temperature 0, all for top_k <= 0), or fewer
-// where top-p and min-p leave the same of those. The constraint is asked about the best candidates first, and about no
-// more than that takes.
+// Returns the allowed candidates among n logits, best first: the best top_k of them (1 at temperature 0, all for
+// top_k <= 0). There may be fewer, where top-p and min-p leave the same of those. The constraint is asked about the
+// best candidates first, and about no more than necessary.
 std::vector<Candidate> select_allowed(const Allowance & allowance, const SamplerParams & params, const float * logits,
                                       std::size_t n);
 
-// out [n]: the logits, -inf for what is not allowed.
+// Copies the logits to out [n], with -inf for each token that is not allowed.
 void keep_allowed(const Allowance & allowance, const float * logits, std::size_t n, std::vector<float> & out);
 
 }  // namespace specllama

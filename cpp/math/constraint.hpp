@@ -1,4 +1,4 @@
-// What may follow the text so far: a grammar. Knows neither llama.cpp nor Python.
+// A constraint says which tokens may follow the text so far, as a grammar does. Knows neither llama.cpp nor Python.
 #pragma once
 
 #include <cstddef>
@@ -17,24 +17,25 @@ public:
     Constraint(const Constraint &) = delete;
     Constraint & operator=(const Constraint &) = delete;
 
-    // Sets the logit of every candidate to -inf that may not come after `recent` [n_recent]: the tokens generated so
-    // far in this call, drafted ones included. A token there that was not allowed itself (a guess, or a caller's own)
-    // is passed over. Calls may go back and forth: only `recent` counts.
+    // Sets the logit of every candidate that may not come after `recent` to -inf. `recent` [n_recent]: the tokens
+    // generated so far in this call, drafted ones included. A token of `recent` that was not allowed itself (a guess,
+    // or a caller's own) is passed over. `recent` may become longer or shorter from call to call, in any order.
     virtual void forbid(const int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t count) = 0;
 
-    // Whether all tokens may come after `recent`, ends of the text included: nobody needs to ask about each of them
-    // then.
+    // Whether all tokens may come after `recent`, also those that end the text. Then forbid() need not be called.
     virtual bool allows_all(const int32_t * /*recent*/, std::size_t /*n_recent*/) { return false; }
 
-    // Called now and then during long work, with the seconds of it since the last time. What it throws ends the work.
+    // A function that long work calls now and then, with the seconds of work since its last call. What it throws ends
+    // the work.
     using Heed = std::function<void(double)>;
-    // Who is asked from now on; null: nobody.
+    // Sets the function that is called from now on; null: none.
     virtual void ask(const Heed * /*heed*/) {}
 
-    // Where only one text may come next, and no end, a token with as much of it as a token can have.
+    // If only one text may come next (and the end of the text may not), a token with as much of it as one token can
+    // have.
     struct Forced {
         int32_t token;
-        bool alone;  // no other token may come next; else others begin that text
+        bool alone;  // no other token may come next; if false, there are other tokens that begin the same text
     };
     virtual std::optional<Forced> forced(const int32_t *, std::size_t) { return std::nullopt; }
 };

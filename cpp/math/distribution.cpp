@@ -36,7 +36,7 @@ int32_t Distribution::sample(double u) const {
             break;
         }
     }
-    return id(last_possible);  // also where rounding left the sum just below u
+    return id(last_possible);  // u is not reached if rounding left the whole sum just below it
 }
 
 int32_t Distribution::gumbel_argmax(const Noise & noise) const {
@@ -49,7 +49,7 @@ int32_t Distribution::gumbel_argmax(const Noise & noise) const {
         const double limit = best_score * probs[i];
         if (limit < Noise::smallest_exponential) {
             if (!dense()) {
-                break;  // descending: no later one can win either
+                break;  // probabilities descend: no later token can win either
             }
             continue;
         }

@@ -25,7 +25,7 @@ struct Distribution {
     double of(int32_t token) const;
     // The most probable token.
     int32_t argmax() const;
-    // Inverse-CDF sample for u in [0, 1).
+    // The token that inverse-CDF sampling draws for u in [0, 1).
     int32_t sample(double u) const;
     // argmax_x log p(x) + G(x), with G the noise of a position (Gumbel-max trick): it has distribution p.
     int32_t gumbel_argmax(const Noise & noise) const;
@@ -61,7 +61,7 @@ void for_each_pair(const Distribution & p, const Distribution & q, Visit visit) 
     }
 }
 
-// sum_x min(p(x), q(x)): how likely rejection sampling accepts a token drawn from q.
+// sum_x min(p(x), q(x)): the probability with which rejection sampling accepts a token drawn from q.
 double overlap(const Distribution & p, const Distribution & q);
 
 }  // namespace specllama

@@ -12,7 +12,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-// What DRY sees of the text, the last token first.
+// The part of the text that DRY sees, the last token first.
 Tokens backwards(const SamplerParams & params, const int32_t * recent, std::size_t n_recent) {
     const std::size_t all = n_recent + params.dry_prompt.size();
     const std::size_t count =
@@ -25,7 +25,7 @@ Tokens backwards(const SamplerParams & params, const int32_t * recent, std::size
     return tokens;
 }
 
-// The Z-function: how many of the last tokens are those that end k tokens earlier, too.
+// The Z-function. Entry k says how many tokens at the end of the text equal those that end k tokens earlier.
 std::vector<std::size_t> repeated(const Tokens & tokens) {
     std::vector<std::size_t> lengths(tokens.size(), 0);
     std::size_t left = 0;
@@ -65,7 +65,7 @@ std::vector<std::pair<int32_t, float>> dry_penalties(const SamplerParams & param
         return {};
     }
     const std::vector<std::size_t> lengths = repeated(tokens);
-    std::unordered_map<int32_t, std::size_t> longest;  // repetition that a token would go on with
+    std::unordered_map<int32_t, std::size_t> longest;  // by token: the longest repetition that it would go on with
     for (std::size_t k = 1; k < tokens.size(); ++k) {
         const std::size_t length = std::min(lengths[k], most);
         if (length >= allowed) {

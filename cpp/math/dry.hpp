@@ -10,8 +10,9 @@
 
 namespace specllama {
 
-// What to subtract from the logits of tokens after the prompt and `recent` [n_recent]: the arithmetic of llama.cpp's
-// llama_sampler_dry (by p-e-w and pi6am). A pure function of the text, in O(its length).
+// Returns the penalties, as {token, what is subtracted from its logit}, after the prompt and `recent` [n_recent]. The
+// arithmetic is that of llama.cpp's llama_sampler_dry (by p-e-w and pi6am). The result depends on the text only, and
+// takes O(its length).
 std::vector<std::pair<int32_t, float>> dry_penalties(const SamplerParams & params, const int32_t * recent,
                                                      std::size_t n_recent);
 

@@ -8,7 +8,7 @@
 
 namespace specllama {
 
-// Defined first, so that the loops below inline and vectorise it.
+// This function stands first, so that the loops below inline and vectorise it.
 float fast_exp(float x) {
     // 2^k * e^r with r in [-log(2)/2, log(2)/2]; the polynomial is the one of Cephes' expf.
     const float not_below = x < -87.0F ? -87.0F : x;  // values, not std::max's references: those stop vectorisation
@@ -36,7 +36,7 @@ namespace {
 
 constexpr std::size_t kBlock = 32;
 
-// Whether any of `count` values is above the threshold. Counting instead of stopping early keeps it branch-free.
+// Whether any of `count` values is above the threshold. The loop looks at all of them, so that it has no branches.
 inline bool any_above(const float * values, std::size_t count, float threshold) {
     int above = 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -71,7 +71,7 @@ public:
         out_.reserve(capacity_);
     }
 
-    // Only values above it can still belong to the best k.
+    // Only values above the threshold can still belong to the best k.
     float threshold() const { return threshold_; }
 
     void add(int32_t id, float logit) {

@@ -13,7 +13,8 @@ struct Candidate {
     float logit;
 };
 
-// Descending by logit, ties by id: a total order, so that selections do not depend on the algorithm.
+// The order of candidates: descending by logit, and ascending by id where logits are equal. It is a total order, so
+// selections do not depend on the algorithm.
 inline bool ranks_before(const Candidate & a, const Candidate & b) {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }

@@ -1,4 +1,4 @@
-// A constraint that is told of all tokens at once which may come next.
+// A constraint that gets the allowed tokens of a position as one mask of the whole vocabulary.
 #include "math/mask_constraint.hpp"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ bool allows(const std::vector<std::uint32_t> & mask, std::int32_t token) {
     return token >= 0 && index / bits < mask.size() && ((mask[index / bits] >> (index % bits)) & 1U) != 0;
 }
 
-// The only token that is allowed; -1 if there are more of them, or none.
+// The only token that the mask allows; -1 if it allows several, or none.
 std::int32_t only_one(const std::vector<std::uint32_t> & mask) {
     std::int32_t only = -1;
     for (std::size_t word = 0; word < mask.size(); ++word) {
@@ -69,7 +69,8 @@ std::optional<Constraint::Forced> MaskConstraint::forced(const std::int32_t * re
 
 const MaskConstraint::Mask & MaskConstraint::after(const std::int32_t * recent, std::size_t n_recent) {
     const auto [known, given] = std::mismatch(steps_.begin(), steps_.end(), recent, recent + n_recent);
-    if (given != recent + n_recent) {  // else it is a part of the way: what was after it may be asked for again
+    // Where `recent` is a part of the known way, the masks further on are kept: they may be asked for again.
+    if (given != recent + n_recent) {
         const auto common = static_cast<std::size_t>(known - steps_.begin());
         masks_.erase(masks_.upper_bound(common), masks_.end());
         steps_.assign(recent, recent + n_recent);

@@ -1,4 +1,4 @@
-// A constraint that is told of all tokens at once which may come next.
+// A constraint that gets the allowed tokens of a position as one mask of the whole vocabulary.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,16 @@ namespace specllama {
 class MaskConstraint final : public Constraint {
 public:
     struct Mask {
-        std::vector<std::uint32_t> allowed;  // a bit for each token, the lowest first; what is not there is forbidden
+        std::vector<std::uint32_t> allowed;  // a bit for each token, the lowest first; a token without one is forbidden
         bool may_end = false;                // whether a token that ends the text may come next
-        std::int32_t guess = -1;             // what begins the only text that may come next; -1 where there are several
-        bool is_free = false;                // all tokens may come next: the rest says nothing
+        std::int32_t guess = -1;             // a token that begins the only text that may come next; -1 if several may
+        bool is_free = false;                // all tokens may come next; the other fields mean nothing then
     };
-    // What may come after the tokens generated so far [n_recent]. Calls may go back and forth.
+    // Returns the mask after `recent` [n_recent], the tokens generated so far. `recent` may become longer or shorter
+    // from call to call.
     using Source = std::function<Mask(const std::int32_t * recent, std::size_t n_recent)>;
 
-    // ends: the tokens that end a text. All of them may where one may, whatever the masks say of them.
+    // ends: the tokens that end a text. Where a mask says `may_end`, all of them are allowed, whatever its bits say.
     MaskConstraint(std::vector<std::int32_t> ends, Source source);
 
     void forbid(const std::int32_t * recent, std::size_t n_recent, Candidate * candidates, std::size_t count) override;
@@ -36,8 +37,8 @@ private:
 
     std::vector<std::int32_t> ends_;
     Source source_;
-    std::vector<std::int32_t> steps_;    // the way on which was asked last, as far as it is known
-    std::map<std::size_t, Mask> masks_;  // by how many steps are before them: draft and target ask for the same
+    std::vector<std::int32_t> steps_;    // the tokens of the longest text that masks_ belongs to
+    std::map<std::size_t, Mask> masks_;  // by the number of steps before it: draft and target ask for the same
 };
 
 }  // namespace specllama

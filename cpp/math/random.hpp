@@ -1,8 +1,8 @@
 // Counter-based uniforms and Gumbels: a pure function of (seed, stream, position, token).
 //
-// A key is mixed from (seed, stream, position) and starts a SplitMix64 sequence (Steele, Lea, Flood, "Fast
-// Splittable Pseudorandom Number Generators", OOPSLA 2014) whose element number `token` is the draw. Nothing has
-// state, so the noise of a position is the same for the target, for every draft and for no draft at all.
+// A key is mixed from (seed, stream, position). It starts a SplitMix64 sequence (Steele, Lea, Flood, "Fast Splittable
+// Pseudorandom Number Generators", OOPSLA 2014), and the draw is element number `token` of that sequence. There is no
+// state, so the noise of a position is the same for the target and for every draft, and without a draft.
 #pragma once
 
 #include <cmath>
@@ -10,9 +10,9 @@
 
 namespace specllama {
 
-// Draws of different streams are independent. `gumbel` is keyed by position in the history (the coupled rule needs
-// the same noise whoever looks at a position). The others are keyed by the number of the round: block verification
-// looks at the uniforms of positions that it then leaves open, so a later round must not see them again.
+// Draws of different streams are independent. `gumbel` is keyed by the position in the history, because the coupled
+// rule needs the same noise for draft and target. The other streams are keyed by the number of the round: block
+// verification looks at the uniforms of positions that it then leaves open, so a later round must not see them again.
 enum class Stream : std::uint64_t { gumbel = 1, draft = 2, accept = 3, next = 4 };
 
 inline std::uint64_t mix64(std::uint64_t z) {
@@ -32,10 +32,10 @@ public:
 
     std::uint64_t bits(std::uint64_t token) const { return mix64(key_ + 0x9e3779b97f4a7c15ULL * (token + 1)); }
 
-    // In (0, 1), never 0 or 1: the middle of one of 2^52 equal intervals.
+    // A uniform number in (0, 1), never 0 or 1: the middle of one of 2^52 equal intervals.
     double uniform(std::uint64_t token) const { return (static_cast<double>(bits(token) >> 12) + 0.5) * 0x1p-52; }
 
-    // -log(uniform), an Exp(1) variable. A Gumbel is -log of it.
+    // -log(uniform): a variable with the distribution Exp(1). -log of it is a Gumbel variable.
     double exponential(std::uint64_t token) const { return -std::log(uniform(token)); }
 
     double gumbel(std::uint64_t token) const { return -std::log(exponential(token)); }

@@ -19,7 +19,7 @@ namespace {
 // would cost more than the rest of the chain.
 class LogitPatch {
 public:
-    // listed: whose logits [n] these are; null: of a whole vocabulary.
+    // listed: the tokens that `logits` [n] belong to; null: the whole vocabulary.
     LogitPatch(const TokenList * listed, float * logits, std::size_t n) : listed_(listed), logits_(logits), n_(n) {}
     ~LogitPatch() {
         for (auto entry = saved_.rbegin(); entry != saved_.rend(); ++entry) {
@@ -65,7 +65,7 @@ public:
     }
 
 private:
-    // Where its logit is; nothing if it has none.
+    // The index of the token's logit; nothing if it has none.
     std::optional<std::size_t> place_of(int32_t token) const {
         const auto place = listed_ != nullptr ? listed_->place_of(token) : std::optional<std::size_t>(token);
         return token >= 0 && place && *place < n_ ? place : std::nullopt;
@@ -93,7 +93,7 @@ void one_hot(int32_t token, Distribution & out) {
     out.probs.assign(1, 1.0);
 }
 
-// What the chain makes of logits with bias and penalties.
+// Makes a distribution of logits to which bias and penalties have been applied, without a constraint.
 void distribute(const SamplerParams & params, const float * logits, std::size_t n_vocab, Distribution & out) {
     if (params.temperature == 0.0F) {
         const int32_t best = argmax(logits, n_vocab);
@@ -110,7 +110,7 @@ void distribute(const SamplerParams & params, const float * logits, std::size_t 
     }
 }
 
-// The same of those that are allowed.
+// As distribute(), over the tokens that the constraint allows.
 void distribute_allowed(const SamplerParams & params, const Allowance & allowance, const float * logits,
                         std::size_t n_vocab, Distribution & out) {
     const bool all_count = params.temperature < 0.0F || !params.truncates() || params.has_sigma() ||
@@ -131,7 +131,7 @@ void distribute_allowed(const SamplerParams & params, const Allowance & allowanc
     }
 }
 
-// Numbers in a list become ids.
+// Replaces numbers in the list by token ids.
 void name_tokens(const TokenList & listed, Distribution & out) {
     for (int32_t & id : out.ids) {
         id = listed.token(static_cast<std::size_t>(id));
@@ -170,7 +170,7 @@ void SamplerChain::apply(const TokenList & listed, float * logits, std::size_t n
     name_tokens(listed, out);
 }
 
-// `out` has the logits' numbers for ids.
+// `out.ids` are indices of the logits afterwards, not token ids.
 void SamplerChain::apply_to(const TokenList * listed, float * logits, std::size_t n, const int32_t * recent,
                             std::size_t n_recent, Distribution & out) const {
     LogitPatch patch(listed, logits, n);

@@ -1,4 +1,4 @@
-// Logits -> the probabilities one samples from, after the sampler chain. Knows neither llama.cpp nor Python.
+// The sampler chain makes of logits the probabilities from which a token is drawn. Knows neither llama.cpp nor Python.
 #pragma once
 
 #include <cstddef>
@@ -17,26 +17,25 @@ namespace specllama {
 // A function of the caller's that changes a copy of a row of logits, given the tokens generated before its position.
 using LogitsProcessor = std::function<void(const int32_t * recent, std::size_t n_recent, std::vector<float> & logits)>;
 
-// llama_cpp.Llama._init_sampler's chain, with what llama-server has besides, in their order and arithmetic: logits
-// processor, logit bias, penalties, DRY, grammar, then greedy for temperature 0, else top-n-sigma, top-k, typical,
-// top-p, min-p, XTC, temperature.
+// The chain of llama_cpp.Llama._init_sampler, and the samplers that llama-server has besides, in their order and
+// arithmetic: logits processor, logit bias, penalties, DRY, grammar, then greedy for temperature 0, else top-n-sigma,
+// top-k, typical, top-p, min-p, XTC, temperature.
 class SamplerChain {
 public:
     explicit SamplerChain(SamplerParams params, LogitsProcessor logits_processor = nullptr,
                           std::shared_ptr<Constraint> constraint = nullptr);
 
-    // The distribution of the next token.
+    // Computes the distribution of the next token.
     //   logits [n_vocab]: patched in place by bias and penalties, and restored before the return.
-    //   recent [n_recent]: the tokens generated so far in this call, drafted ones included; the penalties see its tail,
-    //   the constraint all of it, and DRY the prompt, too.
+    //   recent [n_recent]: the tokens generated so far in this call, drafted ones included. The penalties see the last
+    //   of them, the constraint sees all, and DRY sees the prompt before them, too.
     // Throws NoTokenLeft if no token has a finite logit, or none of those is allowed, and whatever the logits processor
     // throws.
     void apply(float * logits, std::size_t n_vocab, const int32_t * recent, std::size_t n_recent,
                Distribution & out) const;
 
-    // The same where only some tokens have logits: the distribution over these, as if there were no others. No logits
-    // processor is called.
-    //   logits [n]: what TokenList::gather makes of them.
+    // Computes the distribution over the tokens of a list, as if there were no others. No logits processor is called.
+    //   logits [n]: the logits of those tokens, as TokenList::gather returns them.
     void apply(const TokenList & listed, float * logits, std::size_t n, const int32_t * recent, std::size_t n_recent,
                Distribution & out) const;
 

@@ -1,4 +1,4 @@
-// Checks sampling parameters: everything that would put a NaN into the distribution is refused.
+// Checks sampling parameters, and refuses every value that would put a NaN into the distribution.
 #include "math/sampler_params.hpp"
 
 #include <cmath>

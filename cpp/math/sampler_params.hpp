@@ -1,5 +1,5 @@
-// The parameters of the sampler chain. They stand here once: fields, defaults, checks, bindings and Python's options
-// are made of these two tables. A new one needs a line here, and the code that applies it.
+// The parameters of the sampler chain, in two tables. Fields, defaults, checks, bindings and Python's options are made
+// of them. A new parameter needs a line here, and the code that applies it.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "math/sequence_breakers.hpp"
 
 // Names, defaults and meanings are those of llama_cpp.Llama._init_sampler.
-// X(type, name, default, which values are usable, those in words)
+// X(type, name, default, the check of a value, the allowed values in words)
 #define SPECLLAMA_BASE_SAMPLERS(X)                                                                                     \
     X(float, temperature, 0.8, below_infinity, "a finite number (0 is greedy, below 0 samples the untruncated model)") \
     X(int, top_k, 40, any_number, "a whole number (0 or less switches it off)")                                        \
@@ -22,8 +22,8 @@
     X(float, presence_penalty, 0.0, finite, "a finite number (0 switches it off)")                                     \
     X(int, penalty_last_n, 64, any_number, "how many generated tokens the penalties see (0 or less: none)")
 
-// Names, defaults and meanings are those of llama-server. Three more columns: what it does, whether its sampler is on
-// where it is above 0, and llama.cpp's name of it on a command line.
+// Names, defaults and meanings are those of llama-server. There are three more columns: what the parameter does,
+// whether a value above 0 switches its sampler on, and its name on llama.cpp's command line.
 #define SPECLLAMA_SERVER_SAMPLERS(X)                                                                                  \
     X(float, dry_multiplier, 0.0, at_least_0, "a finite number, 0 (off) or more",                                     \
       "DRY, against repetitions: a token that would go on with one of n tokens loses "                                \
@@ -66,7 +66,7 @@ struct SamplerParams {
     std::shared_ptr<const SequenceBreakers> dry_breakers;  // null: none
     std::vector<int32_t> dry_prompt;                       // what DRY sees before the tokens that were generated
 
-    // Throws std::invalid_argument that names the parameter, its value and what is allowed.
+    // Throws std::invalid_argument, which names the parameter, its value and what is allowed.
     void validate() const;
 
     bool has_sigma() const { return top_n_sigma > 0.0F; }
@@ -85,7 +85,7 @@ struct SamplerAbout {
     const char * name;
     bool is_whole;   // a whole number
     double initial;  // its default
-    bool switches;   // above 0 its sampler is on
+    bool switches;   // a value above 0 switches its sampler on
     const char * option;
     const char * summary;
 };

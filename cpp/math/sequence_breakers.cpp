@@ -1,4 +1,4 @@
-// Token sequences after which a repetition counts anew.
+// Sequence breakers: token sequences at which DRY stops looking for a repetition.
 #include "math/sequence_breakers.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Token sequences after which a repetition counts anew. Knows neither llama.cpp nor Python.
+// Sequence breakers: token sequences at which DRY stops looking for a repetition. Knows neither llama.cpp nor Python.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ class SequenceBreakers {
 public:
     using Rests = std::vector<std::vector<int32_t>>;
 
-    // `first`, followed by `rest` (nothing: it breaks alone). Adding one twice changes nothing.
+    // Adds a breaker: the token `first`, followed by `rest`, which may be empty. Adding one twice changes nothing.
     void add(int32_t first, std::vector<int32_t> rest);
 
-    // `first`, followed by any of these. Replaces what was known of it.
+    // Sets all breakers that begin with `first`: each is followed by one of `rests`.
     void put(int32_t first, std::shared_ptr<const Rests> rests) { rests_[first] = std::move(rests); }
 
-    // How many tokens there are after the last breaker of a text, given backwards; all of them if it has none.
-    // Where several begin with one token, the longest counts.
+    // The number of tokens after the last breaker of a text, which is given with its last token first. If the text has
+    // no breaker, it is the number of all tokens. Where several breakers begin at one token, the longest counts.
     std::size_t num_behind(const std::vector<int32_t> & backwards) const;
 
     bool breaks_alone(int32_t token) const;

@@ -1,4 +1,4 @@
-// The end of the chain: llama.cpp's XTC and its temperature, fixed or dynamic, make probabilities of candidates.
+// The end of the sampler chain: XTC and the temperature, fixed or dynamic, as llama.cpp has them, make probabilities.
 #include "math/tempering.hpp"
 
 #include <algorithm>
@@ -24,8 +24,8 @@ void normalise(std::vector<double> & probs, double sum) {
     }
 }
 
-// llama.cpp's entropy-based temperature (by kalomaze): the surer the model, the colder. `slots`: the number of
-// candidates with the largest entropy that is possible.
+// llama.cpp's entropy-based temperature (by kalomaze): it is lower where the model is surer. `slots`: the number of
+// candidates whose largest possible entropy the entropy is compared with.
 double temperature_at(const SamplerParams & params, double entropy, std::size_t slots) {
     const double lowest = std::max(0.0F, params.temperature - params.dynatemp_range);
     const double highest = static_cast<double>(params.temperature) + params.dynatemp_range;
@@ -71,7 +71,7 @@ void temper_some(const SamplerParams & params, const Weighed & kept, std::size_t
     normalise(probs, sum);
 }
 
-// How many XTC takes away, from the first on.
+// How many candidates XTC takes away, from the first on.
 std::size_t num_excluded(const SamplerParams & params, const Weighed & kept) {
     if (!params.has_xtc()) {
         return 0;
@@ -84,7 +84,8 @@ std::size_t num_excluded(const SamplerParams & params, const Weighed & kept) {
     return reaching > 0 ? reaching - 1 : 0;
 }
 
-// probs = (1 - share) probs + share others, where others has no entry for the first ones.
+// probs = (1 - share) probs + share others. `others` is shorter: it has no entries for the first of `probs`, which
+// count as 0.
 void mix(std::vector<double> & probs, const std::vector<double> & others, double share) {
     const std::size_t first = probs.size() - others.size();
     for (std::size_t i = 0; i < probs.size(); ++i) {
@@ -92,7 +93,7 @@ void mix(std::vector<double> & probs, const std::vector<double> & others, double
     }
 }
 
-// Descending by probability, without those that have none.
+// Sorts by descending probability, and drops the tokens with probability 0.
 void sort_and_shrink(Distribution & out) {
     std::vector<std::size_t> order(out.size());
     std::iota(order.begin(), order.end(), 0);
@@ -108,7 +109,8 @@ void sort_and_shrink(Distribution & out) {
     out = std::move(sorted);
 }
 
-// llama.cpp's array keeps candidates that are ruled out, until a sampler cuts it by their probability.
+// The number of candidates in llama.cpp's array, which keeps those that are ruled out until a sampler cuts it by their
+// probability.
 std::size_t num_slots(const SamplerParams & params, std::size_t num_kept, std::size_t n_vocab) {
     if (params.looks_at_probabilities()) {
         return num_kept;
@@ -131,7 +133,7 @@ void temper_all(const SamplerParams & params, const float * logits, std::size_t 
     normalise(probs, exp_all(logits, n, top, scale, probs));
 }
 
-// Those that XTC takes away.
+// The candidates that XTC takes away.
 std::vector<Candidate> excluded(const SamplerParams & params, const float * logits, std::size_t n) {
     std::vector<Candidate> reaching;
     if (params.has_xtc()) {

@@ -1,4 +1,4 @@
-// The end of the chain: llama.cpp's XTC and its temperature, fixed or dynamic, make probabilities of candidates.
+// The end of the sampler chain: XTC and the temperature, fixed or dynamic, as llama.cpp has them, make probabilities.
 #pragma once
 
 #include <cstddef>
@@ -11,21 +11,22 @@
 
 namespace specllama {
 
-// XTC ("exclude top choices", by p-e-w) takes away all but the least of the tokens that reach a threshold, with a
-// probability a. So the next token has the distribution (1 - a) p + a p', where p is tempered without and p' with those
-// tokens away. That is what is computed here: no coin is tossed, so that p and q stay functions of the text.
+// XTC ("exclude top choices", by p-e-w): with a probability a it takes away all tokens that reach a threshold, but the
+// least probable of them. So the next token has the distribution (1 - a) p + a p', where p is tempered with all tokens,
+// and p' without those that XTC takes away. This mixture is computed here. No random number is drawn, so p and q stay
+// functions of the text.
 
-// Of candidates in descending order, of which the truncation has left `kept` among n_vocab. Throws NoTokenLeft if there
-// is none.
+// Makes probabilities of `kept`: the candidates that truncation has left of n_vocab, in descending order. Throws
+// NoTokenLeft if there is none.
 void temper(const SamplerParams & params, const std::vector<Candidate> & kept, std::size_t n_vocab, Distribution & out);
 
-// Of a whole vocabulary of logits.
+// Makes probabilities of the logits of a whole vocabulary.
 void temper(const SamplerParams & params, const float * logits, std::size_t n_vocab, Distribution & out);
 
-// The same without XTC and temperature.
+// softmax of the logits of a whole vocabulary, without XTC and temperature.
 void softmax(const float * logits, std::size_t n_vocab, Distribution & out);
 
-// Nothing can be sampled.
+// The error that no token can be sampled.
 struct NoTokenLeft : std::runtime_error {
     using std::runtime_error::runtime_error;
 };

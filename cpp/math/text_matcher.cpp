@@ -1,4 +1,4 @@
-// Finds several texts in many words, in one pass over each (Aho and Corasick 1975).
+// Finds several texts in many words, in one pass over each word (Aho and Corasick 1975).
 #include "math/text_matcher.hpp"
 
 #include <queue>
@@ -29,7 +29,7 @@ void TextMatcher::add(const std::string & text, std::uint64_t bit) {
     states_[state].complete |= bit;
 }
 
-// By depth, so that what is shorter is connected before.
+// States are visited by depth, so that those of shorter beginnings are connected first.
 void TextMatcher::connect() {
     std::queue<std::size_t> waiting({0});
     for (; !waiting.empty(); waiting.pop()) {

@@ -1,4 +1,4 @@
-// Some tokens of a vocabulary. Knows neither llama.cpp nor Python.
+// A list of some tokens of a vocabulary. Knows neither llama.cpp nor Python.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,15 @@
 
 namespace specllama {
 
-// It has whole groups of neighbouring ids: so many rows of an output matrix are multiplied at once.
+// The list consists of whole groups of `group_size` neighbouring ids, because the kernels multiply so many rows of an
+// output matrix at once.
 class TokenList {
 public:
     static constexpr std::size_t group_size = 16;
 
     explicit TokenList(std::size_t n_vocab) : n_vocab_(n_vocab) {}
 
-    // With its group. What is no token of the vocabulary is passed over.
+    // Adds a token, with its whole group. A number that is no token of the vocabulary is passed over.
     void add(int32_t token) {
         const auto group = static_cast<int32_t>(static_cast<std::size_t>(token) / group_size);
         if (token >= 0 && static_cast<std::size_t>(token) < n_vocab_ && !find(group)) {
@@ -26,7 +27,7 @@ public:
         }
     }
 
-    // All of another list of this vocabulary.
+    // Adds all tokens of another list of the same vocabulary.
     void add(const TokenList & other) {
         std::vector<int32_t> both;
         both.reserve(groups_.size() + other.groups_.size());
@@ -35,10 +36,10 @@ public:
         groups_ = std::move(both);
     }
 
-    // The numbers of its groups, ascending.
+    // The numbers of the groups, ascending.
     const std::vector<int32_t> & groups() const { return groups_; }
 
-    // Its tokens are numbered from 0 on, by ascending ids: the one at this place.
+    // The token at a place. Places are numbered from 0 on, by ascending ids.
     int32_t token(std::size_t place) const {
         const auto group = static_cast<std::size_t>(groups_[place / group_size]);
         return static_cast<int32_t>(group * group_size + place % group_size);
@@ -51,7 +52,8 @@ public:
         return group ? std::optional(*group * group_size + id % group_size) : std::nullopt;
     }
 
-    // The logits of its tokens below n, side by side. Of `logits` [n] it reads no others.
+    // Copies the logits of the listed tokens with ids below n to `out`, side by side. No others of `logits` [n] are
+    // read.
     void gather(const float * logits, std::size_t n, std::vector<float> & out) const {
         out.clear();
         out.reserve(groups_.size() * group_size);

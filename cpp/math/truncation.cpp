@@ -1,4 +1,4 @@
-// The candidates that survive truncation: llama.cpp's top-n-sigma, top-k, typical, top-p and min-p, one by one.
+// Truncation: llama.cpp's top-n-sigma, top-k, typical, top-p and min-p are applied one after the other.
 #include "math/truncation.hpp"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace specllama {
 
 namespace {
 
-// How many leading probabilities reach `mass`; 0 if all together do not.
+// How many of the first probabilities reach `mass` together; 0 if all of them do not.
 std::size_t count_reaching(const std::vector<double> & probs, double mass, bool strictly) {
     double cumulative = 0.0;
     for (std::size_t i = 0; i < probs.size(); ++i) {
@@ -42,12 +42,12 @@ std::vector<Candidate> Truncation::run() {
 
 float Truncation::min_p_threshold(float top) const { return top + std::log(params_.min_p); }
 
-// min_p above 1 would drop even the top: llama.cpp always keeps one.
+// A min_p above 1 would drop even the best candidate, but llama.cpp always keeps one.
 void Truncation::select_by_min_p(float top) {
     select_at_least(logits_, n_, std::min(top, min_p_threshold(top)), kept_);
 }
 
-// Of those within so many standard deviations of the largest logit, the best top_k.
+// Keeps the best top_k of the candidates that lie within top_n_sigma standard deviations of the largest logit.
 void Truncation::sigma_of_all() {
     const auto deviation = static_cast<float>(standard_deviation(logits_, n_));
     const float threshold = largest(logits_, n_) - params_.top_n_sigma * deviation;
@@ -65,7 +65,7 @@ void Truncation::top_k_of_all() { select_top_k(logits_, n_, static_cast<std::siz
 
 void Truncation::top_k_of_kept() { kept_.resize(std::min(kept_.size(), static_cast<std::size_t>(params_.top_k))); }
 
-// Probabilities of kept_, relative to `sum` of e^(logit - top); 0 means their own sum.
+// The probabilities of kept_: e^(logit - top) / sum. A `sum` of 0 stands for the sum over kept_.
 std::vector<double> Truncation::probabilities_of_kept(double sum) const {
     std::vector<double> probs;
     probs.reserve(kept_.size());
@@ -93,7 +93,8 @@ bool Truncation::reach_top_p(double sum) {
     return true;
 }
 
-// Over the whole vocabulary: min-p bounds the selection if it is on, else look at more and more candidates.
+// Applies top-p to the whole vocabulary. If min-p is on, it bounds the selection; else more and more candidates are
+// looked at.
 void Truncation::top_p_of_all() {
     const float top = largest(logits_, n_);
     const double sum = sum_exp(logits_, n_, top, 1.0F);
@@ -125,7 +126,7 @@ void Truncation::min_p_of_kept() {
     kept_.erase(first_below, kept_.end());
 }
 
-// Locally typical sampling (Meister et al. 2022, arXiv 2202.00666) among the candidates that top-k left.
+// Applies locally typical sampling (Meister et al. 2022, arXiv 2202.00666) to the candidates that top-k has left.
 void Truncation::typical_of_kept() {
     if (kept_.empty()) {
         return;
@@ -155,7 +156,7 @@ void Truncation::typical_of_kept() {
     kept_ = std::move(nearest);
 }
 
-// The same over the whole vocabulary, looking at more and more candidates.
+// Applies locally typical sampling to the whole vocabulary, by looking at more and more candidates.
 void Truncation::typical_of_all() {
     const float top = largest(logits_, n_);
     const double sum = sum_exp(logits_, n_, top, 1.0F);

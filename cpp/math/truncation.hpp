@@ -1,4 +1,4 @@
-// The candidates that survive truncation: llama.cpp's top-n-sigma, top-k, typical, top-p and min-p, one by one.
+// Truncation: llama.cpp's top-n-sigma, top-k, typical, top-p and min-p are applied one after the other.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,16 @@ class Truncation {
 public:
     Truncation(const SamplerParams & params, const float * logits, std::size_t n)
         : params_(params), logits_(logits), n_(n) {}
-    // Of candidates that the first of them have left, in descending order.
+    // Begins with candidates that the first steps have left already, in descending order.
     Truncation(const SamplerParams & params, std::vector<Candidate> selected)
         : params_(params), logits_(nullptr), n_(0), kept_(std::move(selected)), is_selected_(true) {}
 
-    // In descending order; none if no logit is finite. The logits are scanned in single passes, and never sorted.
+    // Returns the candidates that are left, in descending order; none if no logit is finite. The logits are scanned in
+    // single passes, and never sorted.
     std::vector<Candidate> run();
 
 private:
-    // One of them: of all logits, if it is the first that is on, or of what the others have left.
+    // One step of the truncation. The first step that is on is applied to all logits, a later one to kept_.
     struct Step {
         bool is_on;
         void (Truncation::*of_all)();
@@ -46,7 +47,7 @@ private:
     const float * logits_;
     std::size_t n_;
     std::vector<Candidate> kept_;
-    bool is_selected_ = false;  // kept_ is what is left
+    bool is_selected_ = false;  // the first step that is on is applied to kept_, too, because there are no logits
 };
 
 }  // namespace specllama

@@ -1,4 +1,4 @@
-// How likely a drafted token is accepted, learned from those that were. Knows neither llama.cpp nor Python.
+// How likely a drafted token is accepted, learned from earlier outcomes. Knows neither llama.cpp nor Python.
 #include "pacing/acceptance_rates.hpp"
 
 #include <algorithm>

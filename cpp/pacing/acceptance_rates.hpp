@@ -1,4 +1,4 @@
-// How likely a drafted token is accepted, learned from those that were. Knows neither llama.cpp nor Python.
+// How likely a drafted token is accepted, learned from earlier outcomes. Knows neither llama.cpp nor Python.
 #pragma once
 
 #include <cstddef>
@@ -11,23 +11,25 @@ namespace specllama {
 
 enum class Source;  // drafters/source.hpp
 
-// What was known of a drafted token when it was drafted: where it came from, and a class of tokens like it.
+// What is known of a drafted token when it is drafted: the drafter that it comes from, and its class (bucket). Tokens
+// of one class are about equally likely to be accepted.
 struct Expectation {
     Source source{};
     std::size_t bucket = 0;
-    std::size_t before = 0;  // of a drawn token: the bucket of what came before it
+    std::size_t before = 0;  // for a drawn token only: the bucket of the token before it
 };
 
-// What is believed of a drafter's tokens before any was verified.
+// What is assumed of a drafter's tokens before any of them has been verified.
 struct DrafterPriors {
-    std::vector<double> classes;  // of Expectation::bucket: how often such a token is accepted
-    bool together = false;        // the classes rise and fall together, and begin anew with each text
-    bool copies = false;          // it may offer long runs, which are begun with short ones
-    // Of a drafter that draws its tokens one by one: by the bucket of the token before, and last of a draft's first.
+    std::vector<double> classes;  // by Expectation::bucket: how often a token of that class is accepted
+    bool together = false;        // the rates of the classes rise and fall together, and begin anew with each text
+    bool copies = false;          // the drafter may offer long runs; the pace takes short parts of them first
+    // For a drafter that draws its tokens one by one: how often the next token is accepted, by the bucket of the token
+    // before it. The last entry belongs to the first token of a draft.
     std::vector<double> next;
-    double any = 0.0;  // of any token that it draws
+    double any = 0.0;  // for such a drafter: how often any of its tokens is accepted
 
-    // Each class is learned for itself, for good.
+    // The rate of each class is learned separately, and kept from text to text.
     static DrafterPriors apart(std::vector<double> classes) { return {std::move(classes), false, false, {}, 0.0}; }
     static DrafterPriors runs(std::vector<double> classes) { return {std::move(classes), true, true, {}, 0.0}; }
     static DrafterPriors drawn(std::vector<double> classes, std::vector<double> next, double any) {
@@ -35,18 +37,18 @@ struct DrafterPriors {
     }
 };
 
-// A rate with a prior. Old outcomes fade: texts change their kind. The prior follows them slowly: a draft that was of
-// no use in many texts is not tried as hopefully in the next one.
+// A success rate with a prior. Old outcomes fade, because texts change their kind. The prior slowly follows the
+// outcomes: a draft that was of no use in many texts is tried less often in the next one.
 class Rate {
 public:
     Rate(double prior, const PaceConstants & constants) : constants_(constants), first_prior_(prior), prior_(prior) {}
     void observe(bool success);
-    // Another text: so much of what was observed is kept beside the prior.
+    // Another text begins: the share `kept` of the observations is kept beside the prior.
     void new_text(double kept);
-    // Time has passed: what was observed counts for less.
+    // Time has passed: the observations are weighted by `factor`.
     void fade(double factor);
     double mean() const;
-    // As high as it may well be: so many standard errors above the mean.
+    // An optimistic estimate: so many standard errors above the mean.
     double optimistic(double standard_errors = 1.0) const;
 
 private:
@@ -58,14 +60,14 @@ private:
     bool observed_ = false;  // in this text
 };
 
-// Rates of classes that rise and fall together (online logistic regression). Each class keeps its distance to the
-// others for long; what they share follows the text at hand within some tokens.
+// The rates of classes that rise and fall together (online logistic regression). The distances between the classes
+// change slowly; their common level follows the current text within some tokens.
 class Rates {
 public:
     Rates(const std::vector<double> & priors, const PaceConstants & constants);
     double of(std::size_t i) const;
     void observe(std::size_t i, bool success);
-    // Another text: what was particular to the last one counts for less.
+    // Another text begins: the level of the last one counts for less.
     void new_text() { level_ *= constants_.kept_of_text; }
 
 private:
@@ -84,12 +86,12 @@ public:
     void observe(const Expectation & token, bool accepted);
     void new_text();
 
-    // Of a drafter that draws. Before a token is drawn, given the bucket of the last one, or start().
+    // For a drafter that draws: the rate of its next token, given the bucket of the token before it, or start().
     double next(std::size_t before) const { return next_.of(before); }
     std::size_t start() const { return start_; }
-    // Of any of its tokens.
+    // The rate of all its drawn tokens.
     const Rate & any() const { return any_; }
-    // It has not drafted for a while.
+    // The drafter has not drafted for a while.
     void forget(double factor) { any_.fade(factor); }
 
 private:
@@ -107,7 +109,7 @@ private:
 
 class AcceptanceRates {
 public:
-    // By Source.
+    // priors: by Source.
     explicit AcceptanceRates(const std::vector<DrafterPriors> & priors, const PaceConstants & constants = {});
 
     DrafterRates & of(Source source) { return rates_[static_cast<std::size_t>(source)]; }

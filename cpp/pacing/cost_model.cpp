@@ -12,16 +12,17 @@ namespace specllama {
 
 namespace {
 
-constexpr double usual_growth = 0.1;  // of T(1), for each token more: optimistic for most models on most machines
-constexpr double level_rate = 0.2;    // how fast all sizes follow what one of them shows
-constexpr double shape_rate = 0.12;   // how fast one size departs from the others, for each decode since it was seen
+// The assumed cost of each further token, as a share of T(1). It is optimistic for most models on most machines.
+constexpr double usual_growth = 0.1;
+constexpr double level_rate = 0.2;   // how fast all sizes follow the error of one of them
+constexpr double shape_rate = 0.12;  // how fast one size departs from the others, per decode since it was last seen
 constexpr std::size_t longest_since = 3;
 constexpr std::size_t forgetting_interval = 256;  // decodes
-constexpr double doubtful = 0.2;                  // in log seconds above what its neighbours say
-constexpr double surprising = 1.5;                // times what was expected of a size
+constexpr double doubtful = 0.2;                  // a size is doubted this far above its neighbours, in log seconds
+constexpr double surprising = 1.5;                // a size is surprising at this multiple of its expected time
 constexpr double largest_step = 0.6;  // in log seconds: one outlier (a swapped page) must not turn the curve over
 
-// A clock can stand still, and a file can hold anything.
+// Whether a time can be used: a clock can stand still, and a file can hold anything.
 bool usable(double seconds) { return seconds > 0.0 && std::isfinite(seconds); }
 
 }  // namespace
@@ -46,7 +47,8 @@ void CostModel::distrust_level() {
     distrusted_ = log_level_;
 }
 
-// Whether the level is to be found first. What these batches say of their own sizes is known once it is.
+// Takes an observation for finding the level, as long as that is to be found. Returns whether it was taken. What these
+// batches say of their own sizes is used once the level is known.
 bool CostModel::takes_level(const Observation & observation) {
     const bool is_between = !sizes_.empty() && observation.n >= sizes_.begin()->first &&
                             observation.n <= sizes_.rbegin()->first;  // else it is a guess
@@ -87,22 +89,22 @@ void CostModel::learn(const Observation & observation) {
     size.count += 1;
     if (size.count > settled_) {
         const double error = std::clamp(seen - size.log_shape, -largest_step, largest_step);
-        // A size that was not seen for a while may have changed more than the others, which were.
+        // A size that was not seen for a while may have changed more than the sizes that were seen since.
         const double of_shape = 1.0 - std::pow(1.0 - shape_rate, since);
         size.log_shape += of_shape * error;
         log_level_ += level_rate * (1.0 - of_shape) * error;
         return;
     }
     size.first[size.count - 1] = seen;
-    // On a GPU the first batch of each size is slow: one that is surprising has to be seen again.
+    // On a GPU the first batch of each size is slow, so a surprising time counts only when it is seen again.
     size.log_shape = size.count == 1 ? std::min(seen, most) : believed(size.first, size.count);
     if (size.count > 1) {
         doubt_others(observation.n);
     }
 }
 
-// A size that was seen again is known. One that was seen once costs no more than a larger one that is known, and no
-// more than so many smaller ones.
+// Corrects the sizes that were seen once, now that the size `known` was seen again. Such a size costs no more than a
+// larger size that is known, and no more than as many smaller batches as it takes to decode its tokens.
 void CostModel::doubt_others(std::size_t known) {
     const double one = sizes_[known].log_shape;
     for (auto & [n, size] : sizes_) {
@@ -113,8 +115,9 @@ void CostModel::doubt_others(std::size_t known) {
     }
 }
 
-// A size that was held up when it was first seen looks too expensive to be tried again. So now and then one of those
-// that were hardly seen, the one that lies highest above the next smaller and the cheapest larger one, is unlearned.
+// Forgets one size that was seen only a few times: the one that lies highest above the next smaller size and the
+// cheapest larger one. If its first batch was held up by something else, it would look too expensive to be ever tried
+// again.
 void CostModel::forget_worst_guess() {
     std::size_t worst = 0;
     double most = doubtful;
@@ -172,9 +175,9 @@ double CostModel::seconds(std::size_t n) const {
     return each;
 }
 
-// What a text's further tokens add to a batch to which the others bring theirs. Two sizes that were measured at
-// different moments differ by chance, too, and by that alone some of them look free. So it is at least what a token of
-// such a batch costs on average, beside what a single one does.
+// What the tokens of a text beyond its first add to a batch that has the other texts' tokens, in seconds. Two sizes
+// that were measured at different moments differ by chance, too, so some tokens would look free. So each further token
+// costs at least (T(size) - T(1)) / (size - 1), the average cost of a further token of that batch.
 double CostModel::added(std::size_t n) const {
     const double size = whole(others_ + n);
     const double average = std::max(0.0, size - whole(1)) / static_cast<double>(others_ + n - 1);
@@ -190,7 +193,7 @@ double CostModel::log_shape(std::size_t n) const {
     }
     if (above == sizes_.end()) {
         const auto & [m, size] = *std::prev(above);
-        const double first = std::exp(sizes_.begin()->second.log_shape);  // T(1), or as near to it as is known
+        const double first = std::exp(sizes_.begin()->second.log_shape);  // T(1), or T of the smallest known size
         return std::log(std::exp(size.log_shape) + usual_growth * first * static_cast<double>(n - m));
     }
     if (above == sizes_.begin()) {

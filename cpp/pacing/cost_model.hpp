@@ -10,45 +10,46 @@ namespace specllama {
 
 class CostModel {
 public:
-    // A batch of n tokens took so long.
+    // Learns that a batch of n tokens took so many seconds.
     void observe(std::size_t n, double seconds);
 
-    // Takes over the curve of an earlier process, {n: seconds}, in place of what was observed. Its shape is believed
-    // until measured, and its level is taken from the first batches: the machine may be slower or faster today.
+    // Replaces what was observed by the curve of an earlier process, {n: seconds}. Its shape is believed until it is
+    // measured. Its level is taken from the first batches, because the machine may be slower or faster today.
     void restore(const std::map<std::size_t, double> & seconds);
 
-    // What is known may be from a busier hour: its shape is believed, its level is taken from the next batches. Until
-    // there are three, a batch that took longer changes nothing: whoever looks at what it costs, before it decodes more
-    // of them, would never find out that this one was held up.
+    // Says that the known times may be from a busier hour. Their shape is still believed; their level is taken from the
+    // next three batches. Until these are there, a batch that took longer changes nothing: if it did, a caller that
+    // looks at costs first would decode no more such batches, and never find out that this one was held up.
     void distrust_level();
 
-    // What it costs one of `texts` that decode n tokens each in one batch: T(texts * n) / texts. The copy learns
-    // nothing: only this object sees whole batches.
+    // Returns a copy that says what a batch costs one of `texts` texts which decode n tokens each in it:
+    // T(texts * n) / texts. The copy learns nothing, because only this object sees whole batches.
     CostModel shared_by(std::size_t texts) const;
 
-    // What it costs one of `texts` if the others bring so many tokens to the batch: an equal share of a batch with one
-    // token of each, and all that its own further tokens add to the batch of the others. Kernels take some rows at a
-    // time, so one token more can cost little or much. This copy learns nothing, either.
+    // Returns a copy that says what a batch costs one of `texts` texts if the other texts bring `others` tokens to it:
+    // an equal share of a batch with one token of each text, and all that its own further tokens add to the batch of
+    // the others. Kernels take several rows at a time, so one token more can cost little or much. The copy learns
+    // nothing.
     CostModel beside(std::size_t others, std::size_t texts) const;
 
-    // The best estimate of T(n) in seconds, n >= 1. Between sizes that are known it is interpolated. Beyond them it
-    // grows by no more than is usual for memory-bound models, so that sizes which have not been tried look worth
-    // trying.
+    // The best estimate of T(n) in seconds, n >= 1. Between known sizes it is interpolated. Beyond them it grows by no
+    // more than is usual for memory-bound models, so that sizes which have not been tried look worth trying.
     double seconds(std::size_t n) const;
 
-    // What is known: {n: seconds}.
+    // The known times, {n: seconds}.
     std::map<std::size_t, double> known() const;
 
-    // How often batches of n tokens were seen; what was restored counts once.
+    // How often a batch of n tokens was seen. A restored size counts as seen once.
     std::size_t count(std::size_t n) const;
-    // Whether one size of up to n tokens was seen at all, and whether one was restored or seen twice.
+    // has_seen: whether a size of up to n tokens was seen at all. is_sure: whether one was restored, or seen twice.
     bool has_seen(std::size_t n) const { return !sizes_.empty() && sizes_.begin()->first <= size_with(n); }
     bool is_sure(std::size_t n) const;
     bool empty() const { return sizes_.empty(); }
 
 private:
-    // Of up to so many the mean is believed; the middle one, or the smaller one of two, where they are not alike:
-    // whatever else happens on the machine makes a batch slower, never faster, and the first ones are the slowest.
+    // After so many observations a size is settled. Up to then their mean is believed, if they are alike. If not, the
+    // middle one is, or the smaller one of two: what else happens on the machine makes a batch slower, never faster,
+    // and the first ones are the slowest.
     static constexpr std::size_t settled_ = 3;
 
     struct Observation {
@@ -57,9 +58,9 @@ private:
     };
     struct Size {
         double log_shape = 0.0;  // log T(n) at level 0
-        std::size_t count = 0;   // what was restored counts as having been seen once
+        std::size_t count = 0;   // how often it was seen; a restored size counts as seen once
         bool restored = false;
-        std::size_t seen = 0;  // when it was seen last, in observations
+        std::size_t seen = 0;  // when it was seen last: the number of that observation
         std::array<double, settled_> first{};
     };
 
@@ -74,17 +75,19 @@ private:
     void forget_worst_guess();
 
     std::map<std::size_t, Size> sizes_;
-    // What has changed for all sizes alike since they were measured: a hotter processor, a longer history, a neighbour.
+    // log of the factor by which all sizes have changed alike since they were measured, as by a hotter processor, a
+    // longer history, or other programs.
     double log_level_ = 0.0;
     std::size_t texts_ = 1;   // see shared_by()
     std::size_t others_ = 0;  // see beside()
     bool learns_ = true;
     std::size_t num_observed_ = 0;
-    // Seen since the level was distrusted; settled_ of them where it is not.
+    // The observations since the level was distrusted. num_since_ is settled_ if the level is not distrusted.
     std::array<Observation, settled_> since_;
     std::size_t num_since_ = settled_;
-    double distrusted_ = 0.0;  // the level
-    // What was asked for since the last observation, by n; 0 if it was not. Whoever decides asks again and again.
+    double distrusted_ = 0.0;  // the level that is distrusted
+    // A cache of seconds(n) since the last observation, by n; 0 where it was not asked for. The pace asks for the same
+    // sizes again and again.
     mutable std::array<double, 80> asked_{};
 };
 

@@ -8,19 +8,19 @@ namespace specllama {
 
 namespace {
 
-// Tokens that are decoded where a draft begins: the last one of a prompt, and the first of the answer.
+// The most tokens that are still to be decoded where a draft begins: the prompt's last one, and the answer's first.
 constexpr std::size_t most_pending = 2;
 
 std::size_t whole(double value) { return static_cast<std::size_t>(value); }
 
-// What is kept each time of what is to be remembered for so many times.
+// The factor by which a sum fades each time, if it is to remember about `times` entries.
 double kept_of(double times) { return 1.0 - 1.0 / times; }
 
 }  // namespace
 
 void Pace::begin_generation() {
     credit_ = constants_.first_credit +
-              std::clamp(credit_, -constants_.largest_credit, 0.0);  // what was lost beyond it is still owed
+              std::clamp(credit_, -constants_.largest_credit, 0.0);  // a debt of the last text is still owed
     of_all_ = Yield();
     for (Drawer & drawer : drawers_) {
         drawer.yield.fade(constants_.kept_of_text);
@@ -38,8 +38,8 @@ void Pace::end_generation(std::size_t num_tokens, std::size_t max_tokens) {
     num_answers_ = kept * num_answers_ + (num_tokens < max_tokens ? 1.0 : 0.0);
 }
 
-// How many tokens are likely to follow. A text that is longer than usual already may well become twice as long (the
-// rule for an unknown length that costs at most twice what knowing it would: Karlin et al. 1988, "ski rental").
+// How many tokens are likely to follow. A text that is already longer than usual is expected to become twice as long.
+// Such a rule for an unknown length costs at most twice as much as knowing it (Karlin et al. 1988, "ski rental").
 double Pace::expected_left() const {
     const double usual = (constants_.usual_answer + answer_tokens_) / (1.0 + num_answers_);
     const auto emitted = static_cast<double>(num_emitted_);
@@ -56,7 +56,7 @@ void Pace::weigh_prompts(const std::vector<std::size_t> & missing, std::size_t m
     }
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return usual[a] > usual[b]; });
     max_tokens_ = max_tokens;
-    double without = target_.seconds(1);  // for a token
+    double without = target_.seconds(1);  // seconds for a token
     counters_.num_draft_prompts_skipped = 0;
     for (const std::size_t number : order) {
         drawer_ = number;
@@ -84,8 +84,8 @@ bool Pace::probes(std::size_t drawer) {
 }
 
 void Pace::begin_round(std::size_t most, const std::vector<std::size_t> & missing) {
-    // What plain decoding costs is measured first, and again now and then: everything is compared with it.
-    // With several texts batches of all sizes come by themselves.
+    // Plain decoding is measured first, and again now and then, because everything is compared with its cost. With
+    // several texts, batches of all sizes come by themselves.
     const bool measuring =
         texts_ > 1 ? target_.empty()
                    : target_.count(1) < whole(constants_.first_plain_rounds) || since_plain_ >= plain_interval();
@@ -102,8 +102,8 @@ void Pace::begin_round(std::size_t most, const std::vector<std::size_t> & missin
     }
 }
 
-// The one that may well be the best. What the others would have done is not known: they are believed less, and so get
-// their turn again.
+// Chooses the drawer that may well be the best. What the other drawers would have done stays unknown, so their
+// observations fade, and they get their turn again.
 void Pace::choose_drawer(const std::vector<std::size_t> & missing) {
     std::size_t best = 0;
     double best_rate = -1.0;
@@ -132,17 +132,17 @@ void Pace::spare(std::size_t drawer) {
     drawers_[drawer].yield.fade(kept_of(constants_.forgetting_rounds));
 }
 
-// Whether it is known what a token of the drawer costs: it was decoded behind the few that plain rounds had added. What
-// it takes to decode its prompt says little of that. One that was dear may have been held up, or the first of its size:
-// it is measured again.
+// Whether it is known what a token of the drawer costs. It is known when the drawer has decoded a small batch: at most
+// the tokens of the first plain rounds, and one block. The time for its prompt says little of that. An expensive batch
+// is measured again, because it may have been held up, or the first of its size.
 bool Pace::is_measured() const {
     const std::size_t few = own().block + whole(constants_.first_plain_rounds);
     const bool is_cheap = one_draft_seconds() < constants_.dear_draft * target_.seconds(1);
     return own().costs.has_seen(few) && (is_cheap || own().costs.is_sure(few));
 }
 
-// Whether the drawer is worth considering in this round. If it pays only should its acceptance be better than it was so
-// far, that costs credit.
+// Whether the drawer is worth considering in this round. If it would pay only with an acceptance that is better than so
+// far, trying it costs credit.
 bool Pace::drawing_pays() {
     const double plain = 1.0 / target_.seconds(1);
     if (usual_drawn_yield().rate() > plain) {
@@ -165,7 +165,8 @@ double Pace::exploring_cost(std::size_t k) const {
     return (draft_seconds + target_.seconds(k + 1)) / target_.seconds(1) - tokens;
 }
 
-// What a round yields if every drawn token is accepted so often, with the number of them that is best then.
+// What a round yields if every drawn token is accepted with probability `acceptance`, and the best number of them is
+// drawn.
 Yield Pace::drawn_yield(double acceptance, std::size_t missing, std::size_t most) const {
     Yield best;
     double survival = 1.0;
@@ -180,8 +181,8 @@ Yield Pace::drawn_yield(double acceptance, std::size_t missing, std::size_t most
     return best;
 }
 
-// What a round that begins with a drawn token yields, by the last ones. Unlike drawn_yield() it knows what it is worth
-// to stop after an unsure token.
+// What a round that begins with a drawn token yields, judged by the last such rounds. Unlike drawn_yield() it includes
+// what is gained by stopping after an unsure token.
 Yield Pace::usual_drawn_yield(double acceptance) const {
     Yield usual = drawn_yield(acceptance, 1, most_);
     usual.fade(constants_.drawn_prior_rounds);
@@ -196,13 +197,13 @@ double Pace::first_draft_seconds(std::size_t missing) const {
     return one + constants_.catching_up_share * std::max(0.0, catching_up_seconds(missing) - one);
 }
 
-// What k drawn tokens cost beyond the first decode.
+// What k drawn tokens cost beyond the draft's first decode, in seconds.
 double Pace::further_draft_seconds(std::size_t k) const {
     const std::size_t num_decodes = (k - 1) / own().block;
     return static_cast<double>(num_decodes) * one_draft_seconds();
 }
 
-// What the draft needs to decode so many tokens, and to draw the next ones.
+// The seconds that the draft needs to decode `missing` tokens, and to draw the next ones.
 double Pace::catching_up_seconds(std::size_t missing) const {
     const Drawer & it = own();
     const std::size_t all = missing + it.block - 1;
@@ -212,22 +213,22 @@ double Pace::catching_up_seconds(std::size_t missing) const {
            (rest > 0 ? it.costs.seconds(rest) : 0.0);
 }
 
-// Tokens per second of the last rounds.
+// The tokens per second that the last rounds earned, and at least those of plain decoding.
 double Pace::earned() const {
     const double plain = 1.0 / target_.seconds(1);
     return std::max(plain,
                     (of_all_.tokens + constants_.prior_rounds) / (of_all_.seconds + constants_.prior_rounds / plain));
 }
 
-// What time is worth: as much as the last rounds earned, but no more than the next ones may well earn. A copy that has
-// ended says nothing of what comes after it.
+// What a second is worth, in tokens: as much as the last rounds earned, but no more than the next ones may well earn. A
+// long copy earns much, but when it has ended it says nothing of what comes after it.
 double Pace::rate() const {
     const double usual = missing_at_first_ > 0 ? usual_drawn_yield().rate() : 0.0;
     return std::max(1.0 / target_.seconds(1), std::min(earned(), usual));
 }
 
-// How many rounds may draft before plain decoding is measured again: so many that it costs a small share of the time,
-// which is nearly nothing where the gain is small, and where it matters most.
+// How many rounds may draft before plain decoding is measured again: so many that measuring costs a small share of the
+// time. Where drafting gains little, the measurement matters most, and it costs next to nothing.
 std::size_t Pace::plain_interval() const {
     if (of_all_.rounds < constants_.few_rounds) {
         return whole(constants_.largest_interval);
@@ -269,7 +270,8 @@ Pace::Decision Pace::decide(const Offers & offers) {
     return take.move == Move::stop ? best : take;
 }
 
-// The beginning of an offer with the largest net gain, in tokens, above `best_net`; to stop if there is none.
+// Decides to take the beginning of an offer that has the largest net gain, in tokens, above `best_net`; or to stop if
+// there is none.
 Pace::Decision Pace::best_take(const Offers & offers, double rho, double best_net) const {
     Decision best;
     for (std::size_t number = 0; number < offers.size(); ++number) {
@@ -277,8 +279,8 @@ Pace::Decision Pace::best_take(const Offers & offers, double rho, double best_ne
         if (parts.empty()) {
             continue;
         }
-        // A copy goes on in the next round if all of it is right. So what the next one will bring is lost with a part
-        // that is too long to be all right.
+        // A copy goes on in the next round if all of this round's part is right. So a part that is too long to be all
+        // right loses what the next round would bring.
         const auto by_net = [](const Part & a, const Part & b) { return a.net < b.net; };
         const double next = std::max(0.0, std::max_element(parts.begin(), parts.end(), by_net)->net);
         const double share = rates_.of(offers[number].front().source).copies() ? constants_.continuing_share : 0.0;
@@ -293,7 +295,7 @@ Pace::Decision Pace::best_take(const Offers & offers, double rho, double best_ne
     return best;
 }
 
-// What the first token of an offer is worth, the first two, and so on, as many as may be taken.
+// What the beginnings of an offer are worth: its first token, its first two, and so on, as many as may be taken.
 std::vector<Pace::Part> Pace::parts_of(const std::vector<Expectation> & offer, double rho) const {
     const std::size_t done = tokens_.size();
     const double stop = target_.seconds(done + 1);
@@ -312,9 +314,9 @@ std::vector<Pace::Part> Pace::parts_of(const std::vector<Expectation> & offer, d
     return parts;
 }
 
-// The best net gain, in tokens, of drawing one token or more, after `drafted` tokens that survive
-// verification with probability `survival`; minus infinity if it cannot. The target's batch is counted from
-// `time_so_far` on.
+// The best net gain, in tokens, of drawing one token or more, after `drafted` tokens that survive verification with
+// probability `survival`; minus infinity if none can be drawn. Of the target's batch, only the time beyond
+// `time_so_far` is counted.
 double Pace::drawn_run(double survival, double time_so_far, std::size_t drafted, std::size_t missing,
                        std::size_t before, double rho) const {
     double best = -std::numeric_limits<double>::infinity();
@@ -345,8 +347,8 @@ void Pace::drafted(const Expectation & token) {
     }
 }
 
-// What was to be expected of this round, not what luck made of it: a few lucky rounds must not make the next ones look
-// poor.
+// The expected number of tokens of this round. It is used instead of the realised number, because a few lucky rounds
+// must not make the next ones look poor.
 double Pace::expected_tokens() const {
     double expected = 1.0;
     double survival = 1.0;
@@ -364,7 +366,8 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     counters_.predicted_tokens += expected;
     counters_.predicted_seconds += draft_seconds + usual_seconds;
     of_all_.fade(kept_of(constants_.remembered_rounds));
-    // Among several texts each pays for what its tokens add, which is not the equal share of a batch that was measured.
+    // With several texts, each pays for what its own tokens add. What was measured is an equal share of the batch
+    // instead.
     const double spent = (texts_ > 1 ? usual_seconds : verify_seconds) + draft_seconds;
     of_all_.add({1.0, expected, spent});
     const bool began_drawn = !tokens_.empty() && is_drawn(tokens_.front());
@@ -374,11 +377,11 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     if (began_drawn && !measures_) {
         const double catching_up = catching_up_seconds(missing_at_first_);
         const double late = catching_up - own().costs.seconds(own().block + (missing_at_first_ > 1 ? 1 : 0));
-        // A batch that was held up, as a GPU's first of each size, does not make all such rounds look poor.
+        // One batch that was held up, as the first of each size is on a GPU, must not make all such rounds look poor.
         const double took =
             std::min(draft_seconds, constants_.most_held_up * (catching_up + further_draft_seconds(num_drawn_)));
         own().yield.fade(kept_of(constants_.remembered_drawn_rounds));
-        // What was expected is less noisy, what came cannot be wrong.
+        // The expected number is less noisy, the realised number is not biased: both are used.
         const double came = 1.0 + static_cast<double>(num_accepted);
         const double tokens = expected + constants_.realised_share * (came - expected);
         own().yield.add({1.0, tokens, usual_seconds + std::max(0.0, took - std::max(0.0, late))});
@@ -395,12 +398,12 @@ void Pace::end_round(std::size_t num_accepted, double verify_seconds, double dra
     }
     counters_.plain_seconds = target_.seconds(1);
     if (counters_.plain_seconds <= 0.0) {
-        credit_ = constants_.largest_credit;  // of several texts nobody knows yet what anything costs
+        credit_ = constants_.largest_credit;  // with several texts, no cost is known yet
         return;
     }
     const double in_plain = spent / counters_.plain_seconds;
     const double lost = exploring_ && num_drawn_ > 0 ? in_plain - static_cast<double>(num_accepted + 1) : 0.0;
-    const double charged = measures_ ? std::min(lost, std::max(0.0, credit_)) : lost;  // measuring it makes no debts
+    const double charged = measures_ ? std::min(lost, std::max(0.0, credit_)) : lost;  // a measurement makes no debts
     credit_ = std::min(credit_ + constants_.exploring_share * in_plain - charged, constants_.largest_credit);
     counters_.exploring_seconds += std::max(0.0, lost) * counters_.plain_seconds;
 }
@@ -413,8 +416,9 @@ void Pace::decoded(std::size_t count, double seconds) {
     }
 }
 
-// Long copies are expensive to try, and what is known of other texts says little of how long this one repeats: begin
-// with short ones, and double them while they hold (as TCP's slow start does).
+// Adapts how many tokens of a copy one round takes. Long copies are expensive to try, and other texts say little of how
+// long this one repeats. So the window begins small, and doubles while all its tokens are right (as TCP's slow start
+// does).
 void Pace::adapt_window(std::size_t num_accepted) {
     std::size_t first = 0;
     while (first < tokens_.size() && !rates_.of(tokens_[first].source).copies()) {

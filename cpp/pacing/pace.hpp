@@ -1,9 +1,9 @@
 // How much to draft next, and from where, from measured costs and acceptance. Knows neither llama.cpp nor Python.
 //
-// A round earns tokens and costs time. What maximises tokens per second in the long run is to go on drafting as long as
-// what another token is expected to earn is worth more than its time at the rate rho that is earned anyway (the
-// renewal-reward argument: Dinkelbach 1967 for the ratio). rho is at least that of plain decoding, so a draft that does
-// not pay is not made, and at most what the next rounds may earn.
+// A round earns tokens and costs time. Let rho be the rate, in tokens per second, that is earned anyway. To get the
+// most tokens per second in the long run, draft another token as long as it is expected to earn more than rho times its
+// time (the renewal-reward argument: Dinkelbach 1967 for the ratio). rho is at least the rate of plain decoding, so a
+// draft that does not pay is not made; and rho is at most what the next rounds may earn.
 //
 // Decisions are made before a token is drawn, from costs, earlier outcomes and the tokens drafted so far. So they
 // cannot change what is sampled (design section 8).
@@ -21,7 +21,7 @@
 #include "pacing/cost_model.hpp"
 #include "pacing/pace_constants.hpp"
 
-// What the pace expected, and what it cost to find out.
+// The pace's counters: what it expected, and what it spent on finding out.
 #define SPECLLAMA_PACE_COUNTERS(X)                                                         \
     X(double, plain_seconds, "Of decoding one token plainly, as measured last.")           \
     X(double, exploring_seconds, "Lost in rounds that drafted although it might not pay.") \
@@ -40,7 +40,7 @@ struct PaceCounters {
 #define SPECLLAMA_COUNTER(type, name, summary) type name = 0;
     SPECLLAMA_PACE_COUNTERS(SPECLLAMA_COUNTER)
 #undef SPECLLAMA_COUNTER
-    std::array<std::size_t, num_idle> idle_rounds{};  // by Idle
+    std::array<std::size_t, num_idle> idle_rounds{};  // rounds that drafted nothing, by Idle
 };
 
 // What rounds are expected to emit, and the time they take.
@@ -66,14 +66,15 @@ struct Yield {
 
 class Pace {
 public:
-    // To draw: the drafter that decodes drafts one token. To take: the first `count` tokens of an offer.
+    // What to do next. draw: the drawer (a drafter that decodes) drafts one token. take: the first `count` tokens of an
+    // offer are drafted.
     enum class Move { stop, draw, take };
     struct Decision {
         Move move = Move::stop;
         std::size_t count = 0;
-        std::size_t offer = 0;  // which one
+        std::size_t offer = 0;  // the number of the offer
     };
-    // What is expected of the tokens that a drafter could draft for nothing, by offer.
+    // By offer: what is expected of the tokens that a drafter could draft at no cost.
     using Offers = std::vector<std::vector<Expectation>>;
 
     // priors: of all drafters, by Source.
@@ -81,21 +82,26 @@ public:
         : constants_(constants), rates_(priors, constants), window_(static_cast<std::size_t>(constants.first_window)) {}
 
     void begin_generation();
-    // It has ended after so many of the tokens that it might have had.
+    // The generation has ended after num_tokens tokens. max_tokens: the most that it might have had.
     void end_generation(std::size_t num_tokens, std::size_t max_tokens);
 
-    // A drafter that draws its tokens, which costs decodes of at most n_batch tokens; each decode gives `block` tokens.
-    // Of several each round has the one that promises most. They are numbered from 0, as they are added.
+    // Adds a drawer: a drafter that draws its tokens, which costs decodes of at most n_batch tokens. Each decode gives
+    // `block` tokens. Drawers are numbered from 0, in the order of these calls. If there are several, each round uses
+    // the one that promises most.
     void add_drawer(Source source, std::size_t n_batch, std::size_t block = 1) {
         drawers_.push_back({source, n_batch, block, {}, {}, 0});
     }
-    // The number of the one that this round has.
+    // The number of the drawer that this round uses.
     std::size_t drawer() const { return drawer_; }
 
-    // So many texts share each batch, to which the others bring so many tokens, and that is what batches cost. What one
-    // text drafts holds up all of them, so it pays for all that its tokens add, and the rate is that of all. Of the
-    // draft's batches as many have a part as draw: a text that draws alone has the others wait. Both counts have this
-    // text in them. `drafts`: of each drawer that decodes; one that does not has costs of its own.
+    // Says that several texts share each batch. What one text drafts holds up all of them, so it pays for all that its
+    // tokens add, and its rate is that of all texts.
+    //   texts: how many texts share a batch, with this one.
+    //   others: how many tokens the other texts bring to it.
+    //   target: what the target's batches cost.
+    //   num_drawing: how many texts share the draft's batches, with this one. A text that draws alone has the others
+    //   wait.
+    //   drafts: by drawer, what the draft's batches cost; a drawer that does not decode has costs of its own.
     void share(std::size_t texts, std::size_t others, const CostModel & target, std::size_t num_drawing,
                const std::vector<const CostModel *> & drafts) {
         texts_ = texts;
@@ -105,45 +111,47 @@ public:
         }
     }
 
-    // Says of each drawer whether it should decode its `missing` tokens before it first draws in a text of at most
-    // max_tokens, with drafts of at most `most` tokens: whether it is likely to save that time, beside a better one
-    // that does so. What is false in `pay` stays so.
+    // Decides for each drawer whether it should decode its `missing` tokens, so that it can draw in a text of at most
+    // max_tokens, with drafts of at most `most` tokens. It should if it is likely to save that time, also beside a
+    // better drawer that does so. Entries of `pay` that are false stay false.
     void weigh_prompts(const std::vector<std::size_t> & missing, std::size_t most, std::size_t max_tokens,
                        std::vector<bool> & pay);
 
-    // A drawer's prompt does not pay. Returns whether the drawer is to be measured all the same, and forgets how fast
-    // it was then: one that is not used is not measured.
+    // Says that decoding a drawer's prompt does not pay. Returns whether the drawer is to be measured all the same, and
+    // in that case forgets how fast it was: a drawer that is not used would never be measured again.
     bool probes(std::size_t drawer);
 
-    // most: at most so many drafted tokens. missing: tokens that each drawer has to decode before its next one (1 if it
-    // is in step); 0 if it cannot draw in this round.
+    // most: the most tokens that may be drafted. missing: by drawer, the tokens that it has to decode before it can
+    // draw (1 if it is in step); 0 if it cannot draw in this round.
     void begin_round(std::size_t most, const std::vector<std::size_t> & missing);
 
-    // How many tokens of an offer are looked at: a longer one is more work, and no more is taken.
+    // How many tokens an offer needs at most. A longer one would be more work, and no more is taken.
     std::size_t reach() const { return std::max<std::size_t>(window_, 16); }
 
-    // What to do next in this round. `offers`: what could be drafted from here on, at most `most` tokens each.
+    // Decides what to do next in this round. `offers`: what could be drafted from here on, at most `most` tokens each.
     Decision decide(const Offers & offers);
 
-    // What the drawer's next token comes after: see Expectation::before.
+    // Expectation::before of the drawer's next token: the bucket of the token before it.
     std::size_t before() const;
 
-    // A token was drafted. After a drawn token `missing` is 1; after others it grows by one.
+    // Says that a token was drafted. After a drawn token the drawer has 1 token to decode; after each other token one
+    // more.
     void drafted(const Expectation & token);
 
-    // The target's batch took verify_seconds, and the first num_accepted drafts were accepted.
+    // Ends a round: the target's batch took verify_seconds, and the first num_accepted drafts were accepted.
     void end_round(std::size_t num_accepted, double verify_seconds, double draft_seconds);
 
-    // A round that was not paced: the target decoded so many tokens in so many seconds.
+    // Learns from a round that was not paced: the target decoded `count` tokens in so many seconds.
     void decoded(std::size_t count, double seconds);
 
-    // An offer that was not taken would have been right in its first num_right tokens, of those that can be judged.
+    // Learns from an offer that was not taken: of its first num_judged tokens, which can be judged, the first num_right
+    // would have been right.
     void judge_unused(const std::vector<Expectation> & offer, std::size_t num_right, std::size_t num_judged);
 
     CostModel & target() { return target_; }
     CostModel & draft(std::size_t drawer) { return drawers_.at(drawer).costs; }
     std::size_t num_drawers() const { return drawers_.size(); }
-    // Of this generation.
+    // The counters of this generation.
     const PaceCounters & counters() const { return counters_; }
 
 private:
@@ -152,11 +160,11 @@ private:
         std::size_t n_batch;
         std::size_t block;
         CostModel costs;
-        Yield yield;         // of the rounds that began with one of its tokens, as if it had been in step; fading
-        std::size_t spared;  // prompts, since it was used or measured
+        Yield yield;  // the fading sum of the rounds that began with one of its tokens, as if it had been in step
+        std::size_t spared;  // how many prompts it has not decoded since it was last used or measured
     };
 
-    // The one of this round.
+    // The drawer of this round.
     const Drawer & own() const { return drawers_[drawer_]; }
     Drawer & own() { return drawers_[drawer_]; }
     const DrafterRates & drawn() const { return rates_.of(own().source); }
@@ -167,7 +175,7 @@ private:
     double rate() const;
     double earned() const;
     std::size_t plain_interval() const;
-    // The beginning of an offer.
+    // What the beginning of an offer is worth.
     struct Part {
         double net;       // gain, in tokens
         double survival;  // the probability that all of it, and of what was drafted before, is accepted
@@ -197,29 +205,29 @@ private:
     AcceptanceRates rates_;
     std::size_t texts_ = 1;
 
-    // This round.
+    // The state of this round.
     std::size_t drawer_ = 0;
     std::size_t most_ = 0;
     std::size_t missing_ = 0;
     std::size_t missing_at_first_ = 0;
     bool exploring_ = false;       // the drawer may draft although it may not pay
-    bool measures_ = false;        // it draws one token, to see what that costs
-    std::size_t num_drawn_ = 0;    // tokens
-    Idle idle_ = Idle::measuring;  // if nothing is drafted
-    double survival_ = 1.0;        // the probability that all drafted so far are accepted
+    bool measures_ = false;        // the drawer draws one token, to see what that costs
+    std::size_t num_drawn_ = 0;    // how many tokens were drawn
+    Idle idle_ = Idle::measuring;  // why nothing is drafted, if that is so
+    double survival_ = 1.0;        // the probability that all tokens drafted so far are accepted
     std::vector<Expectation> tokens_;
 
-    // This text, and those before it, fading.
+    // The state of this text, and fading sums over those before it.
     std::size_t num_emitted_ = 0;
     std::size_t max_tokens_ = std::numeric_limits<std::size_t>::max();
     double answer_tokens_ = 0.0;
-    double num_answers_ = 0.0;  // that ended by themselves
+    double num_answers_ = 0.0;  // answers that ended by themselves
 
-    // All rounds, fading.
+    // Fading sums over all rounds.
     Yield of_all_;
     double credit_ = 0.0;  // what exploring may cost, in plain decodes
     PaceCounters counters_;
-    std::size_t since_plain_ = 0;  // rounds
+    std::size_t since_plain_ = 0;  // rounds since plain decoding was measured
     std::size_t window_;           // the most tokens that one decision takes from an offer
 };
 

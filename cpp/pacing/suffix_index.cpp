@@ -1,4 +1,4 @@
-// Where the end of a growing text has occurred before. Knows neither llama.cpp nor Python.
+// An index that finds where the end of a growing text has occurred before. Knows neither llama.cpp nor Python.
 #include "pacing/suffix_index.hpp"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ void SuffixIndex::truncate(std::size_t count) {
         const std::size_t last = tokens_.size() - 1;
         for (Grams & grams : grams_) {
             if (last + 1 >= grams.length) {
-                // What was linked last is the head of its chain.
+                // The n-gram that was linked last is the head of its chain.
                 grams.heads[slot(grams, last)] = grams.previous[last];
             }
             grams.previous.pop_back();
@@ -60,7 +60,7 @@ SuffixIndex::Match SuffixIndex::longest_of(const Grams & grams) const {
     return best;
 }
 
-// How many tokens up to index `last` equal those at the end of the text.
+// How many tokens up to index `last` equal those at the end of the text; at most max_match.
 std::size_t SuffixIndex::common(std::size_t last) const {
     const std::size_t end = tokens_.size() - 1;
     const std::size_t most = std::min(max_match, last + 1);

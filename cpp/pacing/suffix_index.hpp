@@ -1,7 +1,7 @@
-// Where the end of a growing text has occurred before. Knows neither llama.cpp nor Python.
+// An index that finds where the end of a growing text has occurred before. Knows neither llama.cpp nor Python.
 //
-// Hash chains, as in LZ77 compressors: every n-gram of a few fixed lengths is linked to its previous occurrence. The
-// longest match is looked for among the most recent occurrences of the longest n-gram that has any. Appending costs
+// It has hash chains, as LZ77 compressors do: every n-gram of a few fixed lengths is linked to its previous occurrence.
+// The longest match is looked for among the most recent occurrences of the longest n-gram that has any. Appending costs
 // O(1) amortised and finding O(1), whatever the length; forgetting the last tokens costs O(1) each.
 #pragma once
 
@@ -21,7 +21,7 @@ public:
     struct Match {
         std::size_t next = 0;       // index of the token that followed then; <= size()
         std::size_t length = 0;     // how many tokens agree, 0 if there is no match
-        std::size_t num_other = 0;  // of the occurrences as long as this one: those that another token followed
+        std::size_t num_other = 0;  // how many matches of this length were followed by another token
     };
 
     std::size_t size() const { return tokens_.size(); }
@@ -31,8 +31,8 @@ public:
     // Forgets all but the first `count` tokens.
     void truncate(std::size_t count);
 
-    // The longest earlier occurrence of the end of the text, the most recent of several. Those that a negative number
-    // follows, which is no token, are left out.
+    // The longest earlier occurrence of the end of the text; the most recent one if several are as long. Occurrences
+    // that are followed by a negative number, which is no token, are left out.
     Match longest() const;
 
     // Bytes of memory held.

@@ -1,6 +1,6 @@
-"""A trial, see `trial`: do our kernels work in ggml's threads, for every type of weights, as ggml's own do?
+"""A trial (see `trial`): do our kernels work in ggml's threads, for every type of weights, as ggml's own do?
 
-`python -m specllama.backend._kernel_trial LIBRARY INSTRUCTION_SET`.
+It is run as `python -m specllama.backend._kernel_trial LIBRARY INSTRUCTION_SET`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .ggml_attention import WAYS, Attention
 from .ggml_products import Products, difference, silence
 from .kernels import offer_to
 
-# Inputs and outputs of the weights: one block and several, whole panels of rows and a part of one.
+# (inputs, outputs) of the weights: one block or several, whole panels of rows or a part of one.
 _SHAPES = ((256, 16), (768, 37))
-_COLUMNS = (1, 2, 5, 8, 9, 33)  # every way of sharing out columns to tiles
-_EXPERTS, _CHOSEN = 4, (0, 2)  # of them, by the first column: then each column chooses others
-_CELLS = (256, 768)  # of a cache: ggml shares out the latter in another way
-_SMALL = 0.1  # of the mean size of a result. What is seen is some thousandths; a wrong layout gives about 1
+_COLUMNS = (1, 2, 5, 8, 9, 33)  # every way of dividing columns among tiles
+_EXPERTS, _CHOSEN = 4, (0, 2)  # how many experts there are, and those that the first column chooses
+_CELLS = (256, 768)  # cells of a cache: ggml divides them among threads in different ways
+_SMALL = 0.1  # the largest difference, relative to the mean size. A right layout gives some thousandths, a wrong one 1
 
 
 def main(library: str, instruction_set: str) -> str:
-    """Multiply; why the kernels must not be used, or nothing."""
+    """Compare our results with ggml's. Returns why the kernels must not be used; empty if they may."""
     cpu = CpuBackend(ctypes.CDLL(library))
     silence(cpu)
     ours = offer_to(cpu, instruction_set).address
@@ -62,7 +62,10 @@ def _tried(products: Products, kind: str, number: int, ours: int, outputs: int) 
 
 
 def _tried_experts(products: Products, kind: str, number: int, ours: int, outputs: int) -> str:
-    """The first column and its experts are always the same; the others choose each expert, alone and together."""
+    """Compare products of experts. Returns what is wrong with them; empty if nothing is.
+
+    The first column and its experts are always the same; the others choose each expert, alone and together.
+    """
     alone: array.array[float] | None = None
     for columns in _COLUMNS:
         chosen = [[(column + column // 3 + one) % _EXPERTS for one in _CHOSEN] for column in range(columns)]

@@ -1,7 +1,7 @@
-"""A trial, see `trial`: are products with quantized weights right that lie in one of ggml's buffer types?
+"""A trial (see `trial`): are products right whose quantized weights lie in one of ggml's buffer types?
 
-`python -m specllama.backend._product_trial LIBRARY BUFFER_TYPE`. It needs neither a model nor llama_cpp, whose import
-takes longer than all of it.
+It is run as `python -m specllama.backend._product_trial LIBRARY BUFFER_TYPE`. It needs no model, and does not import
+llama_cpp, which would take longer than the trial.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import sys
 from .ggml import CpuBackend
 from .ggml_products import Products, difference, silence
 
-# Those of which ggml's AMX code has products, by their numbers in ggml.h.
+# The types for which ggml's AMX code has products, with their numbers in ggml.h.
 _TYPES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
-_INPUTS, _OUTPUTS = 256, 64  # of the weights; multiples of what AMX takes: 256 and 32, so that both threads have some
-_COLUMNS = (1, 7, 33)  # tokens of a batch: AMX goes other ways for one, and for those beyond its tiles
-# Each thread configures tiles of its own. Plain products take one: threads wait long for each other on a busy machine.
-_TOLERANCE = 0.1  # of the mean size of a result. What is seen is some thousandths; a wrong layout gives about 1
+_INPUTS, _OUTPUTS = 256, 64  # of the weights: multiples of 256 and 32, as AMX needs, with a part for both threads
+_COLUMNS = (1, 7, 33)  # tokens of a batch: AMX has separate code for one token, and for tokens beyond its tiles
+# Two threads multiply, because each configures tiles of its own. Plain products use one thread: on a busy machine
+# threads wait long for each other.
+# The largest difference, relative to the mean size of a result. A right layout gives some thousandths, a wrong one 1.
+_TOLERANCE = 0.1
 
 
 def main(library: str, name: str) -> str:
-    """Multiply; why the buffer type must not be used, or nothing."""
+    """Compare products. Returns why the buffer type must not be used; empty if it may."""
     loaded = ctypes.CDLL(library)
     cpu = CpuBackend(loaded)
     silence(cpu)

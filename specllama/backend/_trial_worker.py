@@ -1,6 +1,6 @@
-"""The child process of a trial, see `trial`: runs one module of this package, and tells how it ended.
+"""The child process of a trial (see `trial`). It runs one module of this package, and reports how it ended.
 
-The answer goes to what was stdout when the process began. Whatever else is printed, by Python or by a library, goes to
+The answer goes to the stdout with which the process began. Everything else that Python or a library prints goes to
 stderr.
 """
 
@@ -14,11 +14,11 @@ import runpy
 import sys
 from typing import NoReturn
 
-_GRACE = 5.0  # seconds; whoever started this process is gone if it still lives then
+_GRACE = 5.0  # seconds after the limit; if this process still lives then, its parent is gone
 
 
 def main(command: list[str]) -> NoReturn:
-    """Run a module to its end, and give the answer.
+    """Run a module to its end, and write the answer.
 
     Args:
         command: the seconds that it may take, the module's name within this package, and its arguments.
@@ -38,11 +38,11 @@ def main(command: list[str]) -> NoReturn:
         reason = str(ended.code or "it gave no reason") if isinstance(ended.code, str) else ""
     os.write(answer, json.dumps({"reason": reason}).encode("ascii"))
     sys.stderr.flush()
-    os._exit(0)  # what a library does when Python ends is not what was tried
+    os._exit(0)  # what libraries do when Python ends is not a part of the trial
 
 
 def _leave_no_core() -> None:
-    """A crash is one of the answers, and no reason to fill a disk."""
+    """Switch off core dumps: a crash is one of the answers, and must not fill a disk."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

@@ -1,7 +1,7 @@
-"""llama.cpp's AMX code: left alone where it works, turned off where a compiler got it wrong.
+"""llama.cpp's AMX code. It is used where it works, and turned off where a compiler got it wrong.
 
-GCC 12, and others of its age, drop the stores that fill what ``_tile_loadconfig`` reads. A process ends with the first
-product of quantized weights and several tokens then, whoever asks for it.
+GCC 12, and other compilers of its age, drop the stores that fill the memory which ``_tile_loadconfig`` reads. Then the
+process ends at the first product of quantized weights with several tokens.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .trial_key import trial_key, with_neighbours
 _NAME = "AMX"
 _FLAG = "amx_int8"
 _TRIAL = "backend._product_trial"
-_SECONDS = 60.0  # it takes a fraction of one
+_SECONDS = 60.0  # the limit of the trial, which takes less than a second
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
-"""The compiler's flags that leave AMX out. Of what else ``-march=native`` means nothing changes."""
+"""The compiler's flags that leave out AMX. They change nothing else of ``-march=native``."""
 
 
 def why_amx_is_off() -> str | None:
-    """Have no model of this process use AMX if that would end it. To be called before a model is loaded.
+    """Turn AMX off for this process, if it would end the process. It must be called before a model is loaded.
 
     Returns:
-        Why it has been turned off; None if llama.cpp has no AMX here, or one that works.
+        Why AMX was turned off; None if llama.cpp does not use it here, or if it works.
     """
     if not sys.platform.startswith("linux") or _FLAG not in cpu_flags():
         return None
@@ -49,7 +49,7 @@ def why_amx_is_off() -> str | None:
 
 
 def extra_buffer_types() -> _core.ExtraBufferTypes | None:
-    """Those of the ggml that llama_cpp has loaded; None if they cannot be found, as in a ggml of another kind."""
+    """The extra buffer types of the ggml that llama_cpp has loaded; None if they cannot be found in this ggml."""
     try:
         return _core.ExtraBufferTypes(**CpuBackend(_bindings._lib).extra_buffer_types())
     except LookupError:
@@ -57,14 +57,14 @@ def extra_buffer_types() -> _core.ExtraBufferTypes | None:
 
 
 def _is_built_in(types: _core.ExtraBufferTypes | None) -> bool:
-    """Whether models would use AMX. Neither does where the system does not let processes have the tiles."""
+    """Whether models would use AMX. They would not where the system does not allow processes to use AMX's tiles."""
     if types is None:
         return b"AMX_INT8 = 1" in llama_cpp.llama_print_system_info()
     return _NAME in types.names()
 
 
 def _leave_out_all_types() -> None:
-    """Have llama_cpp put no weights into any of the types: repacking is lost, too, but the process lives."""
+    """Have llama_cpp use no extra buffer type at all. Repacking is lost, too, but the process survives."""
     make = llama_cpp.llama_model_default_params
 
     @functools.wraps(make)

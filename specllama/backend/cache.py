@@ -1,4 +1,4 @@
-"""The cache directory, and small JSON files in it: several processes read and write them, and they may be damaged."""
+"""The cache directory, and small JSON files in it. Several processes read and write them, and they may be damaged."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _LARGEST_FILE = 65_536  # bytes
 
 
 def cache_dir() -> Path:
-    """Where models and measured costs are kept: SPECLLAMA_CACHE, else the user's cache directory of this platform."""
+    """The folder of models and measured costs: SPECLLAMA_CACHE, else the user's cache directory on this platform."""
     return Path(os.environ.get("SPECLLAMA_CACHE") or platformdirs.user_cache_dir("specllama")).expanduser()
 
 
 def keyed_path(folder: str, key: Mapping[str, Any]) -> Path:
-    """The file of a folder of the cache directory that is about what a key names."""
+    """The path of the file for a key, in a folder of the cache directory."""
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode("ascii")).hexdigest()
     return cache_dir() / folder / f"{digest[:32]}.json"
 
 
 def read_json(path: Path) -> Any:
-    """What a file holds. Anything can be in it: whoever calls looks at it with distrust.
+    """Read a JSON file. Anything can be in it, so the caller must check the result.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
@@ -39,7 +39,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Put a file in place of the one before. Whoever reads meanwhile sees either of them.
+    """Write a JSON file in place of the old one. A reader sees either the old file or the new one.
 
     Raises:
         OSError: it cannot be written.
@@ -48,7 +48,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     try:
-        # As bytes: a codec would be imported here, and a fork made meanwhile would wait for this thread's import.
+        # Bytes are written: a codec would be imported here, and a fork made meanwhile would wait for that import.
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         os.replace(temporary, path)

@@ -1,24 +1,24 @@
-"""Child processes that run modules of this process's: the very ones that it has found, wherever they were."""
+"""Starts child processes that find the same modules as this process, wherever they are."""
 
 from __future__ import annotations
 
 import sys
 
 NO_PYTHON = "there is no Python program"
-"""Why there can be no child."""
+"""The beginning of the message that no child can be started."""
 _FRAME = "import sys; sys.path[:] = {path!r}; {code}"
 
 
 def can_start() -> bool:
     """Whether there is a program that runs Python.
 
-    A frozen program is its own ``sys.executable``: it would be started once more, and so on.
+    In a frozen program ``sys.executable`` is the program itself: it would start itself again and again.
     """
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 def require_python() -> None:
-    """Raises RuntimeError unless there is such a program."""
+    """Raise RuntimeError unless there is a program that runs Python."""
     if not can_start():
         raise RuntimeError(
             f"{NO_PYTHON} to start a process with: sys.executable is {sys.executable!r}, of a program that is frozen "
@@ -27,14 +27,14 @@ def require_python() -> None:
 
 
 def python_command(code: str, *arguments: str) -> list[str]:
-    """What starts a child that runs some statements.
+    """The command that starts a child which runs some statements.
 
-    With ``python -m`` or ``python FILE`` it would look for modules in its working directory, or beside the file, before
-    anywhere else, and not know what was put on ``sys.path`` here.
+    With ``python -m`` or ``python FILE`` the child would look for modules in its working directory, or beside the file,
+    before anywhere else, and would not have this process's ``sys.path``.
 
     Args:
-        code: the statements. They see ``sys``, and find what this process finds.
-        arguments: its ``sys.argv[1:]``.
+        code: the statements. They can use ``sys``, and find the modules that this process finds.
+        arguments: the child's ``sys.argv[1:]``.
 
     Raises:
         RuntimeError: there is no program that runs Python.

@@ -1,4 +1,4 @@
-"""What processor this machine has, and how many threads suit it."""
+"""The processor of this machine, and how many threads suit it."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ def cpu_name() -> str:
             command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
             found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
         else:
-            # x86 has "model name"; Arm boards, POWER and others have what follows, or nothing.
+            # x86 has "model name"; Arm boards, POWER and others have one of the other fields, or none.
             fields = _cpuinfo()
             found = next((fields[key] for key in ("model name", "model", "hardware", "cpu") if fields.get(key)), "")
     return " ".join(found.split()) or platform.processor() or platform.machine()
 
 
 def cpu_flags() -> frozenset[str]:
-    """What Linux says that the processor can do, such as ``avx2``; empty on other platforms."""
+    """The features of the processor by Linux's names, such as ``avx2``; empty on other platforms."""
     if not sys.platform.startswith("linux"):
         return frozenset()
     with contextlib.suppress(OSError):
         fields = _cpuinfo()
-        return frozenset(fields.get("flags", fields.get("features", "")).split())  # x86, and Arm
+        return frozenset(fields.get("flags", fields.get("features", "")).split())  # of x86, and of Arm
     return frozenset()
 
 
 def usable_cores() -> int:
-    """How many cores this process may use: of those that it may run on, as many as its cgroups pay for, at least 1.
+    """How many cores this process may use: the cores that it may run on, limited by its cgroups' quota; at least 1.
 
-    Threads that compute together wait for each other. One more than is paid for would have all wait.
+    Threads that compute together wait for each other. With one thread more than the quota, all would wait.
     """
     count = _cores_to_run_on()
     quota = cgroup_quota()
@@ -47,10 +47,10 @@ def usable_cores() -> int:
 
 
 def cgroup_quota(process: Path = Path("/proc/self")) -> float | None:
-    """How many cores' time the cgroups of a process (v1 or v2) leave to it; None: all.
+    """The quota of a process's cgroups (v1 or v2), as a number of cores; None: there is no limit.
 
     Args:
-        process: what Linux says of the process.
+        process: the folder of the process in /proc.
     """
     folders = cgroup_folders("cpu", process)
     quotas = [_quota_v1(folder) if is_v1 else _quota_v2(folder) for folder, is_v1 in folders]
@@ -85,18 +85,18 @@ def cgroup_folders(controller: str, process: Path = Path("/proc/self")) -> list[
 
 
 def llama_threads(n_threads: int | None = None, n_threads_batch: int | None = None) -> tuple[int, int]:
-    """Threads for one token and for several, as llama_cpp chooses them where they are not given: half and all.
+    """The threads for one token and for several, as llama_cpp chooses them by default: half of the cores, and all.
 
-    Of the cores that the process may use: llama_cpp counts all of the machine's.
+    Only the cores that the process may use are counted; llama_cpp counts all cores of the machine.
     """
     cores = usable_cores()
     return n_threads or max(1, cores // 2), n_threads_batch or cores
 
 
 def default_threads() -> int:
-    """A number of threads for a target and its draft, and for batches of every size.
+    """One number of threads for a target and its draft, for batches of every size.
 
-    llama_cpp takes half the cores for one token and all of them for several, which would credit speculation with the
+    llama_cpp uses half of the cores for one token and all of them for several, which would credit speculation with the
     other half.
     """
     cores = usable_cores()
@@ -111,7 +111,7 @@ def _cores_to_run_on() -> int:
 
 
 def _cgroups(process: Path) -> dict[str, str]:
-    """The paths of a process's cgroups, by what each controls; of v2 by an empty name."""
+    """The paths of a process's cgroups, by what each controls. The name of a v2 cgroup is empty."""
     paths = {}
     for line in (process / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines():
         _, names, path = line.split(":", 2)
@@ -134,7 +134,7 @@ def _quota_v2(folder: Path) -> float | None:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """What Linux says of the first core, by its names in lower case."""
+    """The fields of the first core in /proc/cpuinfo, by name in lower case."""
     fields: dict[str, str] = {}
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
         key, _, value = line.partition(":")

@@ -1,6 +1,6 @@
-"""Reaches ggml, on which llama.cpp stands: addresses of its public functions, and its CPU backend.
+"""Access to ggml, which llama.cpp is built on: the addresses of its public functions, and its CPU backend.
 
-Knows neither llama_cpp nor the extension, so that a trial can use it which loads the library by itself.
+This module imports neither llama_cpp nor the extension, so that a trial which loads the library by itself can use it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import ctypes
 from typing import Any
 
 _CPU = 0  # GGML_BACKEND_DEVICE_TYPE_CPU
-LIST = "_Z39ggml_backend_cpu_get_extra_buffer_typesv"  # C++, as GCC and Clang on Linux and macOS name it
+LIST = "_Z39ggml_backend_cpu_get_extra_buffer_typesv"  # the C++ name by GCC and Clang, on Linux and macOS
 
 
 class CpuBackend:
-    """The CPU backend of a library that is loaded.
+    """The CPU backend of a loaded library.
 
     Attributes:
         device: the address of ggml's device.
-        registry: that of what ggml knows of the backend. It begins with the version of their interface, an int.
+        registry: the address of ggml's registry of the backend. It begins with the version of their interface, an int.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -27,7 +27,7 @@ class CpuBackend:
             LookupError: ggml lacks a function that is needed, or it has no CPU backend.
         """
         self._library = library
-        # Asked through its registry ggml would first start every other backend: on a GPU that takes seconds.
+        # ggml's list of all backends is not used, because it would first start every backend: a GPU's takes seconds.
         if hasattr(library, "ggml_backend_cpu_reg"):
             self.registry = int(self.function("ggml_backend_cpu_reg", ctypes.c_void_p)() or 0)
             first = self.function("ggml_backend_reg_dev_get", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -42,18 +42,18 @@ class CpuBackend:
             raise LookupError("ggml has no CPU backend")
 
     def function(self, name: str, result: Any, *arguments: Any) -> Any:
-        """A function of ggml, with the types that it has.
+        """A function of ggml, with the given types of its result and arguments.
 
         Raises:
-            LookupError: there is none of this name.
+            LookupError: there is no function of this name.
         """
         return ctypes.CFUNCTYPE(result, *arguments)(self.address(name))
 
     def address(self, name: str) -> int:
-        """Where a function of ggml is.
+        """The address of a function of ggml.
 
         Raises:
-            LookupError: there is none of this name.
+            LookupError: there is no function of this name.
         """
         try:
             return _address(getattr(self._library, name))
@@ -61,10 +61,10 @@ class CpuBackend:
             raise LookupError(f"ggml has no function {name}") from None
 
     def own_address(self, name: str) -> int:
-        """Where a function is that the CPU backend gives out by its name.
+        """The address of a function that the CPU backend gives by its name.
 
         Raises:
-            LookupError: there is none of this name.
+            LookupError: there is no function of this name.
         """
         find = self.function("ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
         found = find(self.registry, name.encode("ascii"))
@@ -73,10 +73,10 @@ class CpuBackend:
         return int(found)
 
     def extra_buffer_types(self) -> dict[str, int]:
-        """The addresses of ``_core.ExtraBufferTypes``.
+        """The addresses that ``_core.ExtraBufferTypes`` needs. That of the list is 0 if it is not found.
 
         Raises:
-            LookupError: there is none but the list, which need not be found.
+            LookupError: another address is not found.
         """
         return {
             "list": _address(getattr(self._library, LIST)) if hasattr(self._library, LIST) else 0,
@@ -86,7 +86,7 @@ class CpuBackend:
         }
 
     def offered_buffer_types(self) -> dict[str, int]:
-        """The buffer types that a model's weights can be put into besides the plain one, by their names.
+        """By name, the buffer types that a model's weights can be put into, besides the plain one.
 
         Raises:
             LookupError: ggml lacks a function that is needed.
@@ -104,7 +104,7 @@ class CpuBackend:
 
 
 def ggml_version(library: ctypes.CDLL) -> str:
-    """Which ggml that is, such as ``0.25.3``.
+    """The version of ggml, such as ``0.25.3``.
 
     Args:
         library: libllama, or another through which ggml's functions are found.

@@ -1,4 +1,4 @@
-"""Attention by ggml itself, without a model: what a trial of our attention is made of."""
+"""Attention by ggml itself, without a model, for a trial of our attention."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from .ggml import CpuBackend
 from .ggml_products import THREADS, Products, numbers
 
 _F32, _F16 = 0, 1
-_LENGTH, _HEADS, _CACHE_HEADS = 64, 6, 2  # of a head, of the queries, and of the cache
-_MASK_ROWS = 64  # older releases want no fewer
-_MOST_BIAS, _CAP = 8.0, 2.0  # of ALiBi, and of scores
+_LENGTH, _HEADS, _CACHE_HEADS = 64, 6, 2  # the length of a head, the heads of queries, and the heads of the cache
+_MASK_ROWS = 64  # older releases need at least so many
+_MOST_BIAS, _CAP = 8.0, 2.0  # the largest bias of ALiBi, and the cap of scores
 
 PRODUCTS, FLASH, SPECIAL_FLASH = "products with", "flash attention to", "flash attention with ALiBi, cap and sinks to"
 WAYS = (FLASH, SPECIAL_FLASH, PRODUCTS)
-"""What is done with a cache, for messages."""
+"""The operations on a cache that are tried, in words for messages."""
 
 
 class Attention(Products):
-    """Attention of queries that are made as a model makes them, as the product of weights with columns."""
+    """Attention of queries. They are made as in a model, as the product of weights with columns."""
 
     NUM_INPUTS = 256
 
     def __init__(self, cpu: CpuBackend, most_cells: int, most_columns: int) -> None:
-        """Args: cpu: of the library; most_cells: of the cache; most_columns: queries, at most 64."""
+        """Args: cpu: the CPU backend; most_cells: the cache's cells; most_columns: the most queries, at most 64."""
         super().__init__(cpu, self.NUM_INPUTS, _LENGTH * _HEADS, most_columns)
         address, number, long, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
         self._new_cube = cpu.function("ggml_new_tensor_3d", address, address, number, long, long, long)
@@ -37,13 +37,14 @@ class Attention(Products):
         self._cache = halves(numbers(2 * most_cells * _CACHE_HEADS * _LENGTH, 7901))
 
     def attended(self, kind: int, columns: int, buffer_type: int | None, cells: int, way: str) -> list[float]:
-        """What the queries get: of flash attention, or their products with the cache.
+        """The results of the queries: of flash attention, or their products with the cache.
 
         Args:
             kind: the weights' type in ggml.h.
-            columns: how many tokens ask; token i sees all cells but the last ones, and one more than the token before.
-            buffer_type: where the weights lie; None for ggml's plain layout.
-            cells: of the cache.
+            columns: the number of tokens. Each token sees all cells but some last ones, and one more than the token
+                before.
+            buffer_type: the buffer type that the weights lie in; None for ggml's plain layout.
+            cells: the number of cells of the cache that are used.
             way: one of WAYS.
         """
         weights_arena, arena = self._arena(), self._arena()
@@ -80,9 +81,8 @@ class Attention(Products):
         found = self._computed(arena, result, THREADS if buffer_type else 1)
         if way != PRODUCTS:
             return list(found)
-        heads = range(
-            _HEADS
-        )  # each has its rows for all tokens: here the first token's come first, then the next one's
+        # The result is by head, then by token. Here the rows are returned by token, then by head.
+        heads = range(_HEADS)
         rows = [(head * columns + token) * cells for token in range(columns) for head in heads]
         return [number for row in rows for number in found[row : row + cells]]
 

@@ -1,6 +1,6 @@
-"""Matrix products by ggml itself, without a model: what trials of ggml's buffer types are made of.
+"""Matrix products by ggml itself, without a model, for trials of ggml's buffer types.
 
-It needs neither llama_cpp nor NumPy, whose import takes longer than the products.
+This module imports neither llama_cpp nor NumPy, which would take longer than the products.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from .ggml import CpuBackend
 
 _F32, _I32 = 0, 26
-THREADS = 2  # each configures tiles of its own where AMX multiplies
+THREADS = 2  # several, because with AMX each thread configures tiles of its own
 _ARENA = 1 << 20  # bytes, for the descriptions of tensors and the graph
 _LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-# What ggml says of each tensor would stand where the reason of an end is looked for. Assertions speak up anyway.
+# ggml's messages would stand in the output in which the reason of a crash is looked for. Assertions print without it.
 _SILENCE = _LogCallback(lambda level, text, data: None)
 
 
 class _InitParams(ctypes.Structure):
-    """ggml_init_params."""
+    """ggml's struct ggml_init_params."""
 
     _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool))
 
@@ -38,13 +38,13 @@ class Products:
         weights: array.array[float] | None = None,
         inputs: array.array[float] | None = None,
     ) -> None:
-        """The numbers need not be given.
+        """If weights and inputs are not given, they are made here.
 
         Args:
-            cpu: of the library.
-            num_inputs: of the weights.
-            num_outputs: of the weights.
-            most_columns: of all that follow.
+            cpu: the CPU backend.
+            num_inputs: the inputs of the weights.
+            num_outputs: the outputs of the weights.
+            most_columns: the most columns of all products.
             weights: [num_outputs, num_inputs], before they are quantized.
             inputs: [most_columns, num_inputs].
         """
@@ -77,12 +77,12 @@ class Products:
         self._quantized: dict[int, array.array[int]] = {}
 
     def of(self, kind: int, columns: int, buffer_type: int | None) -> array.array[float] | None:
-        """The product of some weights with some columns; None if the buffer type does not take such weights.
+        """The product of the weights with columns; None if the buffer type does not take weights of this type.
 
         Args:
             kind: the weights' type in ggml.h.
-            columns: how many.
-            buffer_type: where the weights lie; None for ggml's plain layout.
+            columns: how many columns.
+            buffer_type: the buffer type that the weights lie in; None for ggml's plain layout.
         """
         weights_arena, arena = self._arena(), self._arena()
         weights = self._new_matrix(weights_arena, kind, self._num_inputs, self._num_outputs)
@@ -95,16 +95,16 @@ class Products:
     def of_experts(
         self, kind: int, experts: int, chosen: Sequence[Sequence[int]], buffer_type: int | None
     ) -> array.array[float] | None:
-        """The products of the weights as those of several experts, each with the columns that have chosen it.
+        """The products of several experts, which share the weights, each with the columns that have chosen it.
 
         Args:
             kind: the weights' type in ggml.h.
-            experts: how many the weights are shared out to, num_outputs // experts outputs each.
-            chosen: of each column the numbers of its experts, as many for each.
-            buffer_type: where the weights lie; None for ggml's plain layout.
+            experts: the number of experts; each has num_outputs // experts outputs.
+            chosen: for each column the numbers of its experts; all columns have the same number of experts.
+            buffer_type: the buffer type that the weights lie in; None for ggml's plain layout.
 
         Returns:
-            [columns][experts chosen][outputs]; None if the buffer type does not take such weights.
+            [columns][experts chosen][outputs]; None if the buffer type does not take weights of this type.
         """
         weights_arena, arena = self._arena(), self._arena()
         weights = self._new_stack(weights_arena, kind, self._num_inputs, self._num_outputs // experts, experts)
@@ -135,7 +135,7 @@ class Products:
         return self._computed(arena, product, THREADS if buffer_type else 1)
 
     def _arena(self) -> int:
-        """One that is freed with the process."""
+        """An arena for tensors, which is freed at the end of the process."""
         made: int = self._init(_InitParams(_ARENA, None, True))
         return made
 
@@ -150,7 +150,7 @@ class Products:
         return found
 
     def quantized(self, kind: int) -> array.array[int]:
-        """The weights as bytes of a type, row after row."""
+        """The weights as the bytes of a quantized type, row after row."""
         if kind not in self._quantized:
             size = self._num_outputs * self._row_size(kind, self._num_inputs)
             made = self._quantized[kind] = array.array("B", bytes(size))
@@ -167,15 +167,15 @@ class Products:
 
 
 def silence(cpu: CpuBackend) -> None:
-    """Have ggml say nothing but what its assertions say."""
+    """Have ggml print nothing but its assertions."""
     cpu.function("ggml_log_set", None, _LogCallback, ctypes.c_void_p)(_SILENCE, None)
 
 
 def difference(one: Sequence[float], other: Sequence[float]) -> float:
-    """The mean difference of two results, where 1 is the mean size of a number. Not a number if one of them is none."""
+    """The mean difference of two results, relative to the mean size of a number. NaN if a result has a NaN."""
     return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / sum(map(abs, one))
 
 
 def numbers(count: int, step: int) -> Iterator[float]:
-    """Numbers from -1 to 1 without a pattern that a block of weights could repeat."""
+    """Numbers from -1 to 1, without a pattern that repeats from one block of weights to the next."""
     return ((i * step % 10007) / 5003.5 - 1.0 for i in range(1, count + 1))

@@ -1,4 +1,4 @@
-"""Which models have our kernels, and why others have none."""
+"""Which models use our kernels, and why others do not."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from specllama import _core
 from .prepare import prepare_backend
 
 CHOICES = ("auto", "off")
-"""What a Llama can be told about its kernels."""
+"""The values of a Llama's argument ``kernels``."""
 
 
 @dataclasses.dataclass
 class KernelUse:
-    """What became of one model."""
+    """Whether one model uses our kernels."""
 
     instruction_set: str = ""
-    """Of the kernels that multiply its weights; empty where none of them is ours."""
+    """The instruction set of the kernels that multiply the model's weights; empty if they are not ours."""
     num_bytes: int = 0
-    """Of its weights that are packed for them."""
+    """How many bytes of weights are packed for our kernels."""
     why_not: str = ""
-    """Why none is, in one line; empty if some are."""
+    """Why no weights are packed, in one line; empty if some are."""
     choice: str | None = None
-    """What the user has chosen: other models that belong to it are opened likewise."""
+    """The user's choice. Other models that belong to this one are opened with it, too."""
 
     def __str__(self) -> str:
         if not self.num_bytes:
@@ -35,10 +35,10 @@ class KernelUse:
 
 
 def checked_kernels(value: Any) -> str | None:
-    """A choice, or None for that of the environment.
+    """Check ``kernels``: one of ``CHOICES``, or None for the choice of the environment.
 
     Raises:
-        ValueError: none of these.
+        ValueError: any other value.
     """
     if value is None or (isinstance(value, str) and value in CHOICES):
         return value
@@ -50,10 +50,10 @@ def loading(choice: str | None) -> Iterator[KernelUse]:
     """Have the models that this thread loads in the block use our kernels, if they are offered and wanted.
 
     Args:
-        choice: see `checked_kernels`.
+        choice: ``"auto"`` or ``"off"``; None for the choice of the environment.
 
     Yields:
-        What becomes of the model, which is known after the block.
+        Whether the model uses our kernels. It is filled in at the end of the block.
     """
     kernels = prepare_backend().kernels
     why_not = kernels.why_not or "none of its weights are of a type that they multiply"

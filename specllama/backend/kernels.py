@@ -1,4 +1,4 @@
-"""Our kernels: whether llama.cpp is offered them, and why not."""
+"""Offers our kernels to llama.cpp, or says why not."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from .trial import tried
 from .trial_key import trial_key, with_neighbours
 
 ENVIRONMENT = "SPECLLAMA_KERNELS"
-"""The environment variable that has the choice for models that are told nothing, or an instruction set by its name."""
+"""The environment variable for models without a choice of their own: a choice, or the name of an instruction set."""
 
 _TRIAL = "backend._kernel_trial"
-_SECONDS = 120.0  # it takes one or two
+_SECONDS = 120.0  # the limit of the trial, which takes one or two seconds
 _PLAIN = "plain"  # for tests: slower than llama.cpp's own
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernels:
-    """What was decided for this process."""
+    """The decision about our kernels, for this process."""
 
     instruction_set: str = ""
-    """Its name, such as ``AVX2``; empty where llama.cpp is not offered our kernels."""
+    """The name of the instruction set, such as ``AVX2``; empty if our kernels are not offered to llama.cpp."""
     why_not: str = ""
-    """The reason, in one line; empty if it is offered them."""
+    """Why they are not offered, in one line; empty if they are."""
     suspicious: bool = False
-    """Whether something is not as it should be, so that the user is told."""
+    """Whether the reason is not to be expected, so that the user is warned."""
 
 
 def decide() -> Kernels:
-    """Offer llama.cpp our kernels, unless there is any doubt. To be called before a model is loaded, once.
+    """Offer our kernels to llama.cpp, unless there is any doubt. It must be called once, before a model is loaded.
 
-    Nothing uses them yet: see `kernel_use.loading`.
+    Models use them only if they are loaded in `kernel_use.loading`.
     """
     wanted = _from_environment()
     if wanted == "off":
@@ -60,7 +60,7 @@ def _from_environment() -> str:
 
 
 def _unsuitable() -> str:
-    """Why this machine or this build does without, as it should."""
+    """Why this machine or this build cannot use our kernels, which is to be expected; empty if it can."""
     if not sys.platform.startswith("linux") or platform.machine().lower() not in ("x86_64", "amd64"):
         return "they are for Linux on x86-64"
     if _core.instruction_sets() == [_PLAIN]:
@@ -71,10 +71,10 @@ def _unsuitable() -> str:
 
 
 def _instruction_set(wanted: str) -> str:
-    """The one that was asked for, or the fastest.
+    """The instruction set that is wanted, or for ``"auto"`` the fastest.
 
     Raises:
-        ValueError: this processor has none of this name.
+        ValueError: this processor has no instruction set of this name.
     """
     names = _core.instruction_sets()
     if wanted == "auto":
@@ -85,11 +85,15 @@ def _instruction_set(wanted: str) -> str:
     raise ValueError(f"{ENVIRONMENT}={wanted!r} is unknown: choose auto, off, {', '.join(names)}, or unset it")
 
 
-_OFFERED: list[_core.KernelBufferType] = []  # one in a process, whoever asks again
+_OFFERED: list[_core.KernelBufferType] = []  # at most one in a process
 
 
 def _offer(name: str) -> None:
-    """Raises: LookupError, RuntimeError: why this llama.cpp cannot be offered them."""
+    """Try our kernels in a child process, and offer them.
+
+    Raises:
+        LookupError, RuntimeError: why they cannot be offered to this llama.cpp.
+    """
     library = _bindings._lib._name
     trial = tried(_TRIAL, [library, name], key=trial_key(with_neighbours(library)), seconds=_SECONDS)
     if not trial.ok:
@@ -100,7 +104,7 @@ def _offer(name: str) -> None:
 
 
 def offer_to(cpu: CpuBackend, name: str) -> _core.KernelBufferType:
-    """Put our buffer type before ggml's own, whatever was loaded before. Once in a process.
+    """Offer our buffer type before ggml's own. It may be called once in a process, also after models were loaded.
 
     Args:
         cpu: ggml's CPU backend.
@@ -108,7 +112,7 @@ def offer_to(cpu: CpuBackend, name: str) -> _core.KernelBufferType:
 
     Raises:
         LookupError: ggml lacks a function that is needed.
-        RuntimeError: it is laid out otherwise than is known.
+        RuntimeError: ggml is laid out otherwise than our code expects.
     """
     addresses = {function: cpu.address(function) for function in _core.ggml_functions()}
     made = _core.KernelBufferType(addresses, cpu.registry, name)

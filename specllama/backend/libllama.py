@@ -1,7 +1,7 @@
-"""Reaches libllama: resolves addresses in the library that llama_cpp has loaded, and checks its ABI.
+"""Access to libllama: finds addresses in the library that llama_cpp has loaded, and checks its ABI.
 
-The extension links to no llama library (a linked one would map a second copy beside llama_cpp's). Nothing else in
-Python touches addresses.
+The extension is not linked to libllama, because a linked one would be a second copy beside llama_cpp's. Of our Python
+code, only this module finds addresses in libllama.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "llama_model_params": {"vocab_only": False, "use_extra_bufts": True},
     "llama_context_params": {"type_k": 1, "type_v": 1, "embeddings": False, "offload_kqv": True, "op_offload": True},
 }
-"""Structs that are handed over by value, and what stands in them by default in every release: 1 is F16."""
+"""Structs that are passed by value, and defaults that their fields have in every release (1 is F16)."""
 _GPUS = (1, 2)  # GGML_BACKEND_DEVICE_TYPE_GPU, _IGPU
 _POINTERS = (ctypes.c_void_p, ctypes._Pointer, *ctypes.CFUNCTYPE(None).__bases__)  # null by default
 
 
 def load_api(library: types.ModuleType | Any = llama_cpp) -> _core.LlamaApi:
-    """Resolve every libllama function that the extension calls. It does without the optional ones.
+    """Find every libllama function that the extension calls. Optional functions may be missing.
 
     Args:
         library: the module that holds the ctypes functions and structures: ``llama_cpp``.
 
     Raises:
         ImportError: a function is missing or takes another number of arguments, or a structure is laid out
-            differently. Names the installed version and what to do.
+            differently. The message names the installed version and what to do.
     """
     _check_structs(library)
     _check_parameters(library)
@@ -75,8 +75,8 @@ def _check_structs(library: Any) -> None:
 
 
 def _check_parameters(library: Any) -> None:
-    # LLAMA_CPP_LIB_PATH gives the bindings another libllama than their own. One with a field more would read what users
-    # choose elsewhere, and write beyond our struct.
+    # With LLAMA_CPP_LIB_PATH the bindings load another libllama than their own. If its structs have one field more, it
+    # would read the user's options from wrong places, and write beyond our struct.
     for name, defaults in _PARAMETERS.items():
         struct = getattr(library, name)
         function = getattr(_bindings._lib, name.replace("_params", "_default_params"))
@@ -110,19 +110,19 @@ API = load_api()
 
 
 def has_gpu() -> bool:
-    """Whether some of a model can be elsewhere than on this machine's processor."""
+    """Whether a part of a model can be on a GPU or on another machine, in place of this machine's processor."""
     if not llama_cpp.llama_supports_gpu_offload() or not llama_cpp.llama_supports_rpc():
         return bool(llama_cpp.llama_supports_gpu_offload())
-    # It says so of every build that can reach other machines (RPC), though there may be none.
+    # llama_supports_gpu_offload is true for every build with RPC (other machines), so the devices are looked at.
     find = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int)(*ggml_addresses(["ggml_backend_dev_by_type"]).values())
     return any(find(kind) for kind in _GPUS)
 
 
 def ggml_addresses(names: Iterable[str]) -> dict[str, int]:
-    """Where functions of ggml are, on which libllama stands.
+    """The addresses of functions of ggml, by name.
 
     Raises:
-        LookupError: there is none of a name, or this system does not find it through libllama.
+        LookupError: a function does not exist, or this system does not find it through libllama.
     """
     try:
         return {name: ctypes.cast(getattr(_bindings._lib, name), ctypes.c_void_p).value or 0 for name in names}
@@ -131,10 +131,10 @@ def ggml_addresses(names: Iterable[str]) -> dict[str, int]:
 
 
 def function_of_cpp(names: Iterable[str], result: Any, *arguments: Any) -> Any:
-    """A function that libllama exports under a name of C++, which depends on the compiler.
+    """A function that libllama exports under a C++ name. The name depends on the compiler, so several are tried.
 
     Raises:
-        ValueError: it has none of these.
+        ValueError: libllama has none of these names.
     """
     for name in names:
         if hasattr(_bindings._lib, name):

@@ -1,4 +1,4 @@
-"""What is changed about llama.cpp before this process loads its first model."""
+"""Prepares llama.cpp before this process loads its first model."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from .libllama import has_gpu
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """What was decided about llama.cpp's CPU backend, for all models of this process."""
+    """The decisions about llama.cpp's CPU backend, for all models of this process."""
 
     kernels: Kernels = dataclasses.field(default_factory=Kernels)
-    """Those of ours that models can have; each model says whether it has them."""
+    """Our kernels that models can use. Each model has a ``KernelUse`` that says whether it does."""
     amx_off: str | None = None
     """Why llama.cpp's AMX code is not used; None if there is none, or if it works."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """All that is not as llama.cpp has it, for whoever compares measurements."""
+        """Notes on all that differs from a plain llama.cpp, for comparing measurements."""
         return () if self.amx_off is None else (f"AMX off: {self.amx_off}",)
 
 
 _LOCK = threading.Lock()
 _decided: Backend | None = None
-_is_child = False  # of a process in which that was decided
+_is_child = False  # whether this is a fork of a process that had decided
 
 
 def _leave_parent() -> None:
@@ -46,7 +46,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def require_own_gpu() -> None:
-    """Called before anything is loaded or decoded: a GPU's driver does not survive a fork, and llama.cpp would abort.
+    """Check that this process does not use its parent's GPU. Called before anything is loaded or decoded.
+
+    A GPU's driver does not survive a fork, and llama.cpp would abort.
 
     Raises:
         RuntimeError: this is a fork of a process that had begun to use llama.cpp, which is built for a GPU.
@@ -59,9 +61,9 @@ def require_own_gpu() -> None:
 
 
 def prepare_backend() -> Backend:
-    """Decide, where that has not been done; warn of what a user can mend.
+    """Make the decisions, unless they are made, and warn of faults that a user can fix.
 
-    Whoever loads a model calls this before. After the first time it costs nothing.
+    It is called before each model is loaded. After the first time it costs nothing.
 
     Raises:
         RuntimeError: a GPU would be used in a fork.
@@ -71,10 +73,10 @@ def prepare_backend() -> Backend:
     with _LOCK:
         if _decided is not None:
             return _decided
-        # AMX comes first: it is taken off ggml's own list, which is read only when ours is offered.
+        # AMX comes first: it is removed from ggml's list, which must happen before our buffer type is offered.
         amx_off = why_amx_is_off()
         _decided = Backend(kernels=kernels.decide(), amx_off=amx_off)
-    # Once, and after the decision: where warnings are errors, the next model can be loaded.
+    # The warning is given once, after the decision is stored: if warnings are errors, the next model can be loaded.
     if _decided.kernels.suspicious:
         warn(
             f"specllama's kernels are off: {_decided.kernels.why_not}. Texts stay right, and batches of several tokens "

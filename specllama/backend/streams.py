@@ -1,4 +1,4 @@
-"""stdout and stderr, which may be None (pythonw, services), closed, or an object that can do little but ``write``."""
+"""Uses stdout and stderr, which may be None (pythonw, services), closed, or an object with little but ``write``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether somebody looks at it."""
+    """Whether a stream is a terminal."""
     with contextlib.suppress(AttributeError, OSError, ValueError):  # ValueError: it is closed
         return bool(stream.isatty())
     return False
@@ -20,7 +20,7 @@ def has_stderr() -> bool:
 
 
 def show(text: str) -> None:
-    """Write to stderr, where there is one that can be written."""
+    """Write to stderr, if it can be written to."""
     with contextlib.suppress(AttributeError, OSError, ValueError):  # None; full; closed
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""Whatever could end the process is tried in a child process first, and the answer is remembered.
+"""Trials: code that could end the process is tried in a child process first, and the answer is kept.
 
-A trial is a module of this package. It ends normally if all is well, and by ``sys.exit("why not")`` if it is not. It
-may also crash or hang: that is what the child is for. `_trial_worker` is the child's side of what is written here.
+A trial is a module of this package. It ends normally if all is well, and by ``sys.exit("why not")`` if not. It may also
+crash or hang, which is why it runs in a child. `_trial_worker` is the child's side of this module.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from .cache import cache_dir, keyed_path, read_json, write_json
 from .child import NO_PYTHON, can_start, python_command
 
 _LOGGER = logging.getLogger("specllama")
-_FOLDER = "trials"  # of the cache directory
+_FOLDER = "trials"  # in the cache directory
 _FORMAT = 1
 _CHILD = "from specllama.backend._trial_worker import main; main(sys.argv[1:])"
 _DAY = 86_400.0  # seconds
-_LONG = 30 * _DAY  # what was seen clearly; tried anew then: an answer that was wrong must not be believed for ever
-_SHORT = _DAY  # what a busy or a full machine may have caused
+_LONG = 30 * _DAY  # how long a clear answer is believed; a wrong one must not be believed for ever
+_SHORT = _DAY  # how long an answer is believed that a busy or a full machine may have caused
 _CRASHES = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
-_MOST_WORDS = 300  # characters of a reason
+_MOST_WORDS = 300  # the most characters of a reason
 WITHIN = "SPECLLAMA_WITHIN_TRIAL"
-"""The environment variable that has the name of the trial under way, in its process."""
+"""The environment variable that holds, in a trial's process, the name of the trial."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """What became of a trial."""
+    """The answer of a trial."""
 
     ok: bool
-    """Whether it ended well."""
+    """Whether the trial ended well."""
     reason: str
-    """Why not, in one line; empty if it did."""
+    """Why it did not, in one line; empty if it did."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _End:
-    """How a child ended, and for how many seconds that is believed; 0: it says nothing about what was tried."""
+    """How a child ended, and for how many seconds that is believed. 0: the end says nothing about what was tried."""
 
     reason: str
     believed: float
@@ -66,17 +66,17 @@ def trials_dir() -> Path:
 def tried(name: str, arguments: Sequence[str], *, key: Mapping[str, str], seconds: float = 60) -> Trial:
     """Run a module of this package in a child process, unless its answer is known.
 
-    It is asked once a process. Between processes the answer is kept in the cache directory; where that cannot be read
-    or written, the trial runs again.
+    It runs at most once in a process. For later processes the answer is kept in the cache directory; if that cannot be
+    read or written, the trial runs again.
 
     Args:
         name: the module, which ``python -m specllama.<name>`` runs.
-        arguments: its command line.
+        arguments: the module's command line.
         key: what else the answer depends on, such as ``trial_key``.
-        seconds: a trial that takes longer hangs.
+        seconds: a trial that takes longer counts as hanging.
 
     Raises:
-        RuntimeError: the trial asks for itself, which would have no end.
+        RuntimeError: a trial calls this for itself, which would have no end.
     """
     if os.environ.get(WITHIN) == name:
         raise RuntimeError(f"the trial {name} asks for itself: it must not use what it is a trial of")
@@ -103,7 +103,7 @@ def _run_and_keep(question: Mapping[str, Any], seconds: float) -> Trial:
 
 
 def _read(question: Mapping[str, Any]) -> Trial | None:
-    """The answer that was kept; None if there is none, or none that can be believed."""
+    """The kept answer; None if there is none, or if its file cannot be believed."""
     try:
         return _checked(read_json(keyed_path(_FOLDER, question)), question)
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: too many brackets, or no home folder
@@ -115,7 +115,7 @@ def _checked(found: Any, question: Mapping[str, Any]) -> Trial:
     """The answer in what a file holds.
 
     Raises:
-        ValueError: the file is not what is written here, is of something else, or is too old.
+        ValueError: the file has another format, answers another question, or is too old.
     """
     if not isinstance(found, dict) or found.get("format") != _FORMAT:
         raise ValueError("the file has another format")
@@ -131,11 +131,11 @@ def _checked(found: Any, question: Mapping[str, Any]) -> Trial:
 
 
 def _is_time(value: Any) -> TypeGuard[float]:
-    return type(value) in (int, float)  # a bool is none
+    return type(value) in (int, float)  # a bool is not a number here
 
 
 def _run(name: str, arguments: Sequence[str], seconds: float) -> _End:
-    """Run the child to its end, which comes in time."""
+    """Run the child to its end. If it takes too long, it is killed."""
     if not can_start():
         return _End(f"{NO_PYTHON} to try it with", 0)
     try:
@@ -144,11 +144,11 @@ def _run(name: str, arguments: Sequence[str], seconds: float) -> _End:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, WITHIN: name, "GGML_NO_BACKTRACE": "1"},  # which would start a debugger
-            start_new_session=True,  # a group of its own, which the terminal's Ctrl-C does not reach
+            env={**os.environ, WITHIN: name, "GGML_NO_BACKTRACE": "1"},  # a backtrace would start a debugger
+            start_new_session=True,  # in a process group of its own, which the terminal's Ctrl-C does not reach
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
-    except (OSError, ValueError) as error:  # ValueError: a null character in the environment, say
+    except (OSError, ValueError) as error:  # ValueError: for example a null character in the environment
         return _End(_in_one_line(f"no process can be started to try it: {error}"), 0)
     with process:
         try:
@@ -163,16 +163,16 @@ def _run(name: str, arguments: Sequence[str], seconds: float) -> _End:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a child with all that it has started. It is waited for later: its id is not another's by now."""
+    """Kill a child with all processes that it has started. It was not waited for yet, so its id is still its own."""
     if sys.platform == "win32":
         process.kill()
     else:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a group that has already ended
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: the group has ended
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def _judged(returncode: int, answer: bytes, output: str) -> _End:
-    """What the end of a child means. An answer counts only from one that lived until it could be given."""
+    """What the end of a child means. Its answer counts only if it lived long enough to exit normally."""
     if returncode == 0:
         try:
             reason = json.loads(answer)["reason"]
@@ -181,9 +181,9 @@ def _judged(returncode: int, answer: bytes, output: str) -> _End:
         return _End(_in_one_line(str(reason)), _LONG)
     if returncode < 0:
         name = _signal_name(-returncode)
-        # Other signals came from somebody else, such as a system that is out of memory.
+        # Other signals came from outside, for example from a system that is out of memory.
         return _End(_with_last_line(f"it was ended by {name}", output), _LONG if name in _CRASHES else 0)
-    # Windows: the code of an exception, such as 0xC0000005 for an access violation.
+    # On Windows a crash gives the code of an exception, such as 0xC0000005 for an access violation.
     crashed = returncode >= 0xC0000000
     code = f"0x{returncode:X}" if crashed else str(returncode)
     return _End(_with_last_line(f"it ended with exit code {code}", output), _LONG if crashed else _SHORT)

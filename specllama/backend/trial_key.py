@@ -16,22 +16,22 @@ from .cpu import cpu_flags, cpu_name
 
 
 def trial_key(libraries: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
-    """A key for ``trial.tried``: another build of a library, another processor or system is another question.
+    """A key for ``trial.tried``. It differs for another build of a library, another processor or another system.
 
     Args:
-        libraries: the files of the code that is tried. One that cannot be looked at counts by its name.
+        libraries: the files of the code that is tried. If a file cannot be looked at, its name counts.
     """
     files = {f"library {number}": _file(os.fspath(path)) for number, path in enumerate(libraries)}
     return {**files, **_machine()}
 
 
 def with_neighbours(library: str) -> list[Path]:
-    """Libllama's file and those of ggml beside it: the code that is tried is in one of them."""
+    """The file of libllama, and those of ggml beside it. The code that is tried is in one of them."""
     return [Path(library), *sorted(Path(library).parent.glob("libggml*.so"))]
 
 
 def _file(path: str) -> str:
-    """Path, size and time of a file, and of the one that a link leads to."""
+    """The path, size and time of a file. Links are followed."""
     path = os.path.realpath(path)
     try:
         found = os.stat(path)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specllama.commands.arguments import UsageError, add_threads, whole
+from specllama.models.head_kinds import TRAINED
 
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
@@ -23,8 +24,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "train-draft",
         help="train a draft for a model that has none, and print its path",
-        description="Train an EAGLE-3 head for a model on this machine, from its GGUF alone: the model writes text, "
-        "its states are read, the head is trained, written beside the model as eagle3-NAME.gguf, and compared with "
+        description="Train a head for a model on this machine, from its GGUF alone: the model writes text, "
+        "its states are read, the head is trained, written beside the model as KIND-NAME.gguf, and compared with "
         "plain decoding. The text that the model writes with it stays the same; it comes faster if the head is often "
         "right. "
         'It needs PyTorch: pip install "specllama[train]". Ended in whatever way, the same command goes on where it '
@@ -50,7 +51,14 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         metavar="HEAD",
         help="train this EAGLE-3 head further: a public one on your own text, say, or one whose model was fine-tuned",
     )
-    parser.add_argument("--output", "-o", type=Path, metavar="FILE", help="default: eagle3-NAME.gguf beside the model")
+    parser.add_argument(
+        "--kind",
+        choices=TRAINED,
+        default=TRAINED[0],
+        help="of the head; the others than eagle3, the default, read the model's final state alone, cost less and are "
+        "right less often",
+    )
+    parser.add_argument("--output", "-o", type=Path, metavar="FILE", help="default: KIND-NAME.gguf beside the model")
     parser.add_argument("--force", "-f", action="store_true", help="replace a head that is there")
     parser.add_argument(
         "--max-tokens",
@@ -90,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
             trained(
                 arguments.model,
                 budget,
+                kind=arguments.kind,
                 output=arguments.output,
                 text=texts,
                 start=arguments.start,

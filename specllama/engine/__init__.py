@@ -1,7 +1,7 @@
-"""Tokens in, tokens out: one text or several, with what drafts for them, over llama.cpp's C functions.
+"""The engine: tokens in, tokens out. It generates one text or several, with a draft, over llama.cpp's C functions.
 
-It knows no class of llama_cpp's, and never asks who called it: what belongs to a text is in its `Request`, and a
-`Listener` hears of it. What a text is in characters, chats and OpenAI's forms are not known here.
+The engine knows no class of llama_cpp's, and does not depend on who calls it: everything that belongs to a text is in
+its `Request`, and a `Listener` is notified of it. Characters of texts, chats and OpenAI's forms are not known here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WHERE = {name: module for module, names in _EXPORTS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    # Limits and rules are asked for by the command line, which need not wait for libllama.
+    # Names are imported when they are first used: the command line needs limits and rules without loading libllama.
     from importlib import import_module
 
     if name not in _WHERE:

@@ -1,7 +1,7 @@
-"""A trial, see `backend.trial`: does this llama.cpp run the MTP layers in a model's file?
+"""A trial (see `backend.trial`): does this llama.cpp run the MTP layers in a model's file?
 
-``python -m specllama.engine._mtp_trial MODEL``. llama.cpp does not say which architectures it has a graph of such
-layers for, and it ends the process for the others.
+It is run as ``python -m specllama.engine._mtp_trial MODEL``. llama.cpp does not say for which architectures it has a
+graph of such layers, and it ends the process for the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PROMPT = [0, 1, 2]
 
 
 def main(path: str) -> None:
-    """Draft some tokens with them."""
+    """Draft some tokens with the MTP layers of a model's file."""
     with Engine.open(path, MTP, n_ctx=64, n_batch=32, n_threads=1, kernels="off", num_draft_tokens=2) as engine:
         for _ in engine.generate(_PROMPT, max_tokens=8, temperature=0.0):
             pass

@@ -1,4 +1,4 @@
-"""What the texts of one engine have in common: how they speculate, what has been said, and their sums."""
+"""What the texts of one engine share: how they speculate, which warnings were given, and the sums of their numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .options import FallbackWarning, Options
 
 
 class Account:
-    """One for all slots of an engine. Any thread may use it.
+    """The account of an engine, which all its slots share. Any thread may use it.
 
     Attributes:
-        options: how to speculate where a request does not say.
-        earlier: what was answered before, where that is kept.
+        options: how to speculate, unless a request says otherwise.
+        earlier: the earlier answers; empty unless they are to be kept.
     """
 
     def __init__(self, options: Options) -> None:
@@ -27,9 +27,9 @@ class Account:
         self._sums = Tally()
 
     def warn_once(self, message: str) -> None:
-        """Warn of a fallback, unless that has been said."""
+        """Warn of a fallback, unless this warning was given before."""
         first = object()
-        if self._warned.setdefault(message, first) is first:  # atomic: several texts say it at once
+        if self._warned.setdefault(message, first) is first:  # atomic: several texts may warn at once
             warn(message, FallbackWarning)
 
     def add(self, tally: Tally) -> None:
@@ -38,5 +38,5 @@ class Account:
             self._sums = self._sums + tally
 
     def stats(self) -> Stats:
-        """The statistics of all that have ended, together."""
+        """The statistics of all generations that have ended, together."""
         return self._sums.stats()

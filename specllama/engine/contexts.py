@@ -1,4 +1,4 @@
-"""The native side of many texts: contexts with room for several sequences, and what decodes these together."""
+"""The native side of several texts: contexts with room for several sequences, and the scheduler that decodes them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .model import Model
 
 
 class Contexts:
-    """A context of the target, and one of each of its drafts' models, besides those that the models have.
+    """A further context of the target, and one of each model of its draft. The models' own contexts stay as they are.
 
     The weights are shared. Each context has ``count`` sequences of the target's ``n_ctx`` tokens in one cache, so that
-    prompts which begin alike share their cells. A cache with room for fewer tokens has texts wait for each other.
+    prompts which begin alike share their cells. If the cache has room for fewer tokens, texts wait for each other.
 
     Args:
         model: the target.
         draft: what drafts for it.
-        count: how many texts there may be.
-        cache_tokens: how many tokens of them a cache holds; None: all that they may have.
+        count: the largest number of texts.
+        cache_tokens: how many tokens of all texts the cache holds; None: all that they may have.
 
     Raises:
         MemoryError: there is no room for the caches.
@@ -43,16 +43,16 @@ class Contexts:
             raise
 
     def sequences(self, number: int) -> tuple[_core.Sequence, dict[str, _core.Sequence]]:
-        """The target's sequence of one slot and those of the drafts, which may be made once."""
+        """The target's sequence of one slot, and the drafts' sequences by name. Call it once for each slot."""
         drafts = {name: _core.Sequence(decoder, number) for name, decoder in self._drafts.items()}
         return _core.Sequence(self._target, number), drafts
 
     def end(self) -> None:
-        """Give ClosedError to whatever is under way, and to who asks later."""
+        """Have every decode that is under way, and every later one, raise ClosedError."""
         self.scheduler.close()
 
     def close(self) -> None:
-        """Free all. Whatever is under way gets ClosedError, but must not read logits meanwhile."""
+        """Free all contexts. Texts that are under way get ClosedError; they must not read logits meanwhile."""
         self._stack.close()
 
     def _draft_decoders(self, draft: Draft | None, count: int, cache_tokens: int | None) -> dict[str, _core.Decoder]:
@@ -60,7 +60,7 @@ class Contexts:
             return {}
         try:
             self._stack.enter_context(draft.kept())
-        except _core.ClosedError:  # meanwhile, by its owner
+        except _core.ClosedError:  # its owner has closed it meanwhile
             draft.notice_closing()
             return {}
         return {name: self._decoder(model, "draft", count, cache_tokens) for name, model in draft.models.items()}
@@ -69,7 +69,7 @@ class Contexts:
         n_ctx = model.n_ctx
         size = n_ctx * count
         settings = model.settings
-        if cache_tokens is not None and not settings.is_head:  # what a head has read cannot be computed anew
+        if cache_tokens is not None and not settings.is_head:  # the states that a head reads cannot be computed again
             # llama.cpp may have rounded n_ctx up from what the user gave.
             if cache_tokens < (int(settings.context_params.n_ctx) or n_ctx):
                 raise ValueError(
@@ -79,12 +79,12 @@ class Contexts:
             size = min(size, max(cache_tokens, n_ctx))
         params = settings.params_of_another()
         params.n_ctx, params.n_seq_max, params.kv_unified = max(size, count), count, True
-        params.n_batch = max(params.n_batch, count)  # llama.cpp makes room for a row of each text, and asserts it
+        params.n_batch = max(params.n_batch, count)  # llama.cpp asserts that there is room for a row of each text
         if settings.kernels.num_bytes and hasattr(params, "flash_attn_type"):
-            # Without it each text goes through the cells of all: our kernels skip them in flash attention alone.
+            # Our kernels skip the cells of other texts only in flash attention.
             params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
         taps = None if settings.hidden is None else settings.hidden.make_with(params)
-        # Else it would warn that a text has fewer tokens than the model knows: it takes the room of all for one's.
+        # Without `quiet`, llama.cpp would warn about the size: it takes the room of all texts for that of one.
         with one_at_a_time(), captured_errors() as errors, quiet(settings.verbose):
             context = llama_cpp.llama_init_from_model(model.address, params)
         if not context:

@@ -1,7 +1,7 @@
-"""T(n) of models as it was measured before: what it depends on, one small JSON file each, and how a loop comes by it.
+"""The curves T(n) of models that were measured before: what they depend on, their files, and how a loop gets them.
 
-Files are in the cache directory. They are read with distrust, since anything can be in them, and may be deleted at any
-time.
+Each curve is a small JSON file in the cache directory. Files are checked when they are read, since anything can be in
+them, and may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from specllama.backend.prepare import prepare_backend
 from .model import Lora, Model
 
 _LOGGER = logging.getLogger("specllama")
-_FOLDER = "costs"  # of the cache directory
+_FOLDER = "costs"  # in the cache directory
 _FORMAT = 2
-_SHORTEST, _LONGEST = 1e-9, 3600.0  # seconds of a batch
-_MAX_AGE = 30 * 86_400.0  # seconds; measured anew then: a curve that was wrong must not be believed for ever
-_STEEPEST = 2.0  # a batch of n tokens costs at most so many times n batches of one
-_CHEAPEST = 0.5  # and at least so many times the smallest
+_SHORTEST, _LONGEST = 1e-9, 3600.0  # the least and the most seconds of a batch
+_MAX_AGE = 30 * 86_400.0  # seconds; an older curve is measured anew, so that a wrong one is not believed for ever
+_STEEPEST = 2.0  # a batch of n tokens costs at most this many times n batches of one
+_CHEAPEST = 0.5  # a batch costs at least this many times the smallest one
 _MOST_SIZES = 64
-_ALL_UP_TO = 32  # these sizes are all kept, larger ones four for each doubling
+_ALL_UP_TO = 32  # all sizes up to this one are kept; of larger ones, four for each doubling
 
-_KERNELS_GENERATION = 4  # one more when ours become faster: what was measured before says nothing then
+_KERNELS_GENERATION = 4  # add one when our kernels become faster, so that older measurements are not used
 _MODEL = ("n_gpu_layers", "split_mode", "main_gpu")
-# Of the context, besides threads and batches. Not all releases of llama_cpp have all of them.
+# Fields of the context's parameters, besides threads and batches. Not all releases of llama_cpp have all of them.
 _CONTEXT = ("offload_kqv", "op_offload", "flash_attn", "flash_attn_type", "type_k", "type_v", "ctx_type")
 
-_MATERIAL = math.log(1.1)  # a size that costs a tenth more or less than the others say
+_MATERIAL = math.log(1.1)  # a size has changed if it costs a tenth more or less than the others say
 _PAUSE = 1.0  # seconds between two writes
 
 
@@ -51,12 +51,12 @@ def costs_dir() -> Path:
 
 
 def size_class(n: int) -> int:
-    """A number that those sizes share of which one is enough: small sizes have one each."""
+    """The class of a batch size. One size of each class is kept. Small sizes have a class each."""
     return n if n <= _ALL_UP_TO else _ALL_UP_TO + math.ceil(4 * math.log2(n / _ALL_UP_TO))
 
 
 def thinned(costs: Mapping[int, float]) -> dict[int, float]:
-    """What a file holds of a curve: the largest size of each class, without those that cannot be true."""
+    """The part of a curve that a file holds: the largest size of each class, without sizes that cannot be true."""
     possible = {n: costs[n] for n in sorted(costs) if _SHORTEST <= costs[n] <= _LONGEST}
     wrong = _impossible(possible)
     of_class = {size_class(n): n for n in possible if n not in wrong}
@@ -64,10 +64,10 @@ def thinned(costs: Mapping[int, float]) -> dict[int, float]:
 
 
 def read(key: Mapping[str, Any]) -> dict[int, float]:
-    """The seconds that batches of n tokens took, by n; empty if nothing is known, or nothing that can be believed.
+    """The seconds that batches of n tokens took, by n. Empty if no curve is known, or its file cannot be believed.
 
     Args:
-        key: what the curve depends on, see ``cost_key``.
+        key: what the curve depends on, as ``cost_key`` gives it.
     """
     try:
         return _checked(read_json(keyed_path(_FOLDER, key)), key)
@@ -77,7 +77,7 @@ def read(key: Mapping[str, Any]) -> dict[int, float]:
 
 
 def write(key: Mapping[str, Any], costs: Mapping[int, float]) -> None:
-    """Keep a curve in place of the one before. Whoever reads meanwhile sees either of them.
+    """Write a curve in place of the one before. A reader sees either the old one or the new one.
 
     Raises:
         OSError, RuntimeError: it cannot be written, or there is no home folder to write to.
@@ -90,7 +90,7 @@ def _checked(found: Any, key: Mapping[str, Any]) -> dict[int, float]:
     """The curve in what a file holds.
 
     Raises:
-        ValueError: the file is not what `write` writes, is of something else, or holds what cannot be true.
+        ValueError: the file does not have the form that `write` gives it, has another key, or cannot be true.
     """
     if not isinstance(found, dict) or found.get("format") != _FORMAT or found.get("key") != key:
         raise ValueError("the file has another format, or another key")
@@ -109,7 +109,7 @@ def _checked(found: Any, key: Mapping[str, Any]) -> dict[int, float]:
 
 
 def _impossible(costs: Mapping[int, float]) -> list[int]:
-    """Sizes that were measured while something else held up the machine, or while it held up the others."""
+    """The sizes that do not fit to the others, because something else held up the machine when they were measured."""
     least = min(costs, default=0)
     return [n for n, s in costs.items() if not _CHEAPEST <= s / costs[least] <= _STEEPEST * n / least]
 
@@ -121,18 +121,18 @@ def _checked_size(text: str) -> int:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return type(value) in (int, float)  # a bool is none
+    return type(value) in (int, float)  # a bool is not a number here
 
 
 def cost_key(model: Model, role: str) -> dict[str, Any]:
-    """What T(n) of a model depends on: file, settings and machine, ready for JSON.
+    """What T(n) of a model depends on: its file, settings and the machine, ready for JSON.
 
-    Nothing native of the model is used: as a draft it may have been closed.
+    The model may be closed: nothing native of it is used.
 
     Args:
         model: a target or a draft.
-        role: ``"target"``, ``"head"`` or ``"draft"``. One model costs less as a draft, which needs logits for one token
-            only.
+        role: ``"target"``, ``"head"`` or ``"draft"``. The same model costs less as a draft, which needs logits for one
+            token only.
     """
     settings = model.settings
     context = settings.context_params
@@ -142,7 +142,7 @@ def cost_key(model: Model, role: str) -> dict[str, Any]:
         "file": os.path.basename(settings.path),
         "size": _size(settings.path),
         "lora": _lora(settings.lora),
-        **({"kv_overrides": dict(settings.overrides)} if settings.overrides else {}),  # of experts, say
+        **({"kv_overrides": dict(settings.overrides)} if settings.overrides else {}),  # such as the number of experts
         "file_type": settings.metadata.get("general.file_type"),
         "n_threads": settings.n_threads,
         "n_threads_batch": settings.n_threads_batch,
@@ -157,7 +157,7 @@ def cost_key(model: Model, role: str) -> dict[str, Any]:
 
 
 def _size(path: str) -> int | None:
-    """Bytes; None if the file is gone, which a loaded model survives."""
+    """The size of a file in bytes; None if the file is gone. A loaded model stays usable then."""
     try:
         return os.path.getsize(path)
     except OSError:
@@ -165,7 +165,7 @@ def _size(path: str) -> int | None:
 
 
 def _lora(lora: Lora | None) -> dict[str, Any] | None:
-    """The adapter, of which every layer computes more; None without one. Its scale costs nothing."""
+    """The adapter, which makes every layer compute more; None without one. Its scale changes no cost."""
     return None if lora is None else {"file": os.path.basename(lora.path), "size": _size(lora.path)}
 
 
@@ -174,7 +174,7 @@ def machine() -> dict[str, Any]:
     """What of this machine and its llama.cpp decides about times, ready for JSON."""
     notes = prepare_backend().notes
     return {
-        # Named only where there are any: what was measured elsewhere before stays known.
+        # The field is left out where there are no notes, so that older files of such machines stay valid.
         **({"backend_notes": list(notes)} if notes else {}),
         "cpu": cpu_name(),
         "backend": llama_cpp.llama_print_system_info().decode("utf-8", errors="replace"),
@@ -184,9 +184,9 @@ def machine() -> dict[str, Any]:
 
 
 class CostMemory:
-    """Gives a loop the curves that are known of its models, and keeps them where it has learned better.
+    """Gives a loop the known curves of its models, and writes what the loop has learned.
 
-    It disturbs no generation: what cannot be read is not known, and what cannot be written is not kept.
+    It never disturbs a generation: a curve that cannot be read is unknown, and one that cannot be written is lost.
     """
 
     def __init__(self, loop: _core.Speculator | _core.Scheduler, target: Model, drafts: Mapping[str, Model]) -> None:
@@ -197,14 +197,14 @@ class CostMemory:
         self.restore()
 
     def restore(self) -> None:
-        """Have the loop believe what is known, in place of what it has learned."""
+        """Have the loop use the curves in the files, in place of what it has learned."""
         self._kept = {role: read(key) for role, key in self._keys.items()}
         self._loop.restore_costs([*self._kept.values()])
 
     def keep(self) -> None:
-        """Write what has changed, if anything has and the last time is not just past."""
+        """Write the curves that have changed, unless some were written less than a second ago."""
         now = time.monotonic()
-        if now < self._rest_until or sys.is_finalizing():  # a stream may be closed when open() is gone already
+        if now < self._rest_until or sys.is_finalizing():  # at exit open() may be gone already
             return
         known = dict(zip(self._keys, self._loop.costs, strict=False))  # a draft that cannot be used has none
         for role, key in self._keys.items():
@@ -222,12 +222,12 @@ class CostMemory:
 
 
 def changed(before: Mapping[int, float], now: Mapping[int, float]) -> bool:
-    """Whether a curve says another thing than the one before: of other sizes, or of one that costs another share.
+    """Whether a curve has changed: it has other sizes, or the cost of a size has changed relative to the others.
 
-    A size is missing only if a loop has unlearned it: it knows all that was restored.
+    A size is missing only if the loop has forgotten it, because a loop knows all sizes that were restored.
 
-    A factor that is common to all sizes is left out. A hot processor or a neighbour changes it from hour to hour, and
-    a loop takes it from its own first batches anyway: only the shape is worth keeping.
+    A factor that all sizes share is left out. A hot processor or other programs change it from hour to hour, and a loop
+    takes it from its own first batches anyway: only the shape is worth keeping.
     """
     old, new = _seconds_per_token(before), _seconds_per_token(now)
     if not new:
@@ -240,12 +240,12 @@ def changed(before: Mapping[int, float], now: Mapping[int, float]) -> bool:
 
 
 def _seconds_per_token(costs: Mapping[int, float]) -> dict[int, float]:
-    # By class: of large sizes another one stands for its class each time, and costs as much a token.
+    # The result is by class, because each time another size may stand for its class. They cost the same per token.
     return {size_class(n): seconds / n for n, seconds in thinned(costs).items()}
 
 
 class KeptCurves:
-    """All T(n) that were measured on this processor, by files that need not be loaded, whatever the settings."""
+    """All curves T(n) that were measured on this processor, whatever the settings. The models need not be loaded."""
 
     def __init__(self) -> None:
         self._newest: dict[tuple[Any, ...], tuple[float, dict[int, float]]] = {}
@@ -261,10 +261,10 @@ class KeptCurves:
                 if key["cpu"] == cpu_name() and one[0] > self._newest.get(of_what, (0.0, {}))[0]:
                     self._newest[of_what] = one
             except (OSError, ValueError, RuntimeError, KeyError, TypeError):
-                continue  # what is not believed is not known
+                continue  # a file that cannot be believed counts as missing
 
     def of(self, path: str, role: str) -> dict[int, float]:
-        """The curve of a file that was measured last; empty if none was.
+        """The curve of a model's file that was measured last; empty if none was.
 
         Args:
             path: a model or a head.

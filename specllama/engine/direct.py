@@ -1,4 +1,4 @@
-"""Decoding without the loop: for what measures a model, or verifies the loop."""
+"""Decoding without the loop, for tools that measure a model or verify the loop."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Row = npt.NDArray[np.float32]
 class Direct:
     """Decodes on a model's own context, in batches of the caller's choice. ``Engine.direct`` lends it.
 
-    Its methods raise TypeError or ValueError for what are no tokens of the vocabulary or do not fit, DecodeError where
-    llama.cpp fails, and RuntimeError when the block is over.
+    Its methods raise TypeError or ValueError if the tokens are not in the vocabulary or do not fit, DecodeError if
+    llama.cpp fails, and RuntimeError after the end of the block.
     """
 
     def __init__(self, model: Model) -> None:
@@ -30,24 +30,24 @@ class Direct:
         self._is_over = False
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Empty the memory."""
         self._sequence.keep(0)
 
     def prefill(self, tokens: Sequence[int] | npt.NDArray[np.int32]) -> None:
-        """Have the memory hold these tokens, decoded as the loop decodes a prompt, as far as they are not there yet."""
+        """Have the memory hold these tokens. Those that are missing are decoded as the loop decodes a prompt."""
         sequence, wanted, n_batch = self._sequence, self._checked(tokens), self._model.settings.n_batch
         sequence.keep(num_common(wanted, sequence.tokens()))
-        for start in range(sequence.num_tokens, len(wanted), n_batch):  # keep may have had to drop more
+        for start in range(sequence.num_tokens, len(wanted), n_batch):  # `keep` may have dropped more than asked
             part = wanted[start : start + n_batch]
             sequence.decode(part, len(part))
-        sequence.save()  # of a memory that cannot be cut: the next prefill comes back here
+        sequence.save()  # a memory that cannot be cut is copied, and the next prefill can come back to this place
 
     def seconds(self, batch: Sequence[int] | npt.NDArray[np.int32], *, last_only: bool = False) -> float:
-        """Decode one batch behind what the memory holds. Returns what that took, in seconds.
+        """Decode one batch after the tokens that the memory holds. Returns how many seconds it took.
 
         Args:
             batch: the tokens [n], at most ``n_batch``.
-            last_only: whether logits are computed for the last token alone, as a draft needs them. Else for all.
+            last_only: compute logits for the last token alone, as a draft needs them. Else for all tokens.
         """
         sequence, tokens = self._sequence, self._checked(batch)
         first_output = max(0, len(tokens) - 1) if last_only else 0
@@ -56,7 +56,7 @@ class Direct:
         return time.perf_counter() - started
 
     def decode(self, batch: Sequence[int]) -> list[Row]:
-        """Decode one batch behind what the memory holds. Returns the logits after each of its tokens."""
+        """Decode one batch after the tokens that the memory holds. Returns the logits after each token of the batch."""
         self.seconds(batch)
         return [self._sequence.logits(i) for i in range(len(batch))]
 
@@ -68,7 +68,7 @@ class Direct:
         return self._sequence.logits(len(tokens) - end - 1)
 
     def end(self) -> None:
-        """The block is over: the context is somebody else's."""
+        """End the block. The context belongs to others again."""
         self._is_over = True
 
     @property
@@ -83,11 +83,11 @@ class Direct:
 
 @contextlib.contextmanager
 def emptied(model: Model) -> Iterator[Direct]:
-    """Lend a model's own context, empty, and empty it again afterwards. Nobody else may use it meanwhile.
+    """Empty a model's own context, lend it, and empty it again. Nothing else may use the context meanwhile.
 
     Raises:
         ValueError: the model keeps no KV cache, or has no weights.
-        ClosedError: it is closed.
+        ClosedError: the model is closed.
     """
     direct = Direct(model)
     _empty(model)
@@ -99,6 +99,6 @@ def emptied(model: Model) -> Iterator[Direct]:
 
 
 def _empty(model: Model) -> None:
-    model.used_by_owner()  # who learns by this that the context is no longer as they left it
-    model.sequence.assume(np.empty(0, dtype=np.int32))  # it may hold what its owner decoded: cut that, too
+    model.used_by_owner()  # this call tells the owner that the context has changed
+    model.sequence.assume(np.empty(0, dtype=np.int32))  # the context may hold what its owner decoded: it is cut, too
     model.sequence.keep(0)

@@ -1,4 +1,4 @@
-"""A model, what drafts for it, and the texts that both generate: tokens in, tokens out."""
+"""The engine: a model, a draft for it, and the texts that both generate. Tokens go in, tokens come out."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ from .position import Position
 from .request import Constraint, Request, checked_bias
 from .samplers import CHAIN, SAMPLERS
 from .slot import Slot
-from .states import States, forced, require_layers, require_shown, states_of
+from .states import States, forced, require_computed, require_layers, require_shown, states_of
 from .texts import Texts, checked_cache_tokens
 from .tokens_of_text import tokens_of
 
-_CHUNK = 32  # positions whose logits are held at once, at most
+_CHUNK = 32  # the most positions whose logits are held at once
 
 
 class Engine(ClosedWhenGone):
-    """Decodes speculatively. The text stays what the target alone would have said.
+    """Decodes speculatively. The text is the one that the target alone would have generated.
 
-    ``Engine.open`` opens files; the constructor takes models that somebody else has opened, who closes them.
+    ``Engine.open`` opens files. The constructor takes models that the caller has opened, and closes.
 
     Args:
         model: the target.
         draft: what drafts for it; None for plain decoding.
-        options: how to speculate where a text does not say.
+        options: how to speculate, unless a text's request says otherwise.
         position: where the text of the model's own context is.
         cache_tokens: how many tokens the cache of several texts at once holds; None: all that they may have.
-        cache_ram: MiB for what the model's own context held of earlier texts, so that they can be gone on with. 0
-            keeps none, -1 has no limit.
+        cache_ram: MiB for copies of earlier texts of the model's own context, so that they can be continued. 0 keeps
+            none, -1 has no limit.
 
     Attributes:
         model: the target.
         own: the slot of the model's own context.
         texts: the slots of several texts at once.
-        kept: what is kept of earlier texts of the model's own context.
+        kept: the copies of earlier texts of the model's own context.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Engine(ClosedWhenGone):
         cache_ram: int = 0,
         shown_layers: Sequence[int] = (),
     ) -> Engine:
-        """Open a target, and what drafts for it.
+        """Open a target, and a draft for it.
 
         Args:
             target: a GGUF file, or a name of the catalog.
@@ -117,28 +117,29 @@ class Engine(ClosedWhenGone):
                 target's file; ``"lookup"``; ``"lookahead"``; ``"auto"`` for what pays of that which is on this
                 machine (see ``specllama.Llama``); a list of a head and a model; a function from token ids to those that
                 may follow; a Llama; or None for plain decoding.
-            n_ctx: tokens of one text.
-            n_batch: the most that are decoded at once.
-            n_threads: of both models; None: half of the cores that the process may use.
+            n_ctx: the most tokens of one text.
+            n_batch: the most tokens that are decoded at once.
+            n_threads: the threads of each model; None: half of the cores that the process may use.
             n_gpu_layers: how many layers of both models are on the GPU; -1 for all.
-            kernels: ``"auto"`` or ``"off"``, see ``specllama.Llama``.
-            flash_attn: see ``specllama.Llama``.
+            kernels: ``"auto"`` or ``"off"``, as in ``specllama.Llama``.
+            flash_attn: as in ``specllama.Llama``.
             lora_path: an adapter for the target's weights.
-            lora_scale: what it is multiplied with.
-            draft_kwargs: of a draft given by its path what differs from the target: any of the arguments from
-                ``n_ctx`` to ``lora_scale``, ``n_threads_batch``, ``type_k``, ``type_v`` and ``use_mmap``, and of a
-                draft model ``draft_model="lookup"``, see ``specllama.Llama``.
-            lookup_corpus: a text, or token ids, to look up besides the text.
-            draft_vocabulary: see ``specllama.Llama``, as for the two that follow.
-            draft_mask_token: of a parallel draft.
-            draft_window: how much of a text the draft holds.
-            num_draft_tokens: gamma, or ``"auto"``: what pays. 0 is plain decoding.
+            lora_scale: the factor of the adapter.
+            draft_kwargs: the arguments in which a draft given by its path differs from the target: any from ``n_ctx``
+                to ``lora_scale``, ``n_threads_batch``, ``type_k``, ``type_v`` and ``use_mmap``. A draft model may also
+                have ``draft_model="lookup"``, as in ``specllama.Llama``.
+            lookup_corpus: a text, or token ids, in which the draft looks up besides the text itself.
+            draft_vocabulary: the tokens that the draft may draw, as in ``specllama.Llama``.
+            draft_mask_token: the mask token of a parallel draft, as in ``specllama.Llama``.
+            draft_window: how many tokens of a text the draft holds, as in ``specllama.Llama``.
+            num_draft_tokens: gamma, the number of tokens drafted in a round, or ``"auto"``: as many as pay. 0 is plain
+                decoding.
             max_draft_tokens: the most that ``"auto"`` drafts in a round.
             verify: the acceptance rule.
-            cache_tokens: see the class, as for what follows.
-            cache_ram: MiB for earlier texts.
-            shown_layers: layers of the target, numbered from 0: what enters them, `states` gives. Heads read three. -1:
-                the final state, which the output matrix multiplies.
+            cache_tokens: how many tokens the cache of several texts at once holds; None: all that they may have.
+            cache_ram: MiB for copies of earlier texts; 0 keeps none, -1 has no limit.
+            shown_layers: layers of the target, numbered from 0, whose input `states` gives. Heads read three layers. -1
+                stands for the final state, which the output matrix multiplies.
 
         Raises:
             ModelNotFoundError, ValueError: no loadable model, another vocabulary, or an option out of range.
@@ -156,7 +157,7 @@ class Engine(ClosedWhenGone):
             lora_path=lora_path,
             lora_scale=lora_scale,
         )
-        opening.changed(of_draft.opened_with)  # refuses what does not exist
+        opening.changed(of_draft.opened_with)  # raises for an argument that does not exist
         cache_tokens, cache_ram = checked_cache_tokens(cache_tokens), checked_cache_ram(cache_ram)
         path = catalog.resolve(os.fspath(target))
         beside = Room(n_ctx, (draft_kwargs or {}).get("n_ctx"), on_gpu=n_gpu_layers != 0)
@@ -172,8 +173,10 @@ class Engine(ClosedWhenGone):
         engine = cls(model, options=options, cache_tokens=cache_tokens, cache_ram=cache_ram)
         engine._close_model = close
         try:
-            model.sequence  # refuses a model that cannot generate  # noqa: B018
+            model.sequence  # raises for a model that cannot generate  # noqa: B018
             require_layers(model, shown_layers)
+            if shown_layers:
+                require_computed(model)
             if kind is not None:
                 engine.own.exchange_draft(kind.open(model, _Loader(engine, opening)))
         except BaseException:
@@ -184,7 +187,7 @@ class Engine(ClosedWhenGone):
     # Texts
 
     def generate(self, tokens: Sequence[int], **asked: Any) -> Generation:
-        """The tokens that follow others, one at a time. See `request` for what may be asked."""
+        """Generate the tokens that follow a prompt, one at a time. `request` describes the arguments."""
         return Generation(self.own, self.request(tokens, **asked), keeper=self)
 
     def request(
@@ -205,29 +208,29 @@ class Engine(ClosedWhenGone):
         lookup_corpus: Sequence[int] = (),
         **sampling: Any,
     ) -> Request:
-        """What one text asks for.
+        """Make the request for one text.
 
         Args:
-            tokens: the prompt. As much of it as the memory holds already is not decoded again.
-            max_tokens: the most that follow; None: as many as the context has room for. Whoever reads the tokens may
-                stop at any of them, such as one that ends the text (``model.ends_text``).
-            seed: None for a random one.
+            tokens: the prompt. The part of it that the memory holds already is not decoded again.
+            max_tokens: the most tokens that follow; None: as many as the context has room for. The reader may stop at
+                any token, such as one that ends the text (``model.ends_text``).
+            seed: the seed; None for a random one.
             num_draft_tokens: as in ``open``, for this text.
-            verify: the same.
-            logit_bias: what is added to the logits of tokens.
+            verify: the acceptance rule, as in ``open``, for this text.
+            logit_bias: by token, what is added to its logit.
             logits_processor: functions (tokens, logits [n_vocab]) -> logits, called once for each token of the text.
             stopping_criteria: functions (tokens, logits [n_vocab]) -> whether the text ends, called for each token.
             constraint: ``Gbnf(text)`` or ``Schema(grammar)``.
-            wants_logits: whether ``Generation.logits`` is to be read.
-            listener: who hears of it, and may end it.
+            wants_logits: whether ``Generation.logits`` will be read.
+            listener: is notified of the generation, and may end it.
             drafts_first: whether the first token may be a drafted one, which takes longer.
-            lookup_corpus: tokens that a draft which looks up, looks up besides the text and the corpus in ``open``.
+            lookup_corpus: tokens in which a lookup draft looks up, besides the text and the corpus in ``open``.
             sampling: the sampler chain: ``temperature``, ``top_k``, ``dry_multiplier``, ... with ``llama_cpp.Llama``'s
                 names and defaults.
 
         Raises:
             TypeError: an option of another type, or one that does not exist.
-            ValueError: one that is out of range.
+            ValueError: an option out of range.
         """
         more = {name: sampling.pop(name) for name in SAMPLERS if name in sampling}
         for name in sampling.keys() - CHAIN.keys():
@@ -254,12 +257,14 @@ class Engine(ClosedWhenGone):
         )
 
     def score(self, tokens: Sequence[int], listener: Listener = SILENT) -> Iterator[tuple[int, npt.NDArray[np.single]]]:
-        """The position and the raw logits [n_vocab] behind each token but the last, decoded from the beginning.
+        """Decode a text from its beginning. Yields (position, raw logits [n_vocab]) after each token but the last.
 
         Raises:
-            BusyError, ClosedError, DecodeError: see there.
-            RuntimeError: somebody else has used the model's own context since the last position.
-            ValueError: something among them is no token.
+            BusyError: another thread is generating.
+            ClosedError: the model is closed.
+            DecodeError: llama.cpp fails.
+            RuntimeError: the model's own context was used otherwise since the last position.
+            ValueError: some of them are not tokens.
         """
         _check_listener(listener)
         ids = token_ids(tokens, "what is scored", self.model.n_vocab)
@@ -278,24 +283,26 @@ class Engine(ClosedWhenGone):
         first_logits: int = 0,
         listener: Listener = SILENT,
     ) -> Iterator[States]:
-        """What the target computes for a text that is there already, decoded from its beginning: for trainers of heads.
+        """Decode a given text from its beginning, and give what the target computes for it, as trainers of heads need.
 
         The target must show its states: open it with ``shown_layers``, or with a head.
 
         Args:
             tokens: the text [n].
-            rows: of these tokens the logits are wanted.
-            first_logits: logits are wanted behind the token of this place and those after it. Each costs a product
-                with the whole output matrix.
-            listener: who may end it.
+            rows: the tokens whose logits are wanted.
+            first_logits: the place of the first token after which logits are wanted. Each later place costs a product
+                with the whole output matrix, too.
+            listener: is called between parts, and may end the work.
 
         Yields:
             Parts of the text, one after the other.
 
         Raises:
-            BusyError, ClosedError, DecodeError: see there.
-            RuntimeError: somebody else has used the model's own context since the last part.
-            TypeError, ValueError: see `token_ids`; or the target shows no states.
+            BusyError: another thread is generating.
+            ClosedError: the model is closed.
+            DecodeError: llama.cpp fails.
+            RuntimeError: the model's own context was used otherwise since the last part.
+            TypeError, ValueError: some of them are not tokens; or the target shows no states.
         """
         _check_listener(listener)
         require_shown(self.model)
@@ -304,9 +311,9 @@ class Engine(ClosedWhenGone):
         yield from states_of(self.own, ids, listener, chosen, first_logits)
 
     def forget(self) -> None:
-        """Empty the model's own context: the next text is decoded from its beginning, by the draft too.
+        """Empty the model's own context. Target and draft decode the next text from its beginning.
 
-        What was kept of earlier texts is gone, too.
+        The copies of earlier texts are dropped, too.
 
         Raises:
             BusyError: another thread is generating.
@@ -323,23 +330,23 @@ class Engine(ClosedWhenGone):
 
     @contextlib.contextmanager
     def direct(self, name: str = "target") -> Iterator[Direct]:
-        """Lends a model's own context, empty, to be decoded on in batches of your own. It is empty afterwards, too.
+        """Empty a model's own context, and lend it for batches of your own. It is empty afterwards, too.
 
-        No text goes on behind what was there before.
+        A text that was under way there cannot continue.
 
         Args:
             name: one of ``models``.
 
         Raises:
             BusyError: another thread is generating, or a text is making a token.
-            ClosedError: see there.
+            ClosedError: the model is closed.
             ValueError: there is no such model.
         """
         model, own = self._model(name), self.own
         with own.exclusive():
             own.require_threads()
             own.require_at_rest()
-            own.position.change(0)  # by this a text that is under way learns that it cannot go on
+            own.position.change(0)  # tells a text that is under way that it cannot continue
             try:
                 with emptied(model) as direct:
                     yield direct
@@ -347,14 +354,13 @@ class Engine(ClosedWhenGone):
                 own.position.change(0)
 
     def keep_answers(self, most: int = 16_384) -> None:
-        """From here on have a draft that looks up search in the last answers, too, of all texts of this engine.
+        """From now on let a draft that looks up search in the last answers of this engine, too.
 
-        They are in memory alone. What was kept until now is forgotten. What a text says does not depend on it but by
-        what is drafted: with ``rejection`` or ``block``, a seed and a fixed number of drafted tokens it may be another
-        one then.
+        The answers are kept in memory alone, and those that were kept until now are forgotten. What is drafted depends
+        on them. So with ``rejection`` or ``block``, a seed and a fixed number of drafted tokens may give another text.
 
         Args:
-            most: tokens; 0 keeps none any more.
+            most: how many tokens of answers are kept; 0 keeps none.
 
         Raises:
             TypeError, ValueError: no int, or below 0.
@@ -362,11 +368,11 @@ class Engine(ClosedWhenGone):
         self.account.earlier = EarlierAnswers(most)
 
     def keep_costs(self, name: str, seconds: Mapping[int, float]) -> None:
-        """Go by these costs of batches from here on, and have later engines with the same files and settings do so.
+        """Use these costs of batches from now on, also in later engines with the same files and settings.
 
         Args:
-            name: whose they are, one of ``models``.
-            seconds: what a batch of n tokens takes, by n. Those that cannot be true are left out.
+            name: the model whose costs they are, one of ``models``.
+            seconds: by n, how many seconds a batch of n tokens takes. Values that cannot be true are left out.
 
         Raises:
             OSError, RuntimeError: they cannot be written to the cache directory.
@@ -388,79 +394,85 @@ class Engine(ClosedWhenGone):
         """The tokens of a text.
 
         Args:
-            text: the same, in UTF-8.
-            add_bos: have BOS before it, if the model wants one.
-            special: read the names of special tokens in it as these tokens.
+            text: the text; bytes are UTF-8.
+            add_bos: put BOS before it, if the model wants one.
+            special: read the names of special tokens in the text as these tokens.
 
         Raises:
-            ClosedError: see there.
-            TypeError, ValueError: see `tokens_of`.
+            ClosedError: the model is closed.
+            TypeError: the text is neither str nor bytes.
+            ValueError: the vocabulary has no tokens for it, or llama.cpp would run out of stack or of time.
         """
         data = text.encode("utf-8") if isinstance(text, str) else text
         with self.model.kept():
             return tokens_of(self.model, data, add_bos, special)
 
     def text(self, tokens: Sequence[int], *, special: bool = False) -> bytes:
-        """The text of tokens.
+        """The text of tokens, in UTF-8.
+
+        Args:
+            tokens: token ids.
+            special: give special tokens as their names. Else they add nothing to the text.
 
         Raises:
-            ClosedError: see there.
-            TypeError, ValueError: see `token_ids`.
+            ClosedError: the model is closed.
+            TypeError: no sequence of integers.
+            ValueError: a number that is not a token of the vocabulary.
         """
         checked = token_ids(tokens, "tokens", self.model.n_vocab).tolist()
         with self.model.kept():
             return b"".join(self.model.piece(token, special=special) for token in checked)
 
-    # What is known, and what is over
+    # What the engine has, and its end
 
     @property
     def draft(self) -> Draft | None:
-        """What drafts, usable or not."""
+        """The draft, usable or not; None if there is none."""
         return self.own.draft
 
     @property
     def why_plain(self) -> str | None:
-        """Why the draft cannot draft, so that all text is decoded plainly; None if it can, or there is none."""
+        """Why the draft cannot be used, so that all text is decoded plainly; None if it can, or there is none."""
         return None if self.draft is None or self.own.claim(self.draft) else self.draft.unusable
 
     @property
     def models(self) -> dict[str, Model]:
-        """What decodes: the ``"target"``, and where the draft has one a ``"draft"`` model, a ``"head"``, or both."""
+        """The models by name: the ``"target"``, and those of the draft: a ``"draft"`` model, a ``"head"``, or both."""
         return {"target": self.model, **({} if self.draft is None else self.draft.models)}
 
     @property
     def stats(self) -> Stats:
-        """Statistics of the last text of the model's own context, or of the one under way there."""
+        """Statistics of the text that is under way in the model's own context, else of the last one there."""
         return self.own.stats()
 
     @property
     def total_stats(self) -> Stats:
-        """Statistics of all texts that have ended, those of several at once too, together."""
+        """The sum of the statistics of all texts that have ended, also of those that ran at once with others."""
         return self.account.stats()
 
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:
-        """Within the block who has opened the target may free it.
+        """A block in which the opener of the target may free it.
 
-        Texts of several at once that are under way get ClosedError, and are waited for.
+        If several texts are under way at once, they get ClosedError, and the block waits for their end.
 
         Raises:
-            BusyError: another thread is generating in the model's own context, or this is called by a text.
+            BusyError: another thread is generating in the model's own context, or a text has called this.
         """
         with self.own.closing():
             self.texts.require_outside()
             self.model.end_sequence()
             self.own.refuse_as_closed()
             self.texts.close()
-            if self.own.draft is not None:  # a head's context may have a part of the target's
+            if self.own.draft is not None:  # a head's context may use parts of the target's
                 self.own.draft.close()
             yield
 
     def close(self) -> None:
-        """Free what ``open`` has opened. Whatever is called afterwards raises ClosedError.
+        """Free what ``open`` has opened. All later calls raise ClosedError.
 
         Raises:
-            BusyError: see ``closing``.
+            BusyError: another thread is generating in the model's own context, or a text has called this.
         """
         if self._close_model is None:
             return
@@ -469,11 +481,11 @@ class Engine(ClosedWhenGone):
             close()
 
     def __enter__(self) -> Engine:
-        """Closes it in the end."""
+        """The engine. It is closed at the end of the block."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """See ``close``."""
+        """Close the engine, as ``close`` does."""
         self.close()
 
 
@@ -483,16 +495,16 @@ def _check_listener(listener: Any) -> None:
 
 
 class _Loader:
-    """Loads drafts of an engine that was opened from a file."""
+    """Loads the draft's files for an engine that was opened from a file."""
 
     def __init__(self, engine: Engine, opening: Opening) -> None:
         self._engine = engine
         self._opening = opening
 
     def load(self, path: str, target: Model, own: Mapping[str, Any]) -> Loaded:
-        """See ``engine.drafts.draft.Loader``."""
-        # The target's adapter is for its weights. And llama.cpp repacks 4-bit weights as it loads them: mapped, the
-        # file would stay in memory beside the copy.
+        """Load a file, as ``engine.drafts.draft.Loader`` says."""
+        # The draft gets no adapter, because the target's is for the target's weights. It is not mapped: llama.cpp
+        # repacks 4-bit weights as it loads them, and a mapped file would stay in memory beside the copy.
         of_target = dataclasses.replace(
             self._opening,
             n_ctx=target.n_ctx,
@@ -505,5 +517,5 @@ class _Loader:
         return Loaded(model, path, close)
 
     def tokenize(self, text: str) -> Sequence[int]:
-        """See ``engine.drafts.draft.Loader``."""
+        """The tokens of a text, as ``engine.drafts.draft.Loader`` says."""
         return self._engine.tokenize(text, add_bos=False)

@@ -1,4 +1,4 @@
-"""Forked children: they have the memory of their parent, and none of its threads."""
+"""Forked child processes, which have the memory of their parent but none of its threads."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .model import Model
 
 
 class Inherited(Protocol):
-    """What waits for threads."""
+    """An object that waits for threads, so it must know when it is in a forked child."""
 
     def leave_parent(self) -> None:
-        """Called in a child, before anything else runs there: the other threads are gone, with what they had."""
+        """Called in a child before anything else runs there. The parent's other threads do not exist in it."""
 
 
 class _Team(threading.local):
-    """OpenMP's threads, which it keeps for the thread that began them."""
+    """Whether OpenMP has begun threads for this thread, and whether a fork has lost them."""
 
     begun = False
     lost = False
@@ -32,12 +32,12 @@ _team = _Team()
 
 
 def told_of_forks(inherited: Inherited) -> None:
-    """Have ``leave_parent`` called in forked children."""
+    """Have ``inherited.leave_parent`` called in forked children."""
     _inherited.add(inherited)
 
 
 def raise_forked() -> NoReturn:
-    """Raises RuntimeError."""
+    """Raise RuntimeError, which says how to fork."""
     raise RuntimeError(
         "this process is a fork, and would wait for threads that only its parent has: fork before the first "
         "generation, and open the Llama in the child, or start the child by multiprocessing.get_context('spawn')"
@@ -50,7 +50,7 @@ def _has_openmp() -> bool:
 
 
 def require_threads(model: Model) -> None:
-    """Called before anything is decoded.
+    """Check that decoding will not wait for threads that a fork does not have. Called before anything is decoded.
 
     Raises:
         RuntimeError: it would wait for the parent's threads.

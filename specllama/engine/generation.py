@@ -1,4 +1,4 @@
-"""One generation: tokens out of the native loop, one at a time, and everything that can interrupt them."""
+"""One generation: it takes tokens from the native loop, one at a time, and handles everything that can interrupt it."""
 
 from __future__ import annotations
 
@@ -29,60 +29,62 @@ _ORIGINS = {drafter.name: cast(Origin, drafter.origin) for drafter in _core.draf
 
 
 class Generation(ClosedWhenGone, Iterator[int]):
-    """The tokens of one text. It begins when the first is asked for; an error, or ``close``, ends it.
+    """An iterator over the tokens of one text. It begins at the first token; an error, or ``close``, ends it.
 
-    The caches are at a committed position whenever it is not running.
+    Whenever it is not running, the caches are at a committed position: they hold nothing that may still be rejected.
 
     Args:
-        slot: where.
-        request: what.
-        keeper: stays as long as this does: who would free the model when it goes.
+        slot: the slot that generates the text.
+        request: what the text asks for.
+        keeper: an object that is kept alive as long as this one, because it would free the model when it is deleted.
 
     Attributes:
-        origin: where the token that came last is from.
-        stopped_by_criteria: whether one of the stopping criteria has ended it.
+        origin: where the last token came from.
+        stopped_by_criteria: whether one of the stopping criteria has ended the text.
     """
 
-    _is_closed = True  # until all is there that closing needs
+    _is_closed = True  # until everything that closing needs is set
     _error: BaseException | None = None
 
-    _ends = staticmethod(sys.is_finalizing)  # when the names of modules may be gone
+    _ends = staticmethod(sys.is_finalizing)  # kept here, because at exit the names of modules may be gone
 
     def __init__(self, slot: Slot, request: Request, keeper: object = None) -> None:
         self._keeper = keeper
         self._slot = slot
         self._request = request
         self._rule = request.rule()
-        self._waiting: collections.deque[tuple[int, Origin]] = collections.deque()  # of the last round, not handed out
-        self._row = -1  # of the logits of the token handed out last
-        self._prompt_size = self._end = len(request.tokens)  # _end: how much of the text the caller has
-        self._num_appended = 0  # tokens of the caller's own, behind the prompt
-        self._evaluated: int | None = None  # of the text; None before the first token
-        self._num_changes = 0  # of the position, when it was last ours
-        self._number = 0  # at the slot, once it has begun
-        self._draft: Draft | None = None  # then, whatever the slot has later
+        self._waiting: collections.deque[tuple[int, Origin]] = collections.deque()  # not handed out yet
+        self._row = -1  # the row of the logits of the last token that was handed out
+        self._prompt_size = self._end = len(request.tokens)  # _end: how many tokens of the text the caller has
+        self._num_appended = 0  # tokens that the caller has appended after the prompt
+        self._evaluated: int | None = None  # how many tokens are evaluated; None before the first token
+        self._num_changes = 0  # the position's num_changes when this generation last had the memory
+        self._number = 0  # the number that the slot has given this text when it began
+        self._draft: Draft | None = None  # the slot's draft when this text began
         self._started = self._last_active = self._sample_seconds = 0.0
         self._processors = checked_callables("logits_processor", request.logits_processor)
         self._criteria = checked_callables("stopping_criteria", request.stopping_criteria)
         self._rollback = "none"
         self._tally: Tally | None = None
-        self._has_ended = False  # by another text, perhaps
-        self._is_heard = False  # the listener has been told that it began, and not yet that it ended
-        self._error: Exception | None = None  # of the listener, which nobody has got yet
+        self._has_ended = False  # another text may have ended this one
+        self._is_heard = False  # the listener knows that this text has begun, and not yet that it has ended
+        self._error: Exception | None = None  # what the listener raised at the end, until `close` raises it
         self.has_begun = False
-        """Whether it has numbers to show."""
+        """Whether the text has begun, so that it has numbers to show."""
         self.stopped_by_criteria = False
         self.origin: Origin = "plain"
         self._is_closed = False
         self.is_advancing = False
-        """Whether a token is being made, and whoever uses the slot is called by this text."""
+        """Whether a token is being made. Then only what this text itself calls can use the slot."""
 
     def __next__(self) -> int:
         """The next token.
 
         Raises:
-            BusyError, ClosedError, DecodeError: see there.
-            RuntimeError: a later text, or somebody who changed the memory, has ended this one.
+            BusyError: another thread is generating.
+            ClosedError: the model is closed.
+            DecodeError: llama.cpp fails.
+            RuntimeError: a later text, or a change of the memory, has ended this one.
         """
         try:
             token = None if self._is_closed or self._is_complete else self._advance()
@@ -115,10 +117,13 @@ class Generation(ClosedWhenGone, Iterator[int]):
                 self.is_advancing = False
 
     def close(self) -> None:
-        """Leave in the caches what the caller has seen, and nothing else; nothing while the interpreter ends.
+        """End the text. The caches then hold the tokens that the caller has seen, and nothing else.
+
+        It does nothing while the interpreter is ending.
 
         Raises:
-            Exception: what the listener raised as it heard of the end, here or when a later text ended this one.
+            Exception: what the listener raised when it was notified of the end, here or when a later text ended this
+                one.
         """
         if self._ends():
             return
@@ -129,20 +134,20 @@ class Generation(ClosedWhenGone, Iterator[int]):
                     if not self._has_ended:
                         self._leave_caches()
             except (_core.BusyError, _core.ClosedError):
-                self._has_ended = True  # another thread has taken over, is about to, or closes the model
+                self._has_ended = True  # another thread takes the slot, or closes the model
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def append(self, tokens: Sequence[int]) -> None:
-        """Go on behind the token that came last with tokens of the caller's own.
+        """Append tokens of the caller's own to the text, after its last token.
 
-        They count as tokens of the prompt: neither as generated, nor towards ``max_tokens``.
+        They count as tokens of the prompt: neither as generated tokens, nor towards ``max_tokens``.
 
         Raises:
-            TypeError, ValueError: they are no tokens, or do not fit.
-            BusyError: this is called while the next token is made, by a logits processor, say.
-            RuntimeError: there is no token yet; or see ``__next__``.
+            TypeError, ValueError: they are not tokens, or do not fit.
+            BusyError: this is called while the next token is made, for example by a logits processor.
+            RuntimeError: there is no token yet; or a later text, or a change of the memory, has ended this one.
         """
         slot = self._slot
         with slot.exclusive():
@@ -163,10 +168,10 @@ class Generation(ClosedWhenGone, Iterator[int]):
             self._num_appended += len(ids)
 
     def logits(self) -> npt.NDArray[np.single]:
-        """The target's raw logits [n_vocab] from which the token that came last was sampled.
+        """The target's raw logits [n_vocab] from which the last token was sampled.
 
         Raises:
-            RuntimeError: there is no such token, or they were not asked for; or see ``__next__``.
+            RuntimeError: there is no token yet, the logits were not asked for, or this text has been ended.
             BusyError: the next token is being made.
         """
         if not self._request.keeps_logits:
@@ -176,10 +181,10 @@ class Generation(ClosedWhenGone, Iterator[int]):
             return self._loop.logits(self._row)
 
     def acceptance_probability(self) -> float | None:
-        """min(1, p/q) of the token that came last; None unless it was drafted.
+        """min(1, p/q) of the last token; None unless it was drafted.
 
         Raises:
-            RuntimeError: there is no such token; or see ``__next__``.
+            RuntimeError: there is no token yet, or this text has been ended.
             BusyError: the next token is being made.
         """
         with self._slot.exclusive():
@@ -187,7 +192,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             return self._loop.acceptance_probability(self._row)
 
     def _require_token(self, what: str) -> None:
-        """Refuse what is about the token that came last where there is none, or the slot has another text by now."""
+        """Raise if there is no last token, or if the slot has another text by now."""
         if self.is_advancing:
             raise_busy()
         if self.has_begun and not self._is_closed:
@@ -221,12 +226,12 @@ class Generation(ClosedWhenGone, Iterator[int]):
 
     @property
     def _num_tokens(self) -> int:
-        """How many tokens of its own the caller has."""
+        """How many generated tokens the caller has."""
         return self._end - self._prompt_size - self._num_appended
 
     @property
     def _num_left(self) -> int:
-        """How many more there may be. Negative: the prompt does not fit."""
+        """How many more tokens there may be. It is negative if the prompt does not fit."""
         most = self._request.max_tokens
         return self._slot.model.n_ctx - self._end if most is None else most - self._num_tokens
 
@@ -235,16 +240,16 @@ class Generation(ClosedWhenGone, Iterator[int]):
         return self._num_left <= 0 and (self.has_begun or self._end <= self._slot.model.n_ctx)
 
     def end(self) -> Tally | None:
-        """It is over, or another text takes over the caches. Gives its numbers; None if it never began."""
+        """End the text: it is over, or another text takes the caches. Returns its numbers; None if it never began."""
         if self.has_begun and not self._has_ended:
             self._tally = self.tally()
             self._slot.account.earlier.add(self._slot.position.ids[self._prompt_size : self._end])
         self._has_ended = True
-        self._processors.clear()  # the loop holds the list until the next text, and with it what they lead to
+        self._processors.clear()  # else the loop would keep the functions alive until the next text
         return self._tally
 
     def tell_end(self) -> None:
-        """Tell the listener. What it raises is for who reads this text, not for who ended it: see ``close``."""
+        """Notify the listener of the end. What it raises is kept for ``close``: the reader of this text gets it."""
         if self._is_heard and self._tally is not None:
             self._is_heard = False
             try:
@@ -259,7 +264,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         return None if draft is None or self._request.options.most_draft_tokens == 0 else draft.unusable
 
     def _look_at_loop(self) -> None:
-        # Statistics may be read by another thread while a round runs: they are made of copies.
+        # Another thread may read statistics while a round runs, so they are made of these copies.
         self._counters = self._loop.counters
         self._drafting_stopped = self._loop.drafting_stopped
 
@@ -289,7 +294,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         slot.position.ids[: len(tokens)] = tokens
         self._note(None)
         self._is_heard = True
-        request.listener.begin(self.tally)  # last: it may use the engine
+        request.listener.begin(self.tally)  # this comes last, because the listener may use the engine
 
     def _begin_loop(self, tokens: npt.NDArray[np.int32]) -> None:
         slot, request, options = self._slot, self._request, self._request.options
@@ -303,7 +308,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
             if self._draft is not None and options.most_draft_tokens > 0:
                 slot.account.warn_once(f"{request.chooser.reason}: decoding plainly, without the draft")
         position, held = slot.position, slot.sequence.num_tokens
-        processor = functools.partial(_processed, self._processors)  # which the loop keeps, and with it nothing else
+        processor = functools.partial(_processed, self._processors)  # the loop keeps only the list of processors alive
         try:
             self._loop.begin(
                 tokens,
@@ -327,20 +332,21 @@ class Generation(ClosedWhenGone, Iterator[int]):
     # Rounds
 
     def _round(self) -> Iterable[tuple[int, Origin]]:
-        """Tokens and their origins."""
+        """Run a round. Returns its tokens and their origins."""
         request, loop = self._request, self._loop
         request.listener.heed()
         self._claim_draft()
-        self._require_undisturbed()  # by who was called
+        self._require_undisturbed()  # the listener, or the draft's owner, may have changed the memory
         while loop.prefill():
             self._look_at_loop()
-            request.listener.heed()  # here Python looks at signals, too
+            request.listener.heed()  # Python handles signals here, too
             self._require_undisturbed()
         if not loop.round_is_open:
             self._row = -1
         if request.chooser is not None:
             return self._plain_round(request.chooser)
-        # The first token does not wait for a draft. Nor where its prompt was in the memory: a seed repeats the rounds.
+        # The first token is not drafted, to be early. It is not either if the prompt was in the memory already, so that
+        # a seed leads to the same rounds.
         may_draft = request.drafts_first or self._end > self._prompt_size
         done = loop.step(max(1, self._num_left) if may_draft else 1)
         self._look_at_loop()
@@ -350,17 +356,17 @@ class Generation(ClosedWhenGone, Iterator[int]):
         last: Origin = "plain" if num_drafted == 0 else "bonus" if num_accepted == num_drafted else "correction"
         sources = loop.sources()[:num_accepted] if num_accepted else ()
         origins: list[Origin] = [_ORIGINS[source] for source in sources]
-        # A round that is open has come as far as its accepted tokens.
+        # A round that is still open has only come to its accepted tokens.
         return itertools.islice(zip(done.tokens, [*origins, last], strict=False), self._row + 1, None)
 
     def _plain_round(self, chooser: Chooser) -> Iterable[tuple[int, Origin]]:
-        """A round whose token somebody else chooses."""
+        """Run a round without drafts, in which the chooser chooses the token."""
         self._loop.decode_pending()
-        self._note(self._end)  # a logits processor may read the history from its owner
+        self._note(self._end)  # a logits processor may read the history from the Llama
         start = time.perf_counter()
         token = chooser.sample()
         self._sample_seconds += time.perf_counter() - start
-        self._require_undisturbed()  # by a logits processor
+        self._require_undisturbed()  # a logits processor may have changed the memory
         self._loop.extend(np.array([token], dtype=np.int32))
         self._look_at_loop()
         return [(token, "plain")]
@@ -376,7 +382,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         ids = self._slot.position.ids
         if self._end < len(ids):
             ids[self._end] = token
-        self._evaluated = self._end  # all but this one
+        self._evaluated = self._end  # all tokens before this one
         self._end += 1
         self._note(self._evaluated)
         self._last_active = time.perf_counter()
@@ -386,7 +392,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         if not self._criteria:
             return False
         history, logits = self._slot.position.ids[: self._end], self._loop.logits(self._row)
-        answers = [criterion(history, logits) for criterion in self._criteria]  # each is asked, as in llama_cpp
+        answers = [criterion(history, logits) for criterion in self._criteria]  # all are called, as in llama_cpp
         self.stopped_by_criteria = any(answers)
         return self.stopped_by_criteria
 
@@ -399,13 +405,13 @@ class Generation(ClosedWhenGone, Iterator[int]):
     # The memory
 
     def _note(self, evaluated: int | None) -> None:
-        """Say how many tokens are evaluated (None: as many as the memory holds), and how many the memory holds."""
-        # What was rejected may be in the memory still: at the last token, never before.
+        """Set in the position how many tokens are evaluated (None: as many as are held), and how many are held."""
+        # Rejected tokens may still be in the memory, from the place of the last token on.
         held = min(self._end - 1, self._slot.sequence.num_tokens)
         self._slot.position.move(held if evaluated is None else evaluated, held)
 
     def _note_after_an_error(self) -> None:
-        """Say what the memory holds while no other thread can take over: a failed decode may have emptied it."""
+        """Set the position after an error, because a failed decode may have emptied the memory."""
         if self._slot.is_under_way(self._number) and self._is_undisturbed():
             self._note(None)
 
@@ -429,7 +435,7 @@ class Generation(ClosedWhenGone, Iterator[int]):
         slot = self._slot
         if self.has_begun and self._end == self._prompt_size:
             self._last_active = time.perf_counter()
-        # Whoever has changed the state in between (reset, eval, load_state) has said what the cache holds.
+        # If the state was changed in between (by reset, eval or load_state), the position says already what is held.
         ours = self.has_begun and slot.model.is_open and self._is_undisturbed()
         held: int | None = None
         try:
@@ -443,12 +449,12 @@ class Generation(ClosedWhenGone, Iterator[int]):
             if held is not None:
                 slot.position.held = held
             if self.has_begun:
-                self._look_at_loop()  # a round that was interrupted has counted too
+                self._look_at_loop()  # an interrupted round has changed the counters, too
             slot.end(self, self._number)
 
 
 def _no_end(error: StopIteration) -> RuntimeError:
-    """For a function's own StopIteration, with which the text would seem to be over: what generators make of it."""
+    """The RuntimeError for a function's StopIteration, as in generators. Else the text would seem to be over."""
     other = RuntimeError("a function that this text has called raised StopIteration")
     other.__cause__ = error
     return other
@@ -457,7 +463,7 @@ def _no_end(error: StopIteration) -> RuntimeError:
 def _processed(
     processors: list[Callable[..., Any]], input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]
 ) -> Any:
-    """The scores, as logits processors change them one after the other."""
+    """Apply the logits processors to the scores, one after the other."""
     for processor in processors:
         scores = processor(input_ids, scores)
     return scores

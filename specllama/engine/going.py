@@ -1,4 +1,4 @@
-"""What happens to an object that is closed when it goes, where it goes because the interpreter ends."""
+"""A base class for objects that close themselves when they are deleted, also while the interpreter ends."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class _Closable(Protocol):
 
 
 class ClosedWhenGone:
-    """Closes itself when nobody holds it any more.
+    """Closes itself when it is deleted.
 
-    While the interpreter ends, the names of modules are gone, and nobody reads what an error says. Then the process
-    frees what could not be.
+    While the interpreter ends, the names of modules may be gone, so closing may fail. Such errors are dropped: the end
+    of the process frees what was not freed.
     """
 
     def __del__(self: _Closable, ends: Callable[[], bool] = sys.is_finalizing) -> None:
-        """As if it were closed."""
+        """Close it."""
         try:
             self.close()
         except BaseException:

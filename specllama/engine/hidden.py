@@ -1,7 +1,7 @@
-"""The hidden states that a context shows, and those that a head takes.
+"""The hidden states that a context shows, and those that a head reads.
 
-llama.cpp asks a callback of the context about each tensor that it computes (``cb_eval``), whatever the architecture: a
-context shows what it was made to show. The tensors' names are llama.cpp's.
+llama.cpp calls a callback of the context (``cb_eval``) for each tensor that it computes, whatever the architecture. So
+a context shows the tensors that it was made to show. The tensors' names are llama.cpp's.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ FileOfHead = HeadFile | MtpFile | BlockHeadFile
 
 _FUNCTIONS = ("ggml_get_name", "ggml_nbytes", "ggml_backend_tensor_get")
 FINAL = -1
-"""In the place of a layer: what the output matrix multiplies, the final state behind its norm."""
-_FINAL_STATE = "result_norm"
+"""In place of a layer's number: the final state after its norm, which the output matrix multiplies."""
+FINAL_STATE = "result_norm"
+"""The tensor of that state, by llama.cpp's name."""
 _NEXTN = ("h_nextn",)
 _CANDIDATES = ("dflash2_lattice",)
 _MTP_CONTEXT = 1  # LLAMA_CONTEXT_TYPE_MTP
-_SHOW_NEXTN = (  # as C, GCC and Clang, and Microsoft's compiler name it
+_SHOW_NEXTN = (  # one function, as C, GCC and Clang, and Microsoft's compiler name it
     "llama_set_embeddings_nextn",
     "_Z26llama_set_embeddings_nextnP13llama_contextbb",
     "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z",
@@ -36,17 +37,17 @@ _SHOW_NEXTN = (  # as C, GCC and Clang, and Microsoft's compiler name it
 
 @dataclasses.dataclass(frozen=True)
 class Hidden:
-    """What the contexts of a model show.
+    """The hidden states that the contexts of a model show, and for a head those that it reads.
 
     Attributes:
-        names: tensors of the graph: for a head its own state, then what its encoder makes of the target's, if it has
-            one.
-        n_features: of a head: how many numbers of the target it takes for a token. 0: it is no head.
-        encodes: of a head: they go through an encoder.
-        target: of a head: the address of a context of its target, which has what the head's file lacks.
-        nextn: llama.cpp has to be asked for them: it is about MTP layers.
-        loads_mtp: the model's file has such a layer, which is loaded, too.
-        block: of a head that says several tokens in one decode: what it reads for that.
+        names: the tensors of the graph that are shown. For a head: its own state, then the output of its encoder, if it
+            has one.
+        n_features: for a head: how many numbers of the target it reads for a token. 0: the model is not a head.
+        encodes: for a head: these numbers go through an encoder.
+        target: for a head: the address of a context of its target, which has the parts that the head's file lacks.
+        nextn: the states belong to MTP layers, and llama.cpp has to be asked for them.
+        loads_mtp: the model's file has an MTP layer, which is loaded, too.
+        block: for a head that predicts several tokens in one decode: what it reads for that.
     """
 
     names: tuple[str, ...]
@@ -58,22 +59,22 @@ class Hidden:
     block: Block | None = None
 
     def load_with(self, params: Any) -> None:
-        """Has the model that will be loaded with these ``llama_model_params`` have what is needed.
+        """Set in ``llama_model_params`` that the model is loaded with the layers that are needed.
 
         Raises:
-            ValueError: this llama-cpp-python cannot.
+            ValueError: this llama-cpp-python cannot do that.
         """
         if self.loads_mtp:
             _require(params, "load_mtp")
             params.load_mtp = True
 
     def make_with(self, params: Any) -> _core.Taps | None:
-        """Has the context that will be made with these ``llama_context_params`` show them, and take what it takes.
+        """Set in ``llama_context_params`` that the context shows these states, and reads those of its target.
 
-        What is returned must live as long as the context. It is None where there is nothing to show.
+        The result must live as long as the context. It is None if there is nothing to show.
 
         Raises:
-            ValueError: this llama-cpp-python cannot.
+            ValueError: this llama-cpp-python cannot do that.
         """
         taps = self._show_with(params) if self.names else None
         if self.block is not None:
@@ -96,17 +97,17 @@ class Hidden:
         return taps
 
     def begin(self, context: Any) -> None:
-        """Has a context compute them, once it is made."""
+        """Have a context compute these states, right after it was made."""
         if self.nextn:
             show = function_of_cpp(_SHOW_NEXTN, None, ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool)
-            show(context, True, self.n_features > 0)  # of a target: of every token
+            show(context, True, self.n_features > 0)  # a target shows the states of every token
         if self.block is not None:
             llama_cpp.llama_set_causal_attn(context, self.block.is_causal)
 
     @property
     def of_wanted(self) -> bool:
-        """Whether some of it is computed of those tokens alone whose logits are wanted."""
-        return _FINAL_STATE in self.names
+        """Whether a state is computed only for the tokens whose logits are wanted."""
+        return FINAL_STATE in self.names
 
     @property
     def noise_block(self) -> _core.NoiseBlock | None:
@@ -118,19 +119,27 @@ class Hidden:
 
 
 def shown_to(head: FileOfHead) -> Hidden:
-    """What a target must show for a head: what enters a layer is what leaves the one before."""
+    """What a target must show for a head."""
     if isinstance(head, MtpFile):
         return Hidden(_NEXTN, nextn=True)
     return shown_layers(head.layers)
 
 
 def shown_layers(layers: Sequence[int]) -> Hidden:
-    """What enters these layers, numbered from 0; `FINAL`: see there."""
-    return Hidden(tuple(_FINAL_STATE if layer == FINAL else f"l_out-{layer - 1}" for layer in layers))
+    """The inputs of these layers, numbered from 0. `FINAL` (-1) stands for the final state.
+
+    The input of a layer is the output of the layer before.
+    """
+    return Hidden(tuple(FINAL_STATE if layer == FINAL else f"l_out-{layer - 1}" for layer in layers))
 
 
 def of_head(head: FileOfHead, target: int) -> Hidden:
-    """What a head shows and takes, over a target of which this is the context's address."""
+    """What a head shows and reads.
+
+    Args:
+        head: the head's file.
+        target: the address of the target's context.
+    """
     if isinstance(head, MtpFile):
         return of_mtp(head.hidden_size)
     if isinstance(head, BlockHeadFile):
@@ -143,14 +152,14 @@ def shown_to_mtp(target: str) -> Hidden:
     """What a target must show for the MTP layer in its own file.
 
     Raises:
-        ValueError: it has none that llama.cpp can run.
+        ValueError: the file has no MTP layer that llama.cpp can run.
     """
     require_mtp(target)
     return Hidden(_NEXTN, nextn=True, loads_mtp=True)
 
 
 def of_mtp(n_embd: int) -> Hidden:
-    """What MTP layers show and take."""
+    """What MTP layers show and read."""
     return Hidden(_NEXTN, n_embd, nextn=True, loads_mtp=True)
 
 

@@ -1,7 +1,7 @@
-"""What the memory held of earlier texts: copied as another text takes it over, put back for who goes on with one.
+"""Copies of earlier texts' memory. It is copied when another text takes it over, and put back when a text is continued.
 
-Else a second conversation has all of the first one's prompt decoded again. One conversation alone has nothing copied.
-To copy a token takes microseconds, to decode it a millisecond or more.
+Without copies, two conversations in turn would have their whole prompts decoded again each time. One conversation alone
+is never copied. Copying a token takes microseconds, decoding it takes a millisecond or more.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .position import num_common
 
 Tokens = npt.NDArray[np.int32]
 
-_LEAST_GAIN = 16  # tokens: fewer are decoded in one batch, nearly as fast
+_LEAST_GAIN = 16  # tokens that a copy must save; fewer are decoded in one batch, nearly as fast
 _MIB = 1 << 20
 
 
 def checked_cache_ram(value: Any) -> int:
-    """How many MiB the copies of earlier texts may have; -1: no limit.
+    """How many MiB the copies of earlier texts may take; -1: no limit.
 
     Raises:
         TypeError: no int.
@@ -40,14 +40,14 @@ def checked_cache_ram(value: Any) -> int:
 
 
 class _Copy(NamedTuple):
-    """What one context held."""
+    """A copy of what one context held."""
 
     tokens: Tokens
     state: npt.NDArray[np.uint8]
 
     @classmethod
     def of(cls, model: Model, tokens: Tokens) -> _Copy | None:
-        """None: llama.cpp gives no copy, or there is no memory for one."""
+        """Copy what a model's context holds; None if llama.cpp gives no copy, or there is no memory for one."""
         try:
             state = np.empty(_size(model), dtype=np.uint8)
         except MemoryError:
@@ -57,8 +57,8 @@ class _Copy(NamedTuple):
         return cls(tokens.copy(), state[:written]) if 0 < written <= len(state) else None
 
     def put_back(self, model: Model) -> None:
-        """Have the context hold it, or nothing, if llama.cpp does not take it."""
-        model.sequence.assume(self.tokens[:0])  # also if this is interrupted
+        """Put the copy back into the context. The context is empty afterwards if llama.cpp does not accept it."""
+        model.sequence.assume(self.tokens[:0])  # first, so that it also counts as empty if this is interrupted
         with quiet():
             read = llama_cpp.llama_state_seq_set_data(_context(model), _bytes(self.state), len(self.state), SEQUENCE)
         if read:
@@ -66,7 +66,7 @@ class _Copy(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A text, in the target's context and in that of its draft, where there is one."""
+    """The copies of a text: of the target's context, and of the draft's, if there is one."""
 
     target: _Copy
     draft: _Copy | None
@@ -77,41 +77,41 @@ class _Kept(NamedTuple):
 
 
 class KeptTexts:
-    """The last texts, in memory of a bounded size. The one that was not gone on with for longest makes room.
+    """The copies of the last texts, within a limit. The one that was not continued for longest is dropped first.
 
     Args:
-        cache_ram: how many MiB all copies together may have. 0 keeps none, -1 has no limit.
+        cache_ram: how many MiB all copies together may take. 0 keeps none, -1 has no limit.
 
     Attributes:
-        num_resumed: how often one was put back.
+        num_resumed: how often a copy was put back.
     """
 
     def __init__(self, cache_ram: int = 0) -> None:
         self._most_bytes = sys.maxsize if cache_ram < 0 else cache_ram * _MIB
-        self._texts: tuple[_Kept, ...] = ()  # replaced as a whole: another thread may count
+        self._texts: tuple[_Kept, ...] = ()  # replaced as a whole, because another thread may be counting
         self.num_resumed = 0
 
     @property
     def keeps_some(self) -> bool:
-        """Whether there is room for any."""
+        """Whether any copies are kept."""
         return self._most_bytes > 0
 
     @property
     def num_texts(self) -> int:
-        """How many are kept."""
+        """How many texts are kept."""
         return len(self._texts)
 
     @property
     def num_bytes(self) -> int:
-        """How large the copies are."""
+        """The size of all copies."""
         return sum(kept.num_bytes for kept in self._texts)
 
     def clear(self) -> None:
-        """Keep nothing of what was."""
+        """Drop all copies."""
         self._texts = ()
 
     def exchange(self, target: Model, draft: Model | None, text: Tokens) -> None:
-        """Keep what the memory holds, if a text has no use for it. Put back what that can go on with.
+        """Make the memory ready for a text: copy what it holds, if the text cannot use it, and put back the best copy.
 
         Args:
             target: the model whose context the text gets.
@@ -127,7 +127,7 @@ class KeptTexts:
             return
         others = tuple(kept for kept in self._texts if kept is not best)
         goes_on = num_common(best.target.tokens, text) == len(best.target.tokens)
-        self._texts = others if goes_on else (*others, best)  # another continuation may come
+        self._texts = others if goes_on else (*others, best)  # kept, because another continuation may come
         self.num_resumed += 1
         if draft is not None and best.draft is not None:
             best.draft.put_back(draft)
@@ -137,11 +137,11 @@ class KeptTexts:
         size = _size(target) + (0 if draft is None else _size(draft))
         if size > self._most_bytes:
             return
-        # A text that this one goes on with is in it.
+        # A copied text that the held one continues is contained in it, and needs no copy of its own.
         texts = [kept for kept in self._texts if num_common(kept.target.tokens, held) < len(kept.target.tokens)]
         while texts and sum(kept.num_bytes for kept in texts) + size > self._most_bytes:
             del texts[0]
-        self._texts = tuple(texts)  # before there is one more: the copies have no more than that at any time
+        self._texts = tuple(texts)  # before the new copy is made, so that the limit holds at any time
         copy = _Copy.of(target, held)
         if copy is not None:
             of_draft = None if draft is None else _Copy.of(draft, draft.sequence.tokens())
@@ -149,7 +149,7 @@ class KeptTexts:
 
 
 def _num_usable(target: Model, held: Tokens, text: Tokens) -> int:
-    """How many tokens need not be decoded. A recurrent memory, or a sliding window, cannot be cut: all or none."""
+    """How many held tokens a text need not decode. Recurrent memory and sliding windows cannot be cut: all or none."""
     in_common = num_common(held, text)
     return in_common if target.is_shareable or in_common == len(held) else 0
 

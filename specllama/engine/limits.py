@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-LARGEST_INT = 2**31 - 1  # of C
+LARGEST_INT = 2**31 - 1  # the largest int of C
 MOST_THREADS = 512  # ggml's GGML_MAX_N_THREADS
-MOST_DRAFT_TOKENS = 512  # ours: no draft is accepted that far
+MOST_DRAFT_TOKENS = 512  # chosen by us: no draft is accepted that far
 
 BYTES_OF_TOKEN = 64
-"""More than texts of many tokens have."""
+"""An upper bound of the bytes of a token, on average over a long text."""
 
 
 def require_room(num_bytes: int, n_ctx: int) -> None:
-    """Refuse a text before it is tokenized.
+    """Check that a text may fit into a context, before it is tokenized.
 
     Raises:
-        ValueError: it has more bytes than so many tokens have.
+        ValueError: it has more bytes than ``n_ctx`` tokens can have.
     """
     if num_bytes > n_ctx * BYTES_OF_TOKEN:
         raise ValueError(
@@ -26,7 +26,7 @@ def require_room(num_bytes: int, n_ctx: int) -> None:
 
 
 def size_of(value: Any) -> int:
-    """Bytes of all texts in a value."""
+    """The number of bytes of all texts in a value, also in nested dicts and lists."""
     if isinstance(value, str):
         return len(value.encode("utf-8", errors="replace"))
     if isinstance(value, dict):

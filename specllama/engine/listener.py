@@ -1,4 +1,4 @@
-"""Who hears of a generation, and may end it."""
+"""A listener: it is notified of a generation, and may end it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from specllama.stats import Tally
 
 
-class Stopped(Exception):  # noqa: N818  # no error: it was asked for
+class Stopped(Exception):  # noqa: N818  # it is not called an error, because the caller asked for it
     """The listener of a generation stopped it. The caches are at a committed position."""
 
 
 class Listener:
-    """Hears of the generations of a request or of several, one after the other. This one does nothing."""
+    """Is notified of the generations of one or several requests. Its methods do nothing; override them."""
 
     def heed(self) -> None:
         """Called between rounds and prompt chunks. What it raises ends the text."""
@@ -25,4 +25,4 @@ class Listener:
 
 
 SILENT = Listener()
-"""Nobody."""
+"""A listener that does nothing."""

@@ -29,18 +29,18 @@ _RECURRENT_TENSORS = (".ssm.conv_kernel", ".shortconv.l_cache")
 
 @dataclasses.dataclass(frozen=True)
 class Lora:
-    """An adapter that a context has."""
+    """A LoRA adapter of a context."""
 
     path: str
     scale: float
     adapter: Any
-    """llama.cpp's."""
+    """llama.cpp's pointer to the adapter."""
 
     def apply(self, context: Any) -> None:
-        """Have a context use it, as ``llama_cpp.Llama`` does with its own.
+        """Have a context use the adapter, as ``llama_cpp.Llama`` does with its own context.
 
         Raises:
-            RuntimeError: llama.cpp refuses.
+            RuntimeError: llama.cpp refuses it.
         """
         if hasattr(llama_cpp, "llama_set_adapters_lora"):
             kind: Any = llama_cpp.llama_adapter_lora_p_ctypes
@@ -54,7 +54,7 @@ class Lora:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a model and its context were opened. What batches cost depends on it, and other contexts are opened alike."""
+    """How a model and its context were opened. Costs of batches depend on it, and further contexts are opened alike."""
 
     path: str
     metadata: Mapping[str, str]
@@ -76,13 +76,13 @@ class Settings:
 
     @property
     def is_head(self) -> bool:
-        """Whether it reads hidden states of another model, and cannot do without."""
+        """Whether the model is a head: it needs the hidden states of another model."""
         return self.hidden is not None and self.hidden.n_features > 0
 
     def params_of_another(self) -> Any:
-        """``llama_context_params`` of a further context over the weights: it generates texts.
+        """``llama_context_params`` of a further context over the weights, which generates texts.
 
-        Who embeds, or goes back by snapshots, does so in the model's own.
+        It has no embeddings and no snapshots: those belong to the model's own context.
         """
         params = type(self.context_params).from_buffer_copy(self.context_params)
         params.embeddings, params.pooling_type = False, llama_cpp.LLAMA_POOLING_TYPE_NONE
@@ -91,7 +91,7 @@ class Settings:
         return params
 
     def decoder(self, context: int, name: str, taps: _core.Taps | None, n_ctx: int = 0) -> _core.Decoder:
-        """The native side of a context that was opened so."""
+        """Make the native decoder of a context that was opened with these settings."""
         embeds = bool(self.context_params.embeddings)
         hidden = Hidden(()) if self.hidden is None else self.hidden
         with quiet(self.verbose):
@@ -106,34 +106,37 @@ class Settings:
 
 
 class Owner(Protocol):
-    """Who has opened a model that is lent, and may use its context between two texts of the borrower's."""
+    """The owner of a lent model. It may use the model's context between two texts of the borrower."""
 
     def used(self) -> npt.NDArray[np.int32] | None:
-        """The tokens that the context holds, if the owner has used it since the last call. It says that it has none."""
+        """The tokens that the context holds, if the owner has used it since the last call; else None.
+
+        From this call on, the owner must assume that its own tokens are no longer in the context.
+        """
 
 
 def raise_closed() -> NoReturn:
-    """Raises ClosedError."""
+    """Raise ClosedError."""
     raise _core.ClosedError("this Llama is closed: create a new one")
 
 
 class Model:
-    """Weights, their vocabulary, and one context over them. Many may use it; who has opened it closes it.
+    """Weights, their vocabulary, and one context over them. Several users may share it; the one that opened it closes.
 
     Args:
-        address: of the ``llama_model``.
+        address: the address of the ``llama_model``.
         context: the address of the ``llama_context``.
         settings: how both were opened.
         name: ``"target"`` or ``"draft"``, for messages.
-        owner: who else may use the context.
-        taps: what shows the context's hidden states, if it was made to show some.
+        owner: the owner, if it may use the context, too.
+        taps: shows the context's hidden states, if it was made to show some.
 
     Attributes:
         vocab: the address of the vocabulary.
-        n_vocab: how many tokens it has.
-        tokenizer: what makes tokens of texts.
+        n_vocab: how many tokens the vocabulary has.
+        tokenizer: makes tokens of texts.
         n_ctx: how many tokens one text may have.
-        is_open: whether the context is there.
+        is_open: whether the context exists.
     """
 
     def __init__(
@@ -159,9 +162,9 @@ class Model:
         self._taps = taps
         self._sequence: _core.Sequence | None = None
         self._made: dict[object, Any] = {}
-        self._pieces: dict[tuple[int, bool], bytes] = {}  # of tokens asked for before
+        self._pieces: dict[tuple[int, bool], bytes] = {}  # the pieces of tokens that were asked for before
         self._making = threading.Lock()
-        self._lock = threading.RLock()  # the garbage collector may come back here
+        self._lock = threading.RLock()  # reentrant, because the garbage collector may call this object
         self._num_users = 0
         self._free_weights: Callable[[], None] | None = None
 
@@ -169,11 +172,11 @@ class Model:
 
     @property
     def sequence(self) -> _core.Sequence:
-        """The one sequence of the context. All who use the context share it.
+        """The one sequence of the context. All users of the context share it.
 
         Raises:
             ValueError: the model keeps no KV cache (an embedding model), or has no weights.
-            ClosedError: see there.
+            ClosedError: the model is closed.
         """
         with self._lock:
             if self._sequence is None:
@@ -183,7 +186,7 @@ class Model:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a round uses the context at this moment: this is called by another thread, or within it."""
+        """Whether a round uses the context now: one in another thread, or one that has called this."""
         return self._sequence is not None and self._sequence.decoder.is_in_use
 
     @property
@@ -198,19 +201,19 @@ class Model:
 
     @property
     def is_shareable(self) -> bool:
-        """Whether one context can hold several texts: neither a recurrent state nor a sliding window can.
+        """Whether one context can hold several texts. A recurrent state or a sliding window cannot.
 
-        By the file's own words, too: llama-cpp-python 0.3.16 cannot say whether a model is a hybrid.
+        The file's metadata is looked at, too: llama-cpp-python 0.3.16 cannot say whether a model is a hybrid.
         """
         return self.sequence.decoder.rollback == "seq_rm" and not any(
             name.endswith(_RECURRENT_TENSORS) for name in self.settings.metadata
         )
 
     def clear(self) -> None:
-        """Empty the context's memory, numbers too: a NaN in it would reach later texts.
+        """Empty the context's memory, and set its numbers to 0: a NaN in it would reach later texts.
 
         Raises:
-            ClosedError: see there.
+            ClosedError: the model is closed.
         """
         self.require_open()
         memory = llama_cpp.llama_get_memory(self.context)
@@ -218,16 +221,16 @@ class Model:
             llama_cpp.llama_memory_clear(memory, True)
 
     def used_by_owner(self) -> npt.NDArray[np.int32] | None:
-        """The tokens that the context holds, if its owner has used it since the last call."""
+        """The tokens that the context holds, if its owner has used it since the last call; else None."""
         return None if self._owner is None else self._owner.used()
 
     # What it is
 
     def describe(self) -> dict[str, Any]:
-        """What figures depend on, ready for JSON: name and file, type, sizes, context, threads and kernels.
+        """What measurements depend on, ready for JSON: name and file, type, sizes, context, threads and kernels.
 
         Raises:
-            ClosedError: see there.
+            ClosedError: the model is closed.
         """
         self.require_open()
         text = ctypes.create_string_buffer(1024)
@@ -251,7 +254,7 @@ class Model:
     # Opening and closing
 
     def require_weights(self) -> None:
-        """Raises ValueError if the model was opened without its weights, ClosedError if it is closed."""
+        """Raise ValueError if the model was opened without its weights, and ClosedError if it is closed."""
         self.require_open()
         if self.settings.model_params.vocab_only:
             raise ValueError(
@@ -259,16 +262,16 @@ class Model:
             )
 
     def require_open(self) -> None:
-        """Raises ClosedError unless the model is open."""
+        """Raise ClosedError unless the model is open."""
         if not self.is_open:
             raise_closed()
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Within the block the weights stay, even if their owner closes them meanwhile.
+        """A block in which the weights stay in memory, even if their owner closes the model meanwhile.
 
         Raises:
-            ClosedError: they are closed.
+            ClosedError: the model is closed.
         """
         with self._lock:
             self.require_open()
@@ -291,11 +294,11 @@ class Model:
                 self._sequence.decoder.close()
 
     def close(self, free_context: Callable[[], None], free_weights: Callable[[], None]) -> None:
-        """For who has opened it.
+        """Close the model. Only its owner calls this.
 
         Args:
-            free_context: called now.
-            free_weights: called when nobody keeps them any more.
+            free_context: frees the context; called now.
+            free_weights: frees the weights; called when no user keeps them any more.
 
         Raises:
             BusyError: another thread decodes on the context. Nothing has changed then.
@@ -320,14 +323,14 @@ class Model:
         return int(llama_cpp.llama_vocab_bos(cast(Any, self.vocab)))
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of a token, which may be half a character. Asked of llama.cpp once.
+        """The bytes of a token, which may be a part of a character. llama.cpp is asked once for each token.
 
         Args:
-            token: one of the vocabulary.
-            special: of a special token its name; else that adds nothing to a text.
+            token: a token of the vocabulary.
+            special: give special tokens as their names. Else they have no bytes.
 
         Raises:
-            ClosedError: see there.
+            ClosedError: the model is closed.
         """
         found = self._pieces.get((token, special))
         if found is None:
@@ -336,26 +339,26 @@ class Model:
         return found
 
     def once(self, make: Callable[[Model], Made]) -> Made:
-        """What a function makes of the model, which takes a while: made when it is first asked for, and kept."""
+        """The result of ``make(self)``, which takes a while. It is made at the first call, and kept."""
         with self._making:
             if make not in self._made:
                 self._made[make] = make(self)
             return cast(Made, self._made[make])
 
     def ends_text(self, token: int) -> bool:
-        """Whether a text ends with this token.
+        """Whether this token ends a text.
 
         Raises:
-            ClosedError: see there.
+            ClosedError: the model is closed.
         """
         self.require_open()
         return bool(llama_cpp.llama_vocab_is_eog(cast(Any, self.vocab), token))
 
 
 def piece_of(vocabulary: int, token: int, special: bool) -> bytes:
-    """The bytes of a token of the vocabulary at this address. See `Model.piece`."""
+    """The bytes of a token, as in `Model.piece`. ``vocabulary`` is the address of a vocabulary."""
     vocab, size = cast(Any, vocabulary), 32
-    if llama_cpp.llama_vocab_type(vocab) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:  # on which llama.cpp would end the process
+    if llama_cpp.llama_vocab_type(vocab) == llama_cpp.LLAMA_VOCAB_TYPE_NONE:  # else llama.cpp would end the process
         return b""
     while True:
         room = ctypes.create_string_buffer(size)
@@ -368,24 +371,25 @@ def piece_of(vocabulary: int, token: int, special: bool) -> bytes:
 def token_ids(
     given: Sequence[int] | npt.NDArray[Any], what: str, n_vocab: int, held: Sequence[int] | npt.NDArray[Any] = ()
 ) -> npt.NDArray[np.int32]:
-    """Tokens as the native loop takes them.
+    """Check tokens, and return them in the form that the native loop takes.
 
     Args:
         given: the tokens.
-        what: they are, for messages.
+        what: a name for them, for messages.
         n_vocab: how many tokens the vocabulary has.
-        held: what a memory holds. As far as they are the same, what is no token needs not be decoded.
+        held: what a memory holds. At the beginning, where both are the same, numbers that are not tokens are allowed,
+            because they need not be decoded.
 
     Raises:
         TypeError: no sequence of integers.
-        ValueError: one that the vocabulary does not have.
+        ValueError: a number that is not a token of the vocabulary.
     """
     try:
         tokens = np.asarray(given)
     except ValueError:  # lists of several lengths
         raise TypeError(f"{what} must be a sequence of token ids, not of lists") from None
     if tokens.ndim == 1 and tokens.dtype.kind in "Of" and all(isinstance(token, int) for token in given):
-        tokens = np.array(given, dtype=object)  # with one that no integer of C holds
+        tokens = np.array(given, dtype=object)  # some number does not fit into an integer of C
     elif tokens.size and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
         raise TypeError(f"{what} must be a sequence of token ids, not of {tokens.dtype} values")
     wrong = np.flatnonzero((tokens < 0) | (tokens >= n_vocab))

@@ -23,40 +23,40 @@ from .model import Lora, Model, Settings
 from .sizes import check_sizes
 
 _ALL_LAYERS = 0x7FFFFFFF
-_YARN = (1.0, 32.0, 1.0)  # what llama_cpp.Llama has by default, where llama.cpp would ask the file
+_YARN = (1.0, 32.0, 1.0)  # llama_cpp.Llama's defaults; llama.cpp itself would take the file's values
 
-_MOST_SNAPSHOTS = 8  # each takes as much memory as the state; drafts that are longer are rolled back by a copy
+_MOST_SNAPSHOTS = 8  # each takes as much memory as the state; for longer drafts a copy is used
 
 
 def num_snapshots_of(wanted: int, params: Any) -> int:
-    """How many states of a recurrent model a context keeps, to forget as many tokens of a batch.
+    """How many states (snapshots) of a recurrent model a context keeps. It can forget as many tokens of a batch.
 
-    llama.cpp ends the process unless a batch has room for more tokens than there are states to keep.
+    llama.cpp ends the process unless a batch has room for more tokens than there are snapshots.
     """
     return max(0, min(wanted, _MOST_SNAPSHOTS, int(params.n_ubatch) - 2))
 
 
 @dataclasses.dataclass(frozen=True)
 class Opening:
-    """How a model is opened. The names are those of ``llama_cpp.Llama``'s arguments, and mean what they mean there.
+    """How a model is opened. The names and meanings are those of ``llama_cpp.Llama``'s arguments.
 
     Attributes:
         n_ctx: tokens of the context.
-        n_batch: the most that are decoded at once.
-        n_threads: of single tokens; None for half of the cores that the process may use.
-        n_threads_batch: of several at once; None for as many.
+        n_batch: the most tokens that are decoded at once.
+        n_threads: threads for single tokens; None for half of the cores that the process may use.
+        n_threads_batch: threads for several tokens at once; None for the same number.
         n_gpu_layers: how many layers are on the GPU; -1 for all.
-        kernels: see `checked_kernels`.
-        flash_attn: whether attention is computed in one step. None: where our kernels do it.
-        type_k: of the cache's keys, one of ggml's types.
-        type_v: of its values.
+        kernels: ``"auto"`` or ``"off"`` (see `checked_kernels`).
+        flash_attn: whether attention is computed in one step. None: if our kernels compute it.
+        type_k: the type of the cache's keys, one of ggml's types.
+        type_v: the type of the cache's values.
         lora_path: an adapter for the weights.
-        lora_scale: what it is multiplied with.
+        lora_scale: the factor of the adapter.
         use_mmap: whether the file stays mapped.
 
     Raises:
-        TypeError: one of another type.
-        ValueError: one that is out of range.
+        TypeError: a value of another type.
+        ValueError: a value out of range.
     """
 
     n_ctx: int = 4096
@@ -73,15 +73,16 @@ class Opening:
     use_mmap: bool = True
 
     def __post_init__(self) -> None:
-        """See the class."""
+        """Check the values, as the class says."""
         check_sizes(vars(self))
         checked_kernels(self.kernels)
 
     def changed(self, own: Mapping[str, Any]) -> Opening:
-        """The same but for what is given.
+        """A copy in which the values of ``own`` replace others.
 
         Raises:
-            TypeError: an argument that does not exist here. Others: see the class.
+            TypeError: an argument that does not exist, or a value of another type.
+            ValueError: a value out of range.
         """
         for name in own:
             if name not in vars(self):
@@ -90,12 +91,12 @@ class Opening:
 
     @property
     def decides_attention(self) -> bool:
-        """Whether it is for the kernels to say: of a cache not in float16 llama.cpp would make copies of float16."""
+        """Whether our kernels decide on flash attention. Not if the cache is not float16: llama.cpp would copy it."""
         types = (None, llama_cpp.GGML_TYPE_F16)
         return self.flash_attn is None and self.type_k in types and self.type_v in types
 
     def model_params(self) -> Any:
-        """``llama_model_params``: what `explained` has prepared may be in them."""
+        """``llama_model_params``. They may have parts that `explained` has prepared."""
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = _ALL_LAYERS if self.n_gpu_layers == -1 else self.n_gpu_layers
         use_mmap = self.use_mmap and not self.lora_path
@@ -107,7 +108,7 @@ class Opening:
         return params
 
     def context_params(self, num_snapshots: int) -> Any:
-        """``llama_context_params``, without flash attention where the kernels are to say."""
+        """``llama_context_params``. They are without flash attention where the kernels decide on it later."""
         params: Any = llama_cpp.llama_context_default_params()
         params.n_ctx = self.n_ctx
         params.n_batch = min(self.n_batch, self.n_ctx or self.n_batch)
@@ -132,7 +133,7 @@ class Opening:
 
 
 def attend_as_kernels_do(params: Any, model: Any) -> None:
-    """Have flash attention in a context over a model whose weights our kernels multiply, where they compute it."""
+    """Switch on flash attention for a model whose weights our kernels multiply, if they can compute its attention."""
     if not hasattr(params, "flash_attn_type"):
         return
     n_embd, n_head = llama_cpp.llama_model_n_embd(model), llama_cpp.llama_model_n_head(model)
@@ -141,7 +142,7 @@ def attend_as_kernels_do(params: Any, model: Any) -> None:
 
 
 def have_flash_attention(params: Any) -> None:
-    """Have it in a context, and nowhere else: for ENABLED llama_cpp has it in the encoder of images, too."""
+    """Switch on flash attention in a context by AUTO: with ENABLED, llama_cpp uses it in the image encoder, too."""
     if hasattr(params, "flash_attn_type"):
         params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
     else:  # before 0.3.17
@@ -163,11 +164,11 @@ def open_model(
     num_branches: int = 0,
     hidden: Hidden | None = None,
 ) -> tuple[Model, Callable[[], None]]:
-    """A model, and what closes it.
+    """Open a model. Returns it, and a function that closes it.
 
     Args:
         path: a GGUF file.
-        opening: how.
+        opening: how it is opened.
         name: ``"target"`` or ``"draft"``, for messages.
         num_snapshots: how many tokens of a batch a recurrent model may have to forget again.
         num_branches: how many branches of its text may be decoded beside it.
@@ -217,7 +218,7 @@ def open_model(
 
 
 def _adapter(weights: Any, opening: Opening) -> Lora | None:
-    """What is to be applied to each context. It is freed with the weights."""
+    """Load the adapter that each context is to have; None without one. It is freed with the weights."""
     path = opening.lora_path
     if not path:
         return None
@@ -225,7 +226,7 @@ def _adapter(weights: Any, opening: Opening) -> Lora | None:
 
 
 def metadata_of(weights: Any) -> dict[str, str]:
-    """What a model's file says in numbers and texts, as texts, whatever their lengths.
+    """A model's metadata: the numbers and texts in its file, as texts of any length.
 
     Args:
         weights: the address of the ``llama_model``.

@@ -1,4 +1,4 @@
-"""What a caller may choose for one generation, checked."""
+"""The options that a caller may choose for one generation, and their checks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NumDraftTokens = int | Literal["auto"]
 
 
 class FallbackWarning(UserWarning):
-    """Something cannot be applied exactly under speculation yet: the text is decoded plainly instead."""
+    """The warning that a text is decoded plainly, because an option cannot be applied exactly under speculation yet."""
 
 
 def checked_num_draft_tokens(value: Any) -> NumDraftTokens:
-    """``"auto"``, or an int from 0 (plain decoding) to 512.
+    """Check ``num_draft_tokens``: ``"auto"``, or an int from 0 (plain decoding) to 512.
 
     Raises:
         TypeError: neither.
@@ -36,7 +36,7 @@ def checked_num_draft_tokens(value: Any) -> NumDraftTokens:
 
 
 def checked_max_draft_tokens(value: Any) -> int:
-    """An int from 1 to 512.
+    """Check ``max_draft_tokens``: an int from 1 to 512.
 
     Raises:
         TypeError: no int.
@@ -46,7 +46,7 @@ def checked_max_draft_tokens(value: Any) -> int:
 
 
 def checked_optional(name: str, value: Any, least: int, what: str) -> int | None:
-    """An int of at least so much, or None.
+    """Check an optional number: an int of at least ``least``, or None.
 
     Raises:
         TypeError: neither; ``what`` says what it must be.
@@ -56,7 +56,7 @@ def checked_optional(name: str, value: Any, least: int, what: str) -> int | None
 
 
 def checked_index(name: str, value: Any, what: str) -> int:
-    """An int of any kind, NumPy's among them, but no bool.
+    """Check a whole number: an int of any kind, also of NumPy, but no bool.
 
     Raises:
         TypeError: anything else; ``what`` says what it must be.
@@ -70,7 +70,7 @@ def checked_index(name: str, value: Any, what: str) -> int:
 
 
 def checked_max_tokens(value: Any) -> int | None:
-    """How many tokens a text may get: an int from 0 up; None: as many as there is room for.
+    """Check ``max_tokens``: an int from 0 up, or None (as many as there is room for).
 
     Raises:
         TypeError: neither.
@@ -90,7 +90,7 @@ def _in_range(name: str, number: int, least: int, most: int, what: str) -> int:
 
 
 def checked_verify(value: Any) -> Verify:
-    """One of the names in ``VERIFY``.
+    """Check ``verify``: one of the names in ``VERIFY``.
 
     Raises:
         ValueError: any other value.
@@ -118,7 +118,7 @@ def checked_seed(seed: Any) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How to speculate: the constructor's values, or one call's."""
+    """How to speculate: the values of a constructor, or of one call."""
 
     num_draft_tokens: NumDraftTokens
     verify: Verify
@@ -127,7 +127,7 @@ class Options:
 
     @classmethod
     def checked(cls, num_draft_tokens: Any, verify: Any, max_draft_tokens: Any) -> Options:
-        """Check all values."""
+        """Check all values, and make the options."""
         return cls(
             checked_num_draft_tokens(num_draft_tokens),
             checked_verify(verify),
@@ -137,7 +137,7 @@ class Options:
     def overridden(
         self, num_draft_tokens: Any | None, verify: Any | None, samplers: dict[str, Any] | None = None
     ) -> Options:
-        """These options but for what a call gives."""
+        """A copy in which the values of a call replace these options."""
         options = Options.checked(
             self.num_draft_tokens if num_draft_tokens is None else num_draft_tokens,
             self.verify if verify is None else verify,
@@ -147,12 +147,12 @@ class Options:
 
     @property
     def paced(self) -> bool:
-        """Whether a round drafts as much as pays."""
+        """Whether the loop decides how many tokens a round drafts."""
         return self.num_draft_tokens == "auto"
 
     @property
     def most_draft_tokens(self) -> int:
-        """Gamma, or the most that it may be; 0 is plain decoding."""
+        """Gamma, or with ``"auto"`` its largest value; 0 is plain decoding."""
         return self.max_draft_tokens if self.num_draft_tokens == "auto" else self.num_draft_tokens
 
     def rule(self, seed_given: bool) -> str:

@@ -1,4 +1,4 @@
-"""What a draft of another tokenizer has in common with its target: the texts of tokens."""
+"""Drafts of another tokenizer. Such a draft has only the texts of tokens in common with its target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specllama.models.shared_tokens import LEAST_COMMON
 
 @dataclasses.dataclass(frozen=True)
 class Foreign:
-    """A target, and a draft of another tokenizer.
+    """The relation of a target to a draft of another tokenizer.
 
     Attributes:
         translation: how the draft reads the target's text, and which tokens it drafts.
@@ -26,25 +26,25 @@ class Foreign:
 
     @property
     def share(self) -> str:
-        """Of the target's tokens of text the draft has so many, in percent."""
+        """How many of the target's text tokens the draft has, in percent."""
         return shown_share(self.translation.num_common, self.translation.num_of_text)
 
 
 def translated(target: int, draft: int, roles: Sequence[tuple[int, int]]) -> Foreign:
-    """Between two vocabularies of different tokenizers.
+    """Make the translation between two vocabularies of different tokenizers.
 
     Args:
-        target: its address.
-        draft: the same.
-        roles: pairs of special tokens of one role; below 0: there is none.
+        target: the address of the target's vocabulary.
+        draft: the address of the draft's vocabulary.
+        roles: pairs (target's token, draft's token) of special tokens with one role; below 0: there is no such token.
 
     Raises:
-        ValueError: hardly a token is in both.
+        ValueError: hardly any token is in both vocabularies.
     """
     of_draft: Any = draft
     adds = llama_cpp.llama_vocab_get_add_bos(of_draft)
     opening = int(llama_cpp.llama_vocab_bos(of_draft)) if adds else -1
-    # In the middle of a text it begins none: the draft would forget what was before.
+    # The draft's BOS is used at the beginning only: in the middle of a text the draft would forget what was before it.
     paired = [(ours, theirs) for ours, theirs in roles if ours >= 0 and theirs >= 0]
     found = _core.Translation(API, target, draft, paired, opening)
     if found.num_common < LEAST_COMMON * found.num_of_text or found.num_common == 0:
@@ -57,5 +57,5 @@ def translated(target: int, draft: int, roles: Sequence[tuple[int, int]]) -> For
 
 
 def shown_share(part: int, whole: int) -> str:
-    """In percent, rounded down: never 100 % where one is missing."""
+    """A share in percent, rounded down, so that it is never 100 % if a token is missing."""
     return f"{np.floor(part / max(1, whole) * 10_000) / 100:g} %"

@@ -1,11 +1,12 @@
-"""Where a text is in its memory. That is not always what is evaluated by llama_cpp's count, ``n_tokens``.
+"""The position of a text: how many of its tokens are evaluated, and how many the memory holds.
 
-After a generation the memory may have the last token, too, or lack some: of a recurrent model those since the last
-copy of its state. They are decoded when somebody needs them.
+These numbers may differ. The evaluated tokens are those that llama_cpp counts in ``n_tokens``. After a generation the
+memory may hold the last token, too. Or some may be missing: for a recurrent model those since the last copy of its
+state. They are decoded when they are needed.
 
-Not all that is decoded are tokens. A chat handler puts the embeddings of an image into the memory by itself, and says
-then how much is evaluated. Each place of it gets a number of its own, which no token has. So it is taken for nothing
-but itself: a prompt that has these numbers goes on behind this very image, as long as the memory holds it.
+The memory may hold more than tokens. A chat handler puts the embeddings of an image into the memory by itself, and sets
+afterwards how much is evaluated. Each place of the image then gets a number of its own, which no token has. So a prompt
+with these numbers continues after this very image, as long as the memory holds it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _num_used = 0
 
 
 def numbers_of_embeddings(count: int) -> npt.NDArray[np.intc]:
-    """Numbers [count] that nothing else has in this process."""
+    """New numbers [count] for places of embeddings. Nothing else in this process has them."""
     global _num_used
     with _lock:
         first = _num_used
@@ -33,7 +34,7 @@ def numbers_of_embeddings(count: int) -> npt.NDArray[np.intc]:
 
 
 def only_tokens(text: Sequence[int]) -> list[int]:
-    """A text without what is no token. It may be wrong."""
+    """A text without the numbers of embeddings. Wrong tokens are not removed."""
     return [token for token in text if type(token) is not int or token > _core.FIRST_EMBEDDING]
 
 
@@ -45,13 +46,13 @@ def num_common(one: npt.NDArray[np.intc], other: npt.NDArray[np.intc]) -> int:
 
 
 class Position:
-    """Tokens, how many of them are evaluated, and how many the memory holds.
+    """The tokens of a text, how many of them are evaluated, and how many the memory holds.
 
     Attributes:
         ids: the tokens [n_ctx]; those that are not evaluated mean nothing.
-        evaluated: how many tokens the next one comes behind.
-        held: how many the memory has. That may be one more, or fewer.
-        num_changes: how often somebody else than a generation has changed what the memory holds.
+        evaluated: how many tokens are evaluated. The next token comes after them.
+        held: how many tokens the memory holds. That may be one more than are evaluated, or fewer.
+        num_changes: how often the memory was changed by other code than a generation.
     """
 
     def __init__(self, n_ctx: int = 0) -> None:
@@ -59,16 +60,16 @@ class Position:
         self.evaluated = self.held = self.num_changes = 0
 
     def move(self, evaluated: int, held: int) -> None:
-        """For a generation: it is at another place of its text."""
+        """Set both numbers, as a generation goes on."""
         self.evaluated, self.held = evaluated, held
 
     def change(self, evaluated: int) -> None:
-        """For everybody else: the memory holds so many of the tokens, and they may be others."""
+        """Record a change by other code than a generation: the memory holds this many tokens, perhaps other ones."""
         self.evaluated = self.held = evaluated
         self.num_changes += 1
 
     def skip(self, evaluated: int) -> None:
-        """The same for who has decoded by themselves: of what is new here, nobody has said which tokens it is."""
+        """Record that other code has decoded by itself. Its new tokens are unknown, so each gets a new number."""
         if evaluated > self.evaluated:
             new = self.ids[self.evaluated : evaluated]
             new[:] = numbers_of_embeddings(len(new))
@@ -76,7 +77,7 @@ class Position:
 
     @property
     def has_embeddings(self) -> bool:
-        """Whether some of what the memory holds is no token."""
+        """Whether the memory holds something that is not a token."""
         return bool((self.tokens() <= _core.FIRST_EMBEDDING).any())
 
     def tokens(self) -> npt.NDArray[np.intc]:

@@ -1,4 +1,4 @@
-"""What a generation is asked for."""
+"""A request: what a generation is asked for."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from .samplers import CHAIN, check_numbers
 
 
 class Constraint(Protocol):
-    """What a text must be: ``Gbnf`` or ``Schema``."""
+    """A rule that a text must follow: ``Gbnf`` or ``Schema``."""
 
     def over(self, model: Model) -> _core.Constraint:
-        """What it allows among the tokens of a model, from its beginning."""
+        """The native constraint over a model's tokens, at the beginning of the text."""
 
 
 class Chooser(Protocol):
-    """Chooses tokens in place of our sampler chain, one at a time, by what was decoded last. For one generation."""
+    """Chooses the tokens of one generation in place of our sampler chain, from the logits that were decoded last."""
 
     reason: str
     """Why the text is decoded plainly, for the user."""
 
     def begin(self, processors: list[Callable[..., Any]]) -> None:
-        """The generation begins; these are its logits processors."""
+        """Called when the generation begins, with its logits processors."""
 
     def sample(self) -> int:
         """The next token."""
@@ -49,9 +49,9 @@ class Request:
         seed_given: whether the user chose the seed.
         sampling: the numbers of ``CHAIN``; those that are missing have their defaults.
         chooser: chooses the tokens in place of our chain.
-        reset: whether the tokens are the whole text. Else they go on behind what is evaluated.
+        reset: whether the tokens are the whole text. Else they follow the tokens that are evaluated.
 
-    All others are the arguments of ``Engine.request``, where they are described.
+    The other attributes are the arguments of ``Engine.request``, where they are described.
     """
 
     tokens: Sequence[int]
@@ -73,34 +73,34 @@ class Request:
 
     @property
     def keeps_logits(self) -> bool:
-        """Whether somebody looks at the logits of a token after it is out."""
+        """Whether the logits of a token are needed after it was sampled."""
         return self.wants_logits or bool(self.stopping_criteria)
 
     @property
     def fallback_reason(self) -> str | None:
-        """What of this cannot be applied exactly under speculation yet."""
+        """Why the text cannot be generated exactly under speculation; None if it can."""
         return None if self.chooser is None else self.chooser.reason
 
     def rule(self) -> str:
         """The acceptance rule.
 
-        A rule that decides on the whole draft asks for p behind drafts that are then rejected, which a logits processor
-        that remembers its calls would not survive: one that decides in steps takes its place.
+        A rule that decides on the whole draft asks for p after drafted tokens that are then rejected. That would
+        confuse a logits processor that remembers its calls, so a rule that decides in steps is used in its place.
         """
         rule = self.options.rule(self.seed_given)
         return STEPWISE if self.logits_processor and not RULES[rule].decides_in_steps else rule
 
     @property
     def chain(self) -> dict[str, Any]:
-        """The numbers of ``CHAIN``, defaults among them."""
+        """The numbers of ``CHAIN``: those of this request, else the defaults."""
         return {**CHAIN, **self.sampling}
 
     def probabilities(self, row: npt.NDArray[np.single], generated: Sequence[int] = ()) -> npt.NDArray[np.float64]:
-        """What the sampler chain makes of logits, without the constraint: probabilities [n_vocab] that sum to 1.
+        """The probabilities [n_vocab] that the sampler chain makes of logits, without the constraint. They sum to 1.
 
         Args:
             row: raw logits [n_vocab].
-            generated: the tokens behind the prompt, which penalties see.
+            generated: the tokens after the prompt, which penalties see.
         """
         distribution = self._distribution(row, generated)
         found = np.zeros(len(row))
@@ -108,11 +108,11 @@ class Request:
         return found
 
     def coupled_choice(self, row: npt.NDArray[np.single], generated: Sequence[int] = ()) -> int:
-        """The token that these logits lead to under the ``coupled`` rule; of temperature 0, the most likely one.
+        """The token that the ``coupled`` rule chooses for these logits; at temperature 0 it is the most likely one.
 
         Args:
             row: raw logits [n_vocab].
-            generated: the tokens behind the prompt.
+            generated: the tokens after the prompt.
         """
         place = len(self.tokens) + len(generated)
         return _core.gumbel_argmax(self._distribution(row, generated), self.seed & (2**64 - 1), place)
@@ -121,10 +121,13 @@ class Request:
         return _core.distribution(row, self.sampler(), list(generated))
 
     def sampler(self, breakers: _core.SequenceBreakers | None = None) -> _core.SamplerParams:
-        """The parameters of the native sampler chain. `breakers`: what DRY needs of the vocabulary.
+        """The parameters of the native sampler chain.
+
+        Args:
+            breakers: DRY's sequence breakers, in tokens; None without them.
 
         Raises:
-            TypeError: a parameter that is no number.
+            TypeError: a parameter that is not a number.
             ValueError: a value that has no meaning, such as NaN.
         """
         values = self.chain
@@ -133,11 +136,11 @@ class Request:
 
 
 def checked_bias(given: Any, n_vocab: int) -> dict[int, float]:
-    """``logit_bias`` by token.
+    """Check ``logit_bias``. Returns the biases by token.
 
     Raises:
         TypeError: no dict of numbers.
-        ValueError: a key that is no token of the vocabulary.
+        ValueError: a key that is not a token of the vocabulary.
     """
     if not isinstance(given, dict):
         raise TypeError(f"logit_bias={given!r:.100} must be a dict from token ids to what is added to their logits")
@@ -162,7 +165,7 @@ def _biases(given: dict[Any, Any], n_vocab: int) -> Iterator[tuple[int, float]]:
 
 
 def checked_callables(name: str, given: Any) -> list[Callable[..., Any]]:
-    """``logits_processor`` or ``stopping_criteria``: one function, a list of them, or None.
+    """Check ``logits_processor`` or ``stopping_criteria``: one function, a list of functions, or None.
 
     Raises:
         TypeError: anything else.

@@ -1,13 +1,13 @@
-"""The acceptance rules, as the native table lists them: one place for Python, the commands and the docs."""
+"""The acceptance rules of the native table, for all of Python, the commands and the docs."""
 
 from __future__ import annotations
 
 from specllama import _core
 
 RULES = {rule.name: rule for rule in _core.rules()}
-"""By name."""
+"""The rules, by name."""
 VERIFY = ("auto", *RULES)
-"""What ``verify`` may be: ``auto`` chooses one of the rules."""
+"""The values of ``verify``. ``auto`` chooses one of the rules."""
 
 
 STEPWISE = next(name for name, rule in RULES.items() if rule.decides_in_steps and not rule.independent_of_draft)
@@ -17,5 +17,5 @@ DEPENDENT_ON_DRAFT = tuple(name for name, rule in RULES.items() if not rule.inde
 
 
 def is_independent_of_draft(name: str) -> bool:
-    """Whether a seed means one text under this rule, whatever is drafted. No rule (an empty name) says nothing."""
+    """Whether a seed means one text under this rule, whatever is drafted. False for an empty name, which is no rule."""
     return name in RULES and name not in DEPENDENT_ON_DRAFT

@@ -1,4 +1,4 @@
-"""Whether a draft speaks the target's tokens, and what both say where it does not speak all of them."""
+"""Compares the vocabularies of a target and a draft: whether they are the same, and which tokens both have if not."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _OF_SPECIAL_TOKENS: tuple[Callable[[Any], int], ...] = (
     *(llama_cpp.llama_vocab_bos, llama_cpp.llama_vocab_eos, llama_cpp.llama_vocab_eot),
     *(llama_cpp.llama_vocab_fim_pre, llama_cpp.llama_vocab_fim_suf, llama_cpp.llama_vocab_fim_mid),
 )
-"""What special tokens are for, whatever they are called."""
+"""Functions that give the special token of a role, whatever its name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """What two vocabularies have in common that are nearly the same.
+    """The common tokens of two vocabularies that are nearly the same.
 
     Attributes:
-        target: the address of the target's.
-        draft: that of the draft's.
-        same: for each of the target's tokens the draft's that is the same; -1: there is none.
-        drafted: for each of the draft's tokens the target's; -1: there is none.
+        target: the address of the target's vocabulary.
+        draft: the address of the draft's vocabulary.
+        same: for each of the target's tokens, the same token of the draft; -1: there is none.
+        drafted: for each of the draft's tokens, the same token of the target; -1: there is none.
     """
 
     target: int
@@ -52,16 +52,20 @@ class Common:
 
     @property
     def num_common(self) -> int:
-        """So many of the target's tokens the draft has."""
+        """How many of the target's tokens the draft has."""
         return int(np.count_nonzero(self.same >= 0))
 
     @property
     def share(self) -> str:
-        """The same in percent of the target's tokens. Never 100 % where one is missing."""
+        """How many of the target's tokens the draft has, in percent. It is never 100 % if one is missing."""
         return shown_share(self.num_common, self.num_tokens)
 
     def map(self) -> _core.TokenMap:
-        """Between their tokens. What the draft does not have, it reads as the end of what it makes of its text."""
+        """The map between their tokens.
+
+        For a token that the draft lacks, it reads the last of its own tokens for the same text. If there are none, it
+        reads its EOS.
+        """
         tokenizer, read = _core.Tokenizer(API, self.draft), self.same.copy()
         instead = max(0, int(llama_cpp.llama_vocab_eos(_at(self.draft))))
         for token in map(int, np.flatnonzero(read < 0)):
@@ -74,14 +78,15 @@ class Common:
 
 
 def in_common(target: int, draft: int) -> Common | Foreign | None:
-    """Compare two vocabularies by what their tokens say and are for, whatever their ids.
+    """Compare two vocabularies by the texts and roles of their tokens, whatever the ids.
 
     Args:
-        target: its address.
-        draft: the same.
+        target: the address of the target's vocabulary.
+        draft: the address of the draft's vocabulary.
 
     Returns:
-        None: the draft has all tokens of the target, by the same ids. Foreign: they are of different tokenizers.
+        None if the draft has all tokens of the target with the same ids; Common if the vocabularies are nearly the
+        same; Foreign if they are of different tokenizers.
 
     Raises:
         ValueError: too few tokens are in both.
@@ -148,16 +153,16 @@ def _translated(target: int, draft: int) -> Foreign:
 
 
 def require_same_vocabulary(target: int, draft: int) -> None:
-    """Check that a head's vocabulary is the target's: token texts, and BOS and EOS.
+    """Check that a head's vocabulary is the target's: the texts of tokens, and BOS and EOS.
 
-    Rows beyond the shorter vocabulary are padding and do no harm.
+    Tokens beyond the shorter vocabulary are padding, and do no harm.
 
     Args:
-        target: its address.
-        draft: the same.
+        target: the address of the target's vocabulary.
+        draft: the address of the head's vocabulary.
 
     Raises:
-        ValueError: names the first token that differs.
+        ValueError: they differ; the message names the first token that does.
     """
     if _is_nameless(target, draft):
         return
@@ -185,8 +190,8 @@ def check_vocabulary_of_file(
         check: `require_in_common` or `require_same_vocabulary`.
         target: the address of the target's vocabulary.
         path: the draft's file.
-        as_head: it is a head.
-        overrides: ``kv_overrides`` with which it will be loaded.
+        as_head: whether the file is a head.
+        overrides: the ``kv_overrides`` with which it will be loaded.
 
     Raises:
         ValueError: another vocabulary, or no model.
@@ -205,10 +210,10 @@ def check_vocabulary_of_file(
 
 
 def _is_nameless(target: int, draft: int) -> bool:
-    """Whether neither has more of its tokens than their number: llama.cpp ends the process when it is asked for more.
+    """Whether both vocabularies are without texts of tokens. llama.cpp ends the process if it is asked for these then.
 
     Raises:
-        ValueError: one of them has names.
+        ValueError: only one of them has texts.
     """
     nameless = [llama_cpp.llama_vocab_type(_at(one)) == llama_cpp.LLAMA_VOCAB_TYPE_NONE for one in (target, draft)]
     if any(nameless) and not all(nameless):

@@ -19,10 +19,10 @@ DEFAULTS: Mapping[str, Any] = {
     **{name: sampler.default for name, sampler in _NUMBERS.items()},
     "dry_sequence_breakers": ("\n", ":", '"', "*"),
 }
-"""What they are unless they are given: all of them are off."""
+"""The defaults of llama-server's samplers: all of them are off."""
 
 SAMPLERS = tuple(DEFAULTS)
-"""Their names, as arguments of the methods that generate."""
+"""The names of llama-server's samplers, as arguments of the methods that generate."""
 
 CHAIN: Mapping[str, Any] = {
     "temperature": 0.8,
@@ -40,11 +40,11 @@ _WHOLE = ("top_k", "penalty_last_n", "mirostat_mode")
 
 
 def check_numbers(values: Mapping[str, Any]) -> None:
-    """Look at sampling parameters.
+    """Check sampling parameters.
 
     Raises:
-        TypeError: one that is no number, or must be a whole one.
-        ValueError: one that is too large.
+        TypeError: a value that is not a number, or must be a whole number.
+        ValueError: a value that is too large.
     """
     for name, value in values.items():
         if not isinstance(value, numbers.Integral if name in _WHOLE else numbers.Real):
@@ -55,16 +55,16 @@ def check_numbers(values: Mapping[str, Any]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Samplers:
-    """llama-server's samplers, under its names and with its meanings: values by name. All are off unless asked for."""
+    """The values of llama-server's samplers, by llama-server's names. All are off by default."""
 
     values: Mapping[str, Any] = dataclasses.field(default_factory=lambda: DEFAULTS)
 
     def overridden(self, given: Mapping[str, Any]) -> Samplers:
-        """These values but for those given.
+        """A copy in which the given values replace others.
 
         Raises:
-            TypeError: one that is no number.
-            ValueError: one that is out of range.
+            TypeError: a value that is not a number.
+            ValueError: a value out of range.
         """
         for name, value in given.items():
             if name in _NUMBERS:
@@ -75,8 +75,8 @@ class Samplers:
         """The sequence breakers in a model's tokens; None if DRY is off.
 
         Raises:
-            TypeError: they are no texts.
-            ValueError: an empty one, or one that is too long.
+            TypeError: they are not texts.
+            ValueError: a text that is empty or too long.
         """
         if not self.values["dry_multiplier"]:
             return None
@@ -86,11 +86,11 @@ class Samplers:
         return sequence_breakers_of(model, tuple(texts))
 
     def native(self, breakers: _core.SequenceBreakers | None) -> dict[str, Any]:
-        """Arguments of ``_core.SamplerParams``."""
+        """These samplers as arguments of ``_core.SamplerParams``."""
         return {"dry_breakers": breakers, **{name: self.values[name] for name in _NUMBERS}}
 
     def active(self) -> list[str]:
-        """The names of those that switch a sampler on."""
+        """The names of the values that switch a sampler on."""
         return [name for name, sampler in _NUMBERS.items() if sampler.switches and self.values[name] > 0]
 
 
@@ -105,5 +105,5 @@ def _check(name: str, value: Any) -> None:
 
 
 def taken_from(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Takes these samplers out of a call's arguments."""
+    """Remove llama-server's samplers from a call's arguments, and return them."""
     return {name: arguments.pop(name) for name in SAMPLERS if name in arguments}

@@ -1,4 +1,4 @@
-"""What a schema allows among the tokens of a model."""
+"""Constraints of schemas and of calls of tools, over the tokens of a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .model import Model
 
 
 def schema_vocabulary(model: Model) -> SchemaVocabulary:
-    """What is known of the tokens of a model, to be made once."""
+    """A model's vocabulary in the form that schemas need. It takes a while: ``model.once(schema_vocabulary)``."""
     return SchemaVocabulary(model.vocab, model.tokenizer, int(llama_cpp.llama_vocab_eos(cast(Any, model.vocab))))
 
 
@@ -24,31 +24,31 @@ class Schema:
     """A JSON schema.
 
     Attributes:
-        matched: llguidance's grammar of it, see ``matched_schema``.
+        matched: llguidance's grammar of the schema, as ``matched_schema`` makes it.
     """
 
     matched: str
 
     def over(self, model: Model) -> _core.MaskConstraint:
-        """What it allows among the tokens of a model, from its beginning.
+        """The constraint over the tokens of a model, at the beginning of the text.
 
         Raises:
-            ValueError: llguidance cannot follow it.
+            ValueError: llguidance cannot follow the schema.
         """
         return model.once(schema_vocabulary).constraint(self.matched)
 
 
 @dataclasses.dataclass(frozen=True)
 class Begun:
-    """Calls of tools, which may come or not: once one was begun, it has to be whole.
+    """Optional calls of tools. Once a call was begun, it has to be completed.
 
     Attributes:
-        calls: with what they begin, and their grammars.
+        calls: the beginnings of the calls, and their grammars.
     """
 
     calls: BegunCalls
 
     def over(self, model: Model) -> _core.MaskConstraint:
-        """What they allow among the tokens of a model, from the beginning of an answer."""
+        """The constraint over the tokens of a model, at the beginning of an answer."""
         vocabulary = model.once(schema_vocabulary)
         return _core.MaskConstraint(vocabulary.ends, BegunMatcher(vocabulary, self.calls))

@@ -1,4 +1,4 @@
-"""What a model and its context are opened with: sizes, as far as llama.cpp would end the process over them."""
+"""Checks the sizes with which a model and its context are opened. llama.cpp would end the process for bad ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import llama_cpp
 from .limits import LARGEST_INT, MOST_THREADS
 from .options import checked_index
 
-_MOST_BATCH = 1 << 16  # llama_cpp keeps room for the logits of each
+_MOST_BATCH = 1 << 16  # llama_cpp allocates logits for each token of a batch
 _OPTIONAL = ("n_threads", "n_threads_batch", "rope_scaling_type")
 _ALSO_FLAGS = ("numa",)
 
 
 def _numbers_of(enumeration: str) -> tuple[int, int]:
-    """The least and the largest number of llama.cpp's names that begin so."""
+    """The smallest and the largest value of an enumeration of llama.cpp, whose names begin with this text."""
     found = [value for name, value in vars(llama_cpp).items() if name.startswith(enumeration)]
     return min(found), max(found)
 
@@ -40,11 +40,11 @@ _RANGES = {
 
 
 def check_sizes(given: Mapping[str, Any]) -> None:
-    """Look at those of the arguments that are sizes or numbers of an enumeration.
+    """Check the arguments that are sizes or values of an enumeration.
 
     Raises:
         TypeError: no whole number.
-        ValueError: one that would reach a GGML_ASSERT, which aborts the process.
+        ValueError: a value that would reach a GGML_ASSERT, which aborts the process.
     """
     for name, (least, most) in _RANGES.items():
         if name not in given or (given[name] is None and name in _OPTIONAL):

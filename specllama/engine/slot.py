@@ -1,4 +1,4 @@
-"""Where one text is at a time: a sequence of the target's, the loop over it and a draft, and whose turn it is."""
+"""A slot: the place for one text at a time. It has a sequence of the target, the loop over it, and a draft."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .position import Position
 
 
 def raise_busy() -> NoReturn:
-    """Raises BusyError."""
+    """Raise BusyError."""
     raise _core.BusyError(
         "this Llama is generating already, in another thread or around this call (of a logits processor, say): wait "
         "for it, or create one Llama for each"
@@ -36,32 +36,33 @@ class UnderWay(Protocol):
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has numbers to show."""
+        """Whether the text has begun, so that it has numbers to show."""
 
     @property
     def is_advancing(self) -> bool:
-        """Whether a token is being made, and whoever uses the slot is called by this text."""
+        """Whether a token is being made. Then only what this text itself calls can use the slot."""
 
     def tally(self) -> Tally:
         """The numbers so far."""
 
     def end(self) -> Tally | None:
-        """It is over. Gives its numbers; None if it never began."""
+        """End the text. Returns its numbers; None if it never began."""
 
     def tell_end(self) -> None:
-        """Tell who hears of it. It may use the slot."""
+        """Notify the listener of the end. The listener may use the slot."""
 
 
 class Slot:
-    """Has one text at a time.
+    """The place for one text at a time.
 
     Args:
-        account: of the engine whose slot it is.
+        account: the account of the engine.
         model: the target.
         position: where the text is.
-        draft: what drafts.
-        sequence: one of several of a context that `scheduler` decodes for. None: that of the model's own context.
-        kept: earlier texts of the model's own context. None: nothing is kept of them.
+        draft: the draft; None for plain decoding.
+        sequence: one of several sequences of a context for which `scheduler` decodes. None: the sequence of the model's
+            own context.
+        kept: copies of earlier texts of the model's own context. None: there are no copies.
     """
 
     def __init__(
@@ -85,14 +86,14 @@ class Slot:
         self._loop: _core.Speculator | None = None
         self._costs: CostMemory | None = None
         self._turn = _core.Block(raise_busy)
-        # Not the text itself: one that nobody reads any more ends.
+        # The reference is weak, so that a text ends when its reader drops it.
         self._under_way: weakref.ref[UnderWay] | None = None
-        self._number = 0  # of the text that has the sequences
+        self._number = 0  # the number of the text that has the sequences
         self._last = Tally()
         told_of_forks(self)
 
     def leave_parent(self) -> None:
-        """In a forked child: what another thread was decoding stays as it is, in the middle."""
+        """Called in a forked child. If another thread was decoding, its round never ends: the slot refuses all use."""
         if self._turn.has_others:
             self._turn.refuse_by(raise_forked)
 
@@ -100,36 +101,36 @@ class Slot:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it has the model's own context, and no other text is in there."""
+        """Whether the slot has the model's own context, in which there is no other text."""
         return self._sequence is None
 
     @property
     def sequence(self) -> _core.Sequence:
-        """The target's."""
+        """The target's sequence."""
         return self.model.sequence if self._sequence is None else self._sequence
 
     @property
     def loop(self) -> _core.Speculator:
-        """The native loop over target and draft. Another draft means another one."""
+        """The native loop over target and draft. Each draft gets a new loop."""
         if self._loop is None:
             if self._draft is None:
                 self._loop = _core.Speculator(self.sequence, scheduler=self._scheduler)
             else:
                 self._loop = self._draft.loop(self.sequence, scheduler=self._scheduler)
-                if self.is_alone:  # else whoever has all slots remembers
+                if self.is_alone:  # else `Texts` keeps the costs of all slots
                     self._costs = CostMemory(self._loop, self.model, self._draft.models)
         return self._loop
 
     def restore_costs(self) -> None:
-        """Have the loop believe what is kept of T(n), in place of what it has learned."""
+        """Have the loop use the kept curves T(n), in place of what it has learned."""
         if self._costs is not None:
             self._costs.restore()
 
     def require_alone(self, what: str) -> None:
-        """Refuse what takes more than a sequence of the target's.
+        """Check that this slot has the model's own context, which ``what`` needs.
 
         Raises:
-            ValueError: others share the context.
+            ValueError: other texts share the context.
         """
         if not self.is_alone:
             raise ValueError(
@@ -138,27 +139,27 @@ class Slot:
             )
 
     def require_threads(self) -> None:
-        """Called before anything is decoded.
+        """Check that decoding can work in this process. Called before anything is decoded.
 
         Raises:
             RuntimeError: it would wait for threads that a fork does not have, or use the GPU of its parent.
         """
         require_own_gpu()
-        if self.is_alone:  # else a thread of the scheduler's decodes
+        if self.is_alone:  # else a thread of the scheduler decodes
             require_threads(self.model)
 
     # The draft
 
     @property
     def draft(self) -> Draft | None:
-        """What drafts, usable or not."""
+        """The draft, usable or not; None if there is none."""
         return self._draft
 
     def exchange_draft(self, draft: Draft | None) -> None:
-        """Have another draft from here on. The one before is freed, if it was opened for this target.
+        """Use another draft from now on. The old draft is freed, if it was opened for this target.
 
         Raises:
-            BusyError: it is drafting. Nothing has changed then, and the other one is freed.
+            BusyError: the old draft is drafting. It stays then, and the new one is freed.
         """
         with contextlib.ExitStack() as refused:
             if draft is not None:
@@ -173,7 +174,7 @@ class Slot:
         self._warn_if_unusable(draft)
 
     def claim(self, draft: Draft | None) -> bool:
-        """Whether a round of this draft's can draft. Said once if it cannot."""
+        """Whether this draft can draft in a round. If it cannot, a warning is given once."""
         if draft is None:
             return False
         draft.claim()
@@ -187,7 +188,7 @@ class Slot:
     # Whose turn it is
 
     def exclusive(self) -> _core.Block:
-        """A block that refuses a second thread, which would corrupt the memory.
+        """A block that only one thread can enter: a second one would corrupt the memory.
 
         Raises:
             BusyError: another thread is generating.
@@ -198,10 +199,10 @@ class Slot:
 
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:
-        """The same, to free what texts use: not around one of them.
+        """A block for freeing what texts use. It needs the slot for itself, as `exclusive` does.
 
         Raises:
-            BusyError: a thread is generating, perhaps this one.
+            BusyError: a thread is generating; it may be the calling one.
         """
         with self._turn:
             if self._turn.depth > 1:
@@ -209,32 +210,32 @@ class Slot:
             yield
 
     def refuse_as_closed(self) -> None:
-        """From here on another thread is told that what texts use is being freed."""
+        """Have the slot raise ClosedError in other threads from now on."""
         self._turn.refuse_by(raise_closed)
 
     def begin(self, generation: UnderWay) -> int:
-        """Give the sequences to a text, and end the one that has them. Returns the text's number.
+        """Give the sequences to a text, and end the text that has them. Returns the new text's number.
 
         Raises:
-            BusyError: that one has called what begins this one.
+            BusyError: the text that has them is making a token, and has itself called this.
         """
         self.require_threads()
         self._require_outside()
-        while (before := self._text_under_way()) is not None:  # who hears of its end may have begun another
+        while (before := self._text_under_way()) is not None:  # a listener of the end may have begun another text
             self.end(before, self._number)
-        if self.is_alone:  # nobody else uses the memory of one of several, and the scheduler may have emptied it
+        if self.is_alone:  # other slots' memory is never used otherwise, and the scheduler may have emptied it
             self.sequence.assume(self.position.tokens())
         self._under_way = weakref.ref(generation)
         self._number += 1
         return self._number
 
     def recall(self, text: Tokens) -> None:
-        """Have in the memory what was kept of an earlier text that this one goes on with, where that is worth it."""
+        """Put the copy of an earlier text that this one continues back into the memory, if that is worth it."""
         if self._kept is None or not self._kept.keeps_some:
             return
         draft = self._draft
         if draft is not None:
-            draft.claim()  # learns what its memory holds
+            draft.claim()  # the draft learns what its memory holds
         model = None if draft is None or draft.unusable is not None else draft.models.get("draft")
         try:
             self._kept.exchange(self.model, model, text)
@@ -245,7 +246,7 @@ class Slot:
                 self.position.move(len(held), len(held))
 
     def end(self, generation: UnderWay, number: int) -> None:
-        """Count a text that is over. One that never had the sequences leaves them to whoever has them."""
+        """Count a text that is over, and take the sequences from it, if it has them."""
         tally = generation.end()
         if self.is_under_way(number):
             if tally is not None:
@@ -266,7 +267,7 @@ class Slot:
         return self._under_way is not None and self._number == number
 
     def stats(self) -> Stats:
-        """Statistics of the last text, or of the one under way."""
+        """Statistics of the text that is under way, else of the last one."""
         running = self._text_under_way()
         return (running.tally() if running is not None and running.has_begun else self._last).stats()
 
@@ -274,7 +275,7 @@ class Slot:
         return None if self._under_way is None else self._under_way()
 
     def _require_outside(self) -> None:
-        """Refuse what would end a text to those whom it calls while it makes a token."""
+        """Raise BusyError if a text is making a token: functions that it calls must not end it."""
         running = self._text_under_way()
         if running is not None and running.is_advancing:
             raise_busy()
@@ -282,24 +283,24 @@ class Slot:
     # The memory, where no text uses it
 
     def require_at_rest(self) -> None:
-        """Called before the memory is changed, or read as a whole.
+        """Check that no round uses the memory. Called before the memory is changed, or read as a whole.
 
         Raises:
-            BusyError: it is in the middle of a round, which has called a logits processor, say.
+            BusyError: a round is under way, and has for example called a logits processor.
         """
         if self.model.is_in_use:
             raise_busy()
 
     def save(self) -> None:
-        """Copy the state behind what is evaluated, of a memory that cannot be cut."""
+        """Copy the state after the evaluated tokens, if the memory cannot be cut."""
         self.sequence.assume(self.position.tokens())
         self.sequence.save()
 
     def settle(self, listener: Listener = SILENT) -> None:
-        """Have the memory hold what is evaluated, no more and no less.
+        """Have the memory hold exactly the evaluated tokens.
 
         Args:
-            listener: hears of it.
+            listener: is called between batches, and may end the work.
         """
         position, sequence = self.position, self.sequence
         self.require_threads()
@@ -311,7 +312,7 @@ class Slot:
         try:
             sequence.keep(evaluated)
             while len(left := position.ids[sequence.num_tokens : evaluated][:n_batch]):
-                listener.heed()  # here Python looks at signals, too
+                listener.heed()  # Python handles signals here, too
                 sequence.decode(left, len(left))
         finally:
             position.move(evaluated, sequence.num_tokens)

@@ -1,8 +1,9 @@
-"""Teacher forcing: a text that is there already goes through the target, and what it computes is read."""
+"""Teacher forcing: the target decodes a given text, and its states and logits are read."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -18,20 +19,20 @@ from .model import Model
 from .slot import Slot
 
 Read = TypeVar("Read")
-_CHUNK = 128  # tokens whose states and logits are held at once, at most
+_CHUNK = 128  # the most tokens whose states and logits are held at once
 
 
 @dataclasses.dataclass(frozen=True)
 class States:
-    """What the target computed for some tokens of a text, one after the other.
+    """What the target computed for a part of a text: tokens that follow each other.
 
     Attributes:
-        start: the place of the first of them in the text.
-        hidden: what enters the layers that were asked for [tokens, layers, n_embd].
-        first_logits: the place of the first token behind which there are logits.
-        logits: of the tokens that were asked for [places, tokens], from `first_logits` on.
+        start: the place of the part's first token in the text.
+        hidden: the inputs of the layers that were asked for [tokens, layers, n_embd].
+        first_logits: the place of the first token after which there are logits.
+        logits: the logits of the tokens that were asked for [places, tokens], from `first_logits` on.
         logsumexp: over the whole vocabulary [places]: ``exp(logits - logsumexp)`` are probabilities.
-        best: the likeliest token of the whole vocabulary [places].
+        best: the most likely token of the whole vocabulary [places].
     """
 
     start: int
@@ -57,18 +58,20 @@ def forced(
     Args:
         own: the slot of the model's own context.
         ids: the tokens of the text [n].
-        listener: who may end it.
-        read: called behind each part with the sequence, the place of the part's first token, and how many it has.
-        most: tokens of one part.
-        first_output: the place of the first token behind which logits are wanted.
-        keeps_states: whether the hidden states are to be read.
+        listener: is called between parts, and may end the work.
+        read: called after each part with the sequence, the place of the part's first token, and the part's length.
+        most: the most tokens of one part.
+        first_output: the place of the first token after which logits are wanted.
+        keeps_states: whether the hidden states will be read.
 
     Yields:
         What `read` returns.
 
     Raises:
-        BusyError, ClosedError, DecodeError: see there.
-        RuntimeError: somebody else has used the model's own context since the last part.
+        BusyError: another thread is generating.
+        ClosedError: the model is closed.
+        DecodeError: llama.cpp fails.
+        RuntimeError: the model's own context was used otherwise since the last part.
     """
     most = min(most, own.model.settings.n_batch, own.model.n_ctx)
     hidden = own.model.settings.hidden
@@ -85,7 +88,7 @@ def forced(
                     "this Llama was used for something else while tokens were scored: score them to the end first, or "
                     "create one Llama for each"
                 )
-            position.change(start)  # first: what follows may fail, or be interrupted
+            position.change(start)  # this comes first, because what follows may fail, or be interrupted
             sequence.assume(ids[:start])
             sequence.keep(start)
             first = 0 if keeps_states and needs_all else first_output
@@ -103,8 +106,8 @@ def states_of(
     rows: npt.NDArray[np.int32],
     first_logits: int,
 ) -> Iterator[States]:
-    """See `Engine.states`."""
-    num_layers = len(own.model.settings.hidden.names)  # type: ignore[union-attr]  # `require_shown` has looked
+    """Decode a text and give its states, as `Engine.states` says."""
+    num_layers = len(own.model.settings.hidden.names)  # type: ignore[union-attr]  # `require_shown` has checked it
 
     def read(sequence: _core.Sequence, start: int, count: int) -> States:
         first = min(max(0, first_logits - start), count)
@@ -124,10 +127,10 @@ def states_of(
 
 
 def require_shown(model: Model) -> None:
-    """Refuse a target that was not opened to show what enters its layers.
+    """Check that a target was opened so that it shows the inputs of its layers.
 
     Raises:
-        ValueError: it shows nothing, or what it has no layers for.
+        ValueError: it shows nothing, or only the states of MTP layers.
     """
     hidden = model.settings.hidden
     if hidden is None or hidden.nextn:
@@ -135,10 +138,10 @@ def require_shown(model: Model) -> None:
 
 
 def require_layers(model: Model, layers: Sequence[int]) -> None:
-    """Refuse layers that the target does not have.
+    """Check that the target shows these layers.
 
     Raises:
-        ValueError: there are none of such a number, or what enters them cannot be had.
+        ValueError: it has no layer with such a number, or it cannot show the layer's input.
     """
     count = int(llama_cpp.llama_model_n_layer(model.address))
     if layers and model.settings.hidden != shown_layers(layers):
@@ -149,3 +152,30 @@ def require_layers(model: Model, layers: Sequence[int]) -> None:
                 f"shown_layers: what enters layer {layer} cannot be had, but of the layers 1 to {count - 1}, "
                 f"and the final state ({FINAL})"
             )
+
+
+def require_computed(model: Model) -> None:
+    """Refuse a target in whose graph the states are not that it was opened to show: a token is decoded, and forgotten.
+
+    Where the context holds a text, this was looked at before.
+
+    Raises:
+        ValueError: it has none.
+        DecodeError, BusyError, ClosedError: see there.
+    """
+    sequence, hidden = model.sequence, model.settings.hidden
+    if hidden is None or sequence.num_tokens:
+        return
+    sequence.decode(np.array([max(model.bos, 0)], np.int32), 0, keeps_states=True)
+    try:
+        sequence.states(1)
+    except _core.DecodeError:
+        architecture = model.settings.metadata.get("general.architecture", "?")
+        raise ValueError(
+            f"the target {os.path.basename(model.settings.path)} does not show {', '.join(hidden.names)}, which is "
+            f"read of it: llama.cpp computes no tensor of such a name for the architecture {architecture}. Give "
+            "another kind of draft"
+        ) from None
+    finally:
+        sequence.keep(0)
+        model.clear()

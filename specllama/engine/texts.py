@@ -1,4 +1,4 @@
-"""The slots of an engine for several texts at once, and who has them."""
+"""The slots of an engine for several texts at once, and how texts get them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .options import checked_index, checked_optional
 from .position import Position
 from .slot import Slot, raise_busy
 
-_WAITING = 0.05  # seconds between two looks at whether anybody still wants a text
+_WAITING = 0.05  # seconds between two calls of `heed` by a text that waits
 
 
 def checked_max_parallel(value: Any) -> int:
-    """How many texts at once, at least 1.
+    """Check ``max_parallel``: how many texts may run at once, at least 1.
 
     Raises:
         TypeError: no int.
@@ -41,7 +41,7 @@ def checked_max_parallel(value: Any) -> int:
 
 
 def checked_cache_tokens(value: Any) -> int | None:
-    """How many tokens the cache of several texts holds; None: ``n_ctx`` for each.
+    """Check ``cache_tokens``: how many tokens the cache of several texts holds; None: ``n_ctx`` for each.
 
     Raises:
         TypeError: neither None nor an int.
@@ -51,12 +51,12 @@ def checked_cache_tokens(value: Any) -> int | None:
 
 
 class Texts:
-    """Slots beside that of the model's own context.
+    """The slots of an engine, besides that of the model's own context.
 
-    They are opened when they are first needed, and anew where more are, or another draft.
+    They are opened when they are first needed, and opened again when more are needed, or the draft has changed.
 
-    A model whose memory is recurrent or a sliding window has none but its own. Such a memory cannot be shared: a
-    recurrent state cannot be cut, and of a window llama.cpp gives to other texts what one may go back to.
+    A model whose memory is recurrent or a sliding window has only its own slot, because such a memory cannot be shared:
+    a recurrent state cannot be cut, and of a window llama.cpp gives other texts the cells that one may go back to.
 
     Args:
         own: the slot of the model's own context.
@@ -67,28 +67,28 @@ class Texts:
         self.own = own
         self._cache_tokens = cache_tokens
         self._lock = threading.Condition()
-        self._closing = threading.Lock()  # never taken by a text
+        self._closing = threading.Lock()  # a text never takes this lock
         self._contexts: Contexts | None = None
         self._costs: CostMemory | None = None
-        self._free: deque[Slot] = deque()  # the one used least recently first
-        self._texts: dict[Slot, str] = {}  # what was asked for there last
+        self._free: deque[Slot] = deque()  # the one that was used least recently comes first
+        self._texts: dict[Slot, str] = {}  # by slot, the last text that was asked for
         self._count = 0
         self._takers: list[int] = []  # the threads that have a slot
-        self._beside = threading.Lock()  # of the text that takes the own slot
-        self._taker_beside: int | None = None  # its thread
-        self._draft: tuple[object, bool] = (None, False)  # with which they were opened, and whether it was usable
+        self._beside = threading.Lock()  # held by the text that has the own slot (see `beside`)
+        self._taker_beside: int | None = None  # the thread of that text
+        self._draft: tuple[object, bool] = (None, False)  # the draft when slots were opened, and whether it was usable
         self._is_closed = False
         self._is_lost = False  # whether texts were under way in the parent of this process
         told_of_forks(self)
 
     def open(self, count: int) -> int:
-        """Have room for so many texts at once. Returns how many there may be: 1 where the memory cannot be shared.
+        """Make room for ``count`` texts at once. Returns how many there may be: 1 if the memory cannot be shared.
 
-        One text at a time takes the own slot, unless others are under way.
+        If ``count`` is 1, the text takes the own slot, unless others are under way.
 
         Raises:
             ClosedError: the Llama is closed.
-            BusyError: texts are under way, and there is room for fewer; or this is called within one of them.
+            BusyError: texts are under way with room for fewer than ``count``; or one of them has called this.
             MemoryError: there is no room for so many.
             RuntimeError: this is a fork, and texts were under way in its parent, or it would use a GPU.
         """
@@ -121,14 +121,14 @@ class Texts:
 
     @contextlib.contextmanager
     def taken(self, count: int, heed: Callable[[], None], text: str = "") -> Iterator[Slot]:
-        """A slot, when one is free.
+        """Wait for a free slot, and take it for the block.
 
         Args:
-            count: how many texts at once it is one of, as `open` has said. One takes the own slot while there are no
-                others.
-            heed: called while it waits. What it raises ends the waiting.
-            text: what is asked for. If it continues that of a slot, such as a conversation, it gets this one. Else it
-                gets the one that was used least recently, so that the others can be continued.
+            count: how many texts run at once, as `open` has returned. If it is 1, the text takes the own slot while
+                there are no others.
+            heed: called while this waits. What it raises ends the waiting.
+            text: the prompt. If it continues the text of a free slot, as in a conversation, it gets that slot. Else it
+                gets the slot that was used least recently, so that the others can be continued.
 
         Raises:
             ClosedError: the Llama is closed, or being closed.
@@ -136,7 +136,7 @@ class Texts:
         taker = threading.get_ident()
         slot = None
         with self._lock:
-            # They may have been closed since `open`, by who takes the own slot.
+            # A text that takes the own slot may have closed the others since `open`.
             while not self._free and not self._is_closed and not (count == 1 and self._contexts is None):
                 if self._contexts is None:
                     self._open(self.own.draft, count)
@@ -167,10 +167,10 @@ class Texts:
 
     @contextlib.contextmanager
     def beside(self, heed: Callable[[], None]) -> Iterator[Slot]:
-        """The own slot, for a text that needs the model's own context. One such text at a time.
+        """Take the own slot for the block, for a text that needs the model's own context. One such text at a time.
 
         Args:
-            heed: called while another one has it. What it raises ends the waiting.
+            heed: called while another text has the slot. What it raises ends the waiting.
         """
         while not self._beside.acquire(timeout=_WAITING):
             heed()
@@ -183,21 +183,21 @@ class Texts:
 
     @property
     def counters(self) -> _core.SchedulerCounters | None:
-        """What has been decoded together since the slots were opened; None if they are not."""
+        """The counters of the scheduler since the slots were opened; None if they are not open."""
         return None if self._contexts is None else self._contexts.scheduler.counters
 
     def require_outside(self) -> None:
-        """Refuse what waits for these texts to one of them.
+        """Check that the caller is not one of these texts: it would wait for itself.
 
         Raises:
-            BusyError: the calling thread generates one.
+            BusyError: the calling thread generates one of them.
         """
         with self._lock:
             if threading.get_ident() in (*self._takers, self._taker_beside):
                 raise_busy()
 
     def close(self) -> None:
-        """Free the contexts. Texts under way get ClosedError; waits until they have left their slots.
+        """Free the contexts. Texts that are under way get ClosedError, and this waits until they have left their slots.
 
         Raises:
             BusyError: the calling thread has a slot.
@@ -209,16 +209,16 @@ class Texts:
                 self._lock.notify_all()
                 contexts = self._contexts
             if contexts is not None:
-                contexts.end()  # it waits for texts, which may ask this object for something
+                contexts.end()  # without the lock, because it waits for texts that may call this object
             with self._lock:
-                # Between two steps they read logits, and what belongs to the model.
+                # Between two steps, texts read logits and other parts of the model.
                 self._lock.wait_for(lambda: not self._takers)
                 self._close()
 
     def leave_parent(self) -> None:
-        """In a forked child: the thread that decodes for all is not there. Slots are opened anew when needed.
+        """Called in a forked child, which lacks the thread that decodes for all slots.
 
-        The old ones are never freed, which would wait for that thread.
+        New slots are opened when needed. The old ones are never freed, because that would wait for this thread.
         """
         self._lock, self._closing, self._beside = threading.Condition(), threading.Lock(), threading.Lock()
         if self._contexts is not None:
@@ -265,7 +265,7 @@ def _is_usable(draft: Draft | None) -> bool:
 
 
 def _num_continued(before: str, text: str) -> int:
-    """How many characters of a text another one repeats; 0 where that is less than half of it."""
+    """How many characters of ``before`` also begin ``text``; 0 if they are less than half of ``before``."""
     least, most = 0, min(len(before), len(text))
     while least < most:
         middle = (least + most + 1) // 2

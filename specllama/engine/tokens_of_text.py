@@ -1,4 +1,4 @@
-"""The tokens of a text: the one place where texts go to llama.cpp's tokenizer."""
+"""Tokenizes texts. All texts go to llama.cpp's tokenizer here."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 from .model import Model
 from .writable import require_writable
 
-_MOST_EQUAL = 8192  # characters, which take some seconds
+_MOST_EQUAL = 8192  # characters in a row, which take some seconds
 _SLOW = {
     "deepseek-llm": (re.compile(rf"\s{{{_MOST_EQUAL + 1},}}"), "spaces"),
     "superbpe": (re.compile(rf"[0-9]{{{_MOST_EQUAL + 1},}}"), "digits"),
 }
-"""By the name of how a tokenizer cuts texts: where llama.cpp's time grows with the square of a length."""
+"""By the name of a pre-tokenizer: runs of characters for which llama.cpp's time grows with the square of the length."""
 
 
 def tokens_of(model: Model, text: Any, add_bos: bool, special: bool) -> list[int]:
     """The tokens of a text, however long its words are.
 
     Args:
-        model: whose they are. It must stay open meanwhile.
-        text: in UTF-8.
-        add_bos: have BOS before it, if the model wants one.
-        special: read the names of special tokens in it as these tokens.
+        model: the model whose tokens they are. It must stay open meanwhile.
+        text: the text, in UTF-8.
+        add_bos: put BOS before it, if the model wants one.
+        special: read the names of special tokens in the text as these tokens.
 
     Raises:
         TypeError: the text is not bytes.

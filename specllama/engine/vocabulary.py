@@ -1,4 +1,4 @@
-"""What the native side makes of a model's vocabulary: grammars over its tokens, and texts in its tokens."""
+"""Native objects over a model's vocabulary: grammars, and sequence breakers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from specllama.grammars.gbnf import check_gbnf
 from .model import Model
 from .writable import unwritable
 
-# Whether llama.cpp survives loops without text (its pull request 18604) and great repetitions. This release does for
-# sure, some before it may.
+# Whether llama.cpp survives loops without text (its pull request 18604) and great repetitions. From this release on it
+# does; some releases before may, too.
 _RECENT = tuple(map(int, re.findall(r"\d+", llama_cpp.__version__)[:3])) >= (0, 3, 26)
 
 
 def end_tokens(model: Model) -> list[int]:
-    """The tokens with which a text ends. Takes a while: ``model.once(end_tokens)``."""
+    """The tokens that end a text. It takes a while to find them: ``model.once(end_tokens)``."""
     return [token for token in range(model.n_vocab) if model.ends_text(token)]
 
 
 class _LastBreakers:
-    """The texts of the last call, in tokens."""
+    """Makes sequence breakers of texts, and remembers those of the last call."""
 
     def __init__(self, model: Model) -> None:
         self._vocab = model.vocab
@@ -37,7 +37,7 @@ class _LastBreakers:
     def __call__(self, texts: tuple[str, ...]) -> _core.SequenceBreakers:
         with self._lock:
             if self._last is None or self._last[0] != texts:
-                if self._words is None:  # which takes a while
+                if self._words is None:  # made once, because it takes a while
                     self._words = _core.TokenTexts(libllama.API, self._vocab)
                 self._last = texts, _core.breakers_of_texts(libllama.API, self._vocab, list(texts), self._words)
             return self._last[1]
@@ -55,7 +55,7 @@ class Gbnf:
     root: str = "root"
 
     def __post_init__(self) -> None:
-        """Raises TypeError unless both are texts."""
+        """Raise TypeError unless both are texts."""
         for name, text in (("grammar", self.text), ("root", self.root)):
             if not isinstance(text, str):
                 raise TypeError(f"{name}={text!r:.100} must be a text in GBNF, llama.cpp's language of grammars")
@@ -66,18 +66,18 @@ class Gbnf:
         Raises:
             ValueError: llama.cpp cannot parse it, or would not survive it.
         """
-        if "\0" in self.text:  # where C would take it to end
+        if "\0" in self.text:  # C would take the text to end there
             raise ValueError("the grammar has a null character in it: take it out")
         check_gbnf(self.text, _RECENT)
         return _core.Grammar(libllama.API, model.vocab, model.once(_first_bytes), self.text, self.root)
 
 
 def sequence_breakers_of(model: Model, texts: tuple[str, ...]) -> _core.SequenceBreakers:
-    """The texts in the tokens of a model, which remembers those of the last call.
+    """The sequence breakers that texts are in a model's tokens. The model remembers those of the last call.
 
     Raises:
-        ValueError: an empty text, one that is too long, or too many.
+        ValueError: a text that is empty or too long, or too many texts.
     """
-    # Of longer texts the rest behind a token is tokenized.
+    # For a text of several characters, llama.cpp tokenizes what is left after its first token.
     known = (text for text in texts if len(text) == 1 or not unwritable(model, text.encode(), special=False))
     return model.once(_LastBreakers)(tuple(known))

@@ -1,7 +1,8 @@
-"""Texts that have no tokens: llama.cpp ends the process when it is asked for them.
+"""Finds texts that have no tokens. llama.cpp ends the process when it is asked to tokenize them.
 
-A SentencePiece vocabulary writes characters that it does not know as tokens of bytes. Some have no such tokens, and are
-for texts of known characters. Other kinds of vocabularies have a token for what is unknown, or leave it out.
+A SentencePiece vocabulary writes unknown characters as tokens of single bytes. Some such vocabularies lack these
+tokens, and can only write texts of known characters. Other kinds of vocabularies have a token for unknown characters,
+or leave them out.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ import llama_cpp
 
 from .model import Model
 
-_SPACE = "\u2581"  # which stands for a space in these vocabularies
+_SPACE = "\u2581"  # stands for a space in these vocabularies
 
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """What a vocabulary without tokens for all bytes can write."""
+    """The characters and bytes that a vocabulary can write, if it lacks tokens for some bytes."""
 
     characters: frozenset[str]
     num_bytes: frozenset[int]
     parsed: tuple[str, ...]
-    """Texts that are always looked for before anything else, the longest first."""
+    """The texts of tokens that are always looked for before anything else, the longest first."""
     control: tuple[str, ...]
-    """Those that are looked for where special tokens are wanted."""
+    """The texts of tokens that are looked for if special tokens are wanted."""
     begins_with_space: bool
 
 
 def _known(model: Model) -> list[_Known]:
-    """None or one: of most vocabularies every text can be written."""
+    """What the vocabulary can write, as a list of one; an empty list if it can write every text, as most can."""
     vocab = cast(Any, model.vocab)
     if llama_cpp.llama_vocab_type(vocab) != llama_cpp.LLAMA_VOCAB_TYPE_SPM:
         return []
@@ -76,7 +77,7 @@ def unwritable(model: Model, text: bytes, special: bool) -> str:
 
 
 def require_writable(model: Model, text: bytes, special: bool) -> None:
-    """Raises ValueError if a model's vocabulary has no token for a character of the text."""
+    """Raise ValueError if a model's vocabulary has no token for a character of the text."""
     character = unwritable(model, text, special)
     if character:
         raise ValueError(

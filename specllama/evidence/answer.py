@@ -1,4 +1,4 @@
-"""One answer of a model, with its tokens and statistics: what the evidence commands compare."""
+"""An answer of a model, with its tokens and statistics. The evidence tools compare answers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What one generation gave."""
+    """The result of one generation."""
 
     text: str
     tokens: list[int]
-    """All generated tokens, the one that ended the text included."""
+    """All generated tokens, with the one that ended the text."""
     finish_reason: str
     """``stop`` or ``length``."""
     stats: Stats
@@ -27,9 +27,9 @@ def answer(llm: Llama, prompt: RenderedPrompt, **options: Any) -> Answer:
     """Complete a prompt.
 
     Args:
-        llm: target with its draft.
-        prompt: what to complete.
-        options: those of ``create_completion``: ``max_tokens``, ``temperature``, ``seed``, ``num_draft_tokens``, ...
+        llm: a target with its draft.
+        prompt: the prompt to complete.
+        options: options of ``create_completion``: ``max_tokens``, ``temperature``, ``seed``, ``num_draft_tokens``, ...
     """
     choice = llm.create_completion(prompt.tokens, stop=prompt.stop, **options)["choices"][0]
     stats = llm.stats
@@ -39,7 +39,7 @@ def answer(llm: Llama, prompt: RenderedPrompt, **options: Any) -> Answer:
 
 
 def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
-    """The index at which two sequences of tokens part, None if they are equal."""
+    """The first index at which two sequences of tokens differ; None if they are equal."""
     for index, (a, b) in enumerate(zip(first, second, strict=False)):
         if a != b:
             return index

@@ -1,4 +1,4 @@
-"""One prompt decoded plainly and speculatively, token by token."""
+"""Decodes one prompt plainly and speculatively, token by token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAYS = ("plain", "speculative")
 
 @dataclasses.dataclass(frozen=True)
 class Side(Data):
-    """One way of decoding the prompt, and what it gave."""
+    """The tokens and statistics of one way of decoding the prompt."""
 
     computed = ("text", "seconds", "tokens_per_second")
 
@@ -34,13 +34,13 @@ class Side(Data):
 
     @property
     def seconds(self) -> float:
-        """Seconds of the native loop, without the prompt and without whoever looked on."""
+        """The seconds of the native loop, without the prompt and without `on_token`."""
         stats = self.stats
         return stats.draft_seconds + stats.verify_seconds + stats.sample_seconds + stats.rollback_seconds
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens of the rounds by these seconds."""
+        """The tokens of the rounds over `seconds`."""
         return self.stats.num_round_tokens / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -53,7 +53,7 @@ class Comparison(Data):
     plain: Side
     speculative: Side
     same_text_expected: bool
-    """Whether both must write the same text, but for rounding: greedy, or ``coupled`` with one seed."""
+    """Whether both must write the same text, except for rounding: greedy, or ``coupled`` with one seed."""
 
     @property
     def speedup(self) -> float:
@@ -63,7 +63,7 @@ class Comparison(Data):
 
     @property
     def first_difference(self) -> int | None:
-        """The index of the first token in which the texts differ, None if they are equal."""
+        """The index of the first token in which the texts differ; None if they are equal."""
         return first_difference(*([token.id for token in side.tokens] for side in (self.plain, self.speculative)))
 
 
@@ -74,20 +74,21 @@ def run(
 
     Args:
         llm: a target with its draft.
-        prompt: what to complete: a user's message, for which the chat template is used, or a ``Prompt``.
-        on_token: is called with "plain" or "speculative" and each token as it comes. Its time is not counted.
-        options: those of ``create_completion``, such as ``max_tokens``, ``temperature``, ``seed``; ``num_draft_tokens``
-            and ``verify`` are for the speculative side. With a seed (or at temperature 0) both texts are the same.
+        prompt: the prompt to complete: a user's message, for which the chat template is used, or a ``Prompt``.
+        on_token: called with "plain" or "speculative" and each token as it comes. Its time is not counted.
+        options: options of ``create_completion``, such as ``max_tokens``, ``temperature``, ``seed``;
+            ``num_draft_tokens`` and ``verify`` are for the speculative side. With a seed (or at temperature 0) both
+            texts are the same.
 
     Raises:
         ValueError: an option out of range, or a prompt that does not fit.
-        TypeError: no prompt.
+        TypeError: ``prompt`` is neither a text nor a ``Prompt``.
     """
     rendered = Prompt.of(prompt, 1).rendered(llm)
     stop = options.pop("stop", None) or []
     options["stop"] = [*([stop] if isinstance(stop, str) else stop), *rendered.stop]
     options_of = {"plain": {**options, "num_draft_tokens": 0}, "speculative": options}
-    for own in options_of.values():  # brings both models' weights into memory
+    for own in options_of.values():  # a warm-up, which brings both models' weights into memory
         list(llm.generate_tokens(rendered.tokens, **{**own, "max_tokens": 2}))
     sides = {}
     for way, own in options_of.items():

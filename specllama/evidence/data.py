@@ -1,4 +1,4 @@
-"""What all results have in common: they are data, ready for JSON, and sum up statistics."""
+"""The base of all results: they are data, ready for JSON. And sums of statistics."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Data:
     """The base of dataclasses that are written as JSON."""
 
     computed: ClassVar[tuple[str, ...]] = ()
-    """Properties that are written, too."""
+    """The names of properties that are written, too."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The fields and the computed properties, ready for JSON."""
         names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
         return {name: _plain(getattr(self, name)) for name in (*self.computed, *names)}
 
@@ -34,24 +34,24 @@ def _plain(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(Data):
-    """Everything that a run found."""
+    """The result of a run."""
 
     settings: dict[str, Any]
-    """What was asked for."""
+    """The settings of the run."""
     machine: dict[str, Any]
     """Models, threads, processor, backends and versions."""
     interrupted: bool = False
-    """Whether something ended it early; what was found until then is here."""
+    """Whether the run was ended early. Then the result is what was found until then."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+        """The whole result, ready for JSON."""
         found = super().to_dict()
         found["settings"]["interrupted"] = found.pop("interrupted")
         return found
 
 
 def total(generations: Iterable[Stats]) -> Stats:
-    """Statistics of several generations, as if they were one: sums, and the ratios of sums."""
+    """The statistics of several generations together: sums, and the ratios of sums."""
     runs = list(generations)
     sums: dict[str, Any] = {}
     for name in _SUMMED:

@@ -1,4 +1,4 @@
-"""Whether a draft makes its target faster: prompts that come with the package, plainly and with it, by turns."""
+"""Measures whether a draft makes its target faster, on prompts of the package, in turn with plain decoding."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from specllama import Llama
 
 _WARM_UP = 16  # tokens
-_FEW = 4  # prompts, to choose a type by
+_FEW = 4  # prompts by which a type is chosen
 
 
 @dataclasses.dataclass(frozen=True)
 class Gain:
-    """What a draft gives.
+    """The gain by a draft.
 
     Attributes:
-        ratio: whole calls with it over plain decoding: the mean of each prompt's.
+        ratio: the speed of whole calls with the draft over plain decoding: the mean over prompts.
         error: the standard error of that mean.
         accepted: the share of drafted tokens that were accepted.
-        drafted: drafted tokens for each one of the text.
+        drafted: the number of drafted tokens for each token of the text.
     """
 
     ratio: float
@@ -38,7 +38,7 @@ class Gain:
     drafted: float
 
     def __str__(self) -> str:
-        """In words."""
+        """The gain in words."""
         said = f"whole calls {self.ratio:.2f} times as fast as plain decoding (standard error {self.error:.2f})"
         if self.ratio - self.error > 1.0:
             return f"faster: {said}; {self.accepted:.0%} of its tokens were accepted"
@@ -51,13 +51,13 @@ class Gain:
 
 
 def fastest_type(llm: Llama, drafts: Mapping[str, Path], max_tokens: int, on_answer: OnAnswer) -> str:
-    """In which of its types a draft makes the target fastest here. See `compare_types`."""
+    """The type of a draft's weights that makes the target fastest here, by `compare_types`."""
     prompts = limited(builtin_prompts(), 1)[:_FEW]
     return compare_types(llm, drafts, prompts, max_tokens=max_tokens, on_answer=on_answer)[0].name
 
 
 def gain_of(llm: Llama, max_tokens: int, on_answer: OnAnswer) -> Gain:
-    """Answer with the Llama's draft and without, by turns. Greedy: both write the same.
+    """Answer prompts with the Llama's draft and without, in turn. Decoding is greedy, so both texts are the same.
 
     Raises:
         ValueError: no prompt fits.

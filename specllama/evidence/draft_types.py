@@ -1,4 +1,4 @@
-"""Which type of a draft's weights makes its target fastest here: each one drafts for it, by turns."""
+"""Finds the type of a draft's weights that makes its target fastest here: drafts of all types draft in turn."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from specllama.prompts import Prompt, RenderedPrompt
 
 CANDIDATES = ("Q4_0", "Q4_0_PURE", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")
-"""The types that are tried. Smaller ones need an importance matrix."""
+"""The types that are tried. Smaller types need an importance matrix."""
 _WARM_UP_TOKENS = 16
 
 OnAnswer = Callable[[str, int, int], None]
-"""Hears whose answer is done, how many are, and of how many."""
+"""Called after each answer with the name of the draft, how many answers are done, and how many there will be."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DraftType:
-    """What one type gives."""
+    """The measurements of one type."""
 
     name: str
     size: int
-    """Of the file, in bytes."""
+    """The size of the file, in bytes."""
     tokens_per_second: float
-    """Of all answers together, prompts included."""
+    """The speed of all answers together, with prompts."""
     speedup: float
-    """To the first one: the mean of each prompt's ratio."""
+    """The speed over that of the first type: the mean of the prompts' ratios."""
     speedup_error: float
     """The standard error of that mean."""
     acceptance_rate: float
@@ -49,20 +49,20 @@ def compare_types(
     rounds: int = 2,
     on_answer: OnAnswer | None = None,
 ) -> list[DraftType]:
-    """Let each draft answer all prompts, and then once more in the opposite order.
+    """Have each draft answer all prompts, and then once more in the opposite order.
 
-    Greedy, so that the answers are the same, and so are their lengths. Only one draft is open at a time.
+    Decoding is greedy, so that all drafts give the same answers. Only one draft is open at a time.
 
     Args:
         llm: the target. It has no draft afterwards.
-        drafts: the files by their names; all are compared with the first.
-        prompts: what is asked.
-        max_tokens: at which an answer is cut.
+        drafts: the files by name; all are compared with the first.
+        prompts: the prompts to answer.
+        max_tokens: the length at which an answer is cut.
         rounds: how often each draft has its turn.
-        on_answer: hears how far it is.
+        on_answer: called after each answer.
 
     Returns:
-        The fastest first.
+        The types, the fastest first.
 
     Raises:
         ValueError: no prompt fits, a number below 1, or a file that is no draft for this target.
@@ -91,7 +91,7 @@ def compare_types(
 
 
 def within_error(types: Sequence[DraftType]) -> list[str]:
-    """The names of those that may be as fast as the first: less than two standard errors of the difference below it."""
+    """The names of types that may be as fast as the first: they are less than two standard errors slower."""
     best, *others = types
     return [
         one.name for one in others if best.speedup - one.speedup < 2 * math.hypot(best.speedup_error, one.speedup_error)

@@ -1,4 +1,4 @@
-"""What figures were measured on: all that somebody else needs to compare theirs, and nothing private."""
+"""Describes the machine of measurements: everything that others need to compare figures, and nothing private."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether other programs used the machine while something was measured."""
+"""Notices whether other programs used the machine during a measurement."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import NamedTuple
 
 import psutil
 
-_NOTICED = 0.25  # cores; less is what every machine does beside
+_NOTICED = 0.25  # cores; less than this is usual on every machine
 
 
 class _Reading(NamedTuple):
     at: float
     busy: float  # seconds of all cores since the machine was started
-    ours: float  # of this process and its children
+    ours: float  # seconds of this process and its children
 
 
 class Neighbours:
-    """Watches from when it is made.
+    """Watches other programs, from when it is made.
 
-    It is asked while the children that work for this process live: not all systems know what ended ones took. On
-    Windows, and where a system does not say what its cores do, it sees nothing.
+    Call `remark` while the children that work for this process live, because not all systems know the time of ended
+    children. On Windows, and on systems that do not report the time of cores, it notices nothing.
     """
 
     def __init__(self) -> None:
         self._begin = _read()
 
     def remark(self, threads: int) -> str | None:
-        """What a reader of figures must know; None where others have left enough cores.
+        """A note for readers of figures; None if other programs have left enough cores.
 
         Args:
-            threads: how many what was measured used.
+            threads: how many threads the measurement used.
         """
         end, begin, cores = _read(), self._begin, os.cpu_count() or 1
         if end is None or begin is None or end.at <= begin.at:
@@ -53,15 +53,15 @@ def _read() -> _Reading | None:
         times = psutil.cpu_times()
     except (psutil.Error, OSError):
         return None
-    # What another machine on the same hardware takes is no program that could be ended.
+    # "steal" is the time of other machines on the same hardware. It counts as idle: the user can end no program there.
     idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "steal", 0.0)
-    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # which are in user and nice, too
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted in user and nice, too
     own = psutil.Process()
     taken = 0.0
     for process in [own, *own.children(recursive=True)]:
         try:
             found = process.cpu_times()
-        except psutil.Error:  # it has ended, and is in its parent's children's
+        except psutil.Error:  # it has ended, and its time is in its parent's children_user and children_system
             continue
         taken += found.user + found.system + found.children_user + found.children_system
     return _Reading(time.monotonic(), sum(times) - idle - guests, taken)

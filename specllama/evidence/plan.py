@@ -1,4 +1,4 @@
-"""What every plan checks before anything is decoded: a draft, numbers that make sense, and prompts that fit."""
+"""Checks that every plan does before anything is decoded: a draft, numbers in range, and prompts that fit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from specllama.prompts import Prompt, RenderedPrompt
 
     Question = tuple[Prompt, RenderedPrompt]
-    """What is asked, and its tokens."""
+    """A prompt, and its tokens."""
 
 
 def require_draft(llm: Llama) -> None:
-    """Refuse a Llama without a draft.
+    """Check that a Llama has a draft.
 
     Raises:
         ValueError: it has none.
@@ -27,7 +27,7 @@ def require_draft(llm: Llama) -> None:
 
 
 def checked_gamma(llm: Llama, num_draft_tokens: NumDraftTokens | None) -> NumDraftTokens:
-    """How much the speculative side drafts: what was given, or for None what the Llama is set to.
+    """Check how much the speculative side drafts: the given value, or for None the Llama's own.
 
     Raises:
         ValueError: no draft, or nothing is drafted.
@@ -40,11 +40,11 @@ def checked_gamma(llm: Llama, num_draft_tokens: NumDraftTokens | None) -> NumDra
 
 
 def require_at_least(least: int, **numbers: int) -> None:
-    """Refuse numbers that are too small.
+    """Check that numbers are at least ``least``.
 
     Raises:
-        ValueError: one is.
-        TypeError: one is no integer.
+        ValueError: a number is too small.
+        TypeError: a number is not an integer.
     """
     for name, number in numbers.items():
         if operator.index(number) < least:
@@ -52,15 +52,15 @@ def require_at_least(least: int, **numbers: int) -> None:
 
 
 def that_fit(llm: Llama, prompts: Sequence[Prompt], room: int) -> tuple[list[Question], str]:
-    """The prompts as the model reads them. That is found out now: a prompt's turn may be hours away.
+    """Tokenize prompts, and find those that fit. That is done at once, because a prompt's turn may be hours away.
 
     Args:
         llm: the target.
-        prompts: what is asked.
-        room: tokens behind each of them, for the answer.
+        prompts: the prompts.
+        room: how many tokens each answer needs after its prompt.
 
     Returns:
-        Those that fit the context, and what to say of the others: nothing if there are none.
+        The prompts that fit into the context, and a message about the others; empty if there are none.
 
     Raises:
         ValueError: there are no prompts.

@@ -1,4 +1,4 @@
-"""The statistics of `verify` and `eval`: scipy's, and what is made of them. Only these two need scipy."""
+"""The statistics of `verify` and `eval`, by scipy. Only these two tools need scipy."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 LEVEL = 0.05
-"""Of McNemar's test; the intervals have 1 - LEVEL."""
+"""The level of McNemar's test. Intervals have the confidence 1 - LEVEL."""
 POWER = 0.8
-"""How often a difference of the size called detectable would be found."""
+"""The probability with which a detectable difference would be found."""
 
-# Questions that only one way got right, all of them the same one: with fewer the test cannot reach LEVEL. 2 / 2**6 can.
+# The fewest questions that only one way got right with which the test can reach LEVEL, if it is always the same way:
+# 2 / 2**6 is below LEVEL.
 _FEWEST = 6
 _CHUNK = 20_000
 
@@ -35,7 +36,7 @@ def interval(correct: int, total: int) -> tuple[float, float]:
 
 
 def paired_interval(both: int, only_first: int, only_second: int, neither: int) -> tuple[float, float]:
-    """95% interval of the difference of two paired shares, the first minus the second.
+    """The 95% interval of the difference of two paired shares, the first minus the second.
 
     Newcombe, "Improved confidence intervals for the difference between binomial proportions based on paired data",
     Statistics in Medicine 17 (1998), method 10: the distances from each share to the ends of its Wilson interval,
@@ -61,7 +62,7 @@ def paired_interval(both: int, only_first: int, only_second: int, neither: int) 
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Two-sided p-value of McNemar's exact test: that of the questions which only one way got right, half are each's.
+    """The two-sided p-value of McNemar's exact test: of the questions that one way alone got right, each way has half.
 
     McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
     Psychometrika 12 (1947).
@@ -78,11 +79,11 @@ def detectable_difference(total: int, discordant: float) -> float | None:
     needs a little more.
 
     Args:
-        total: questions.
-        discordant: psi, the share of them that only one way got right; a difference d needs d at least.
+        total: the number of questions.
+        discordant: psi, the share of questions that only one way got right. A difference d needs at least psi = d.
 
     Returns:
-        None where even questions that all come out differently would not be enough.
+        The difference; None if so few questions cannot show any.
     """
     z_alpha, z_beta = stats.norm.ppf(1 - LEVEL / 2), stats.norm.ppf(POWER)
 
@@ -93,12 +94,12 @@ def detectable_difference(total: int, discordant: float) -> float | None:
 
     if total < _FEWEST:
         return None
-    return float(optimize.brentq(too_few, 1e-9, 1.0))  # it falls from infinity to z_alpha**2, less than _FEWEST
+    return float(optimize.brentq(too_few, 1e-9, 1.0))  # the function falls from infinity to z_alpha**2 < _FEWEST
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """Counts against probabilities. What chance gives is simulated, so that small counts need no approximation."""
+    """A comparison of counts with probabilities. Chance is simulated, so that small counts need no approximation."""
 
     total_variation: float
     chance_mean: float
@@ -108,12 +109,12 @@ class Fit:
 
 
 def goodness_of_fit(counts: Counts, probs: Floats, level: float) -> Fit:
-    """Compare counts with what their probabilities let expect.
+    """Compare counts with the expectation by their probabilities.
 
     Args:
-        counts: [n]
-        probs: [n], sums to 1.
-        level: the p-value that the caller looks out for: it is resolved to a fifth of itself.
+        counts: the counts [n].
+        probs: the probabilities [n]; they sum to 1.
+        level: the p-value at which the caller decides; p-values are resolved to a fifth of it.
     """
     num_samples = int(counts.sum())
     expected = num_samples * probs
@@ -125,7 +126,7 @@ def goodness_of_fit(counts: Counts, probs: Floats, level: float) -> Fit:
         return np.asarray(stats.chisquare(counts, expected, axis=axis).statistic)
 
     def against_chance(statistic: Callable[[Counts, int], Floats]) -> Any:
-        rng = np.random.default_rng(0)  # a rerun gives the same verdict
+        rng = np.random.default_rng(0)  # fixed, so that a rerun gives the same verdict
         return stats.monte_carlo_test(
             counts,
             lambda size: rng.multinomial(num_samples, probs, size=size[0]),

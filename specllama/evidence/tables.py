@@ -1,4 +1,4 @@
-"""What reports share: tables, remarks, what the machine was, and what batches cost."""
+"""Parts that reports share: tables, notes, the machine, and the costs of batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def curves_table(curves: Mapping[str, CostCurve]) -> str:
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str]) -> str:
-    """A Markdown table whose columns are aligned as text too; those not in `left` to the right."""
+    """A Markdown table that is also aligned as plain text: columns in `left` to the left, others to the right."""
     rows = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(title), 3, *(len(row[i]) for row in rows)) for i, title in enumerate(titles)]
     to_left = [title in left for title in titles]
@@ -47,12 +47,12 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[s
 
 
 def notes_text(notes: Sequence[str]) -> str:
-    """Remarks, one on a line."""
+    """Notes, one on a line."""
     return "\n".join(f"- {note}" for note in notes)
 
 
 def models_text(machine: Mapping[str, Any]) -> str:
-    """Files and threads of target and draft, on a line."""
+    """The files and threads of target and draft, on one line."""
     return ", ".join(
         f"{role} {machine[role]['file']} ({machine[role]['n_threads']}/{machine[role]['n_threads_batch']} threads)"
         for role in ("target", "draft")
@@ -65,9 +65,9 @@ def _cell(text: str) -> str:
 
 
 def machine_text(machine: Mapping[str, Any]) -> str:
-    """What `describe_machine` says, as a list and a table."""
+    """The description by `describe_machine`, as a list and a table."""
     gpu = "GPU offload" if machine["gpu_offload"] else "no GPU offload"
-    same_bits = machine["target"].get("batch_invariant", False)  # older results do not say
+    same_bits = machine["target"].get("batch_invariant", False)  # older results lack it
     lines = [
         f"- specllama {machine['specllama']}, llama-cpp-python {machine['llama_cpp_python']}, "
         f"Python {machine['python']}, {machine['os']}",

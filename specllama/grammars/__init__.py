@@ -1,1 +1,1 @@
-"""Grammars and JSON schemas: what they may be, before llama.cpp sees them."""
+"""Grammars and JSON schemas: they are checked and converted here, before llama.cpp sees them."""

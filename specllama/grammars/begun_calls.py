@@ -1,7 +1,8 @@
-"""Nothing is forbidden in a text until it begins a call of a tool. From there on the call's grammar says what may come.
+"""Constrains calls of tools in a text. Nothing is forbidden until a call begins; then the call's grammar is enforced.
 
-A position's state follows from that of the one before, and all of them are kept: drafted tokens that are rejected are
-forgotten with theirs. A drafted token may begin a call, and those behind it are drafted by its grammar.
+The state of each position is computed from that of the position before, and all states are kept. When drafted tokens
+are rejected, their states are dropped. A drafted token may begin a call; the drafted tokens after it follow the call's
+grammar.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ class Beginning:
     """A text with which a call begins.
 
     Attributes:
-        text: it.
-        grammar: gives llguidance's grammar of what stands behind it.
-        at_start: it begins a call only if it is the first of the answer.
+        text: the text.
+        grammar: gives llguidance's grammar of what follows the text.
+        at_start: whether it begins a call only at the beginning of the answer.
     """
 
     text: str
@@ -35,12 +36,12 @@ class Beginning:
 
 @dataclasses.dataclass(frozen=True)
 class BegunCalls:
-    """Calls of which the beginnings are free to come or not.
+    """Optional calls, which are enforced once they have begun.
 
     Attributes:
-        beginnings: with what they begin.
-        thoughts: the marks around a thought before the answer, in which nothing begins a call.
-        is_thinking: the prompt has begun one.
+        beginnings: the texts with which calls begin.
+        thoughts: the marks around a thought before the answer. Nothing in a thought begins a call.
+        is_thinking: whether the prompt has begun a thought.
     """
 
     beginnings: tuple[Beginning, ...]
@@ -49,11 +50,11 @@ class BegunCalls:
 
 
 class _Run:
-    """A call that was begun, and llguidance's matcher of it, which goes along with the text, and back."""
+    """A call that was begun. Its llguidance matcher follows the text, and can go back."""
 
     def __init__(self, matcher: LLMatcher) -> None:
         self.matcher = matcher
-        self._count = 0  # tokens that it has followed
+        self._count = 0  # how many tokens the matcher has followed
 
     def back_to(self, count: int) -> None:
         if self._count > count:
@@ -61,7 +62,7 @@ class _Run:
             self._count = count
 
     def follow(self, token: int) -> bool:
-        """Whether it is allowed. Else it is passed over."""
+        """Follow a token. Returns whether it is allowed; if not, it is passed over."""
         followed: bool = self.matcher.try_consume_tokens([token]) == 1
         self._count += followed
         return followed
@@ -72,18 +73,18 @@ _Part = Literal["thought?", "thought", "start", "words", "call"]
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """Where a text is."""
+    """The state of a position in a text."""
 
     part: _Part
     tail: bytes = b""
-    """The end of the text, as far as it may be the beginning of something."""
+    """The end of the text, if it may be the first part of a beginning or of a mark."""
     run: _Run | None = None
     count: int = 0
-    """How many tokens of the call its matcher has followed."""
+    """How many tokens of the call the matcher has followed."""
 
 
 class BegunMatcher:
-    """Says what may come next in a text that may have calls in it. For one generation."""
+    """Says which tokens may come next in a text that may have calls in it. It is used for one generation."""
 
     def __init__(self, vocabulary: SchemaVocabulary, calls: BegunCalls) -> None:
         self._vocabulary = vocabulary
@@ -94,14 +95,14 @@ class BegunMatcher:
         self._thoughts = None if calls.thoughts is None else tuple(mark.encode() for mark in calls.thoughts)
         part: _Part = "start" if self._thoughts is None else "thought" if calls.is_thinking else "thought?"
         self._steps = np.empty(0, dtype=np.intc)
-        self._states = [_State(part)]  # behind each number of tokens
+        self._states = [_State(part)]  # by how many tokens are before
 
     @in_llguidance()
     def __call__(self, recent: npt.NDArray[np.intc]) -> tuple[bytes, bool, int] | None:
-        """What may come behind the tokens generated so far.
+        """Which tokens may follow the tokens generated so far.
 
         Returns:
-            As ``SchemaMatcher`` does; None: anything.
+            What ``SchemaMatcher`` returns; None if all tokens may follow.
         """
         state = self._behind(recent)
         if state.run is None:
@@ -111,14 +112,14 @@ class BegunMatcher:
         mask = matcher.compute_bitmask()
         may_end = matcher.is_accepting()
         forced = matcher.compute_ff_tokens()
-        if matcher.is_error() or matcher.is_stopped():  # no token can write it, or to find out would take too long
+        if matcher.is_error() or matcher.is_stopped():  # no token can follow, or finding out would take too long
             return None
         return (self._with_all_tokens(matcher, mask) if forced else mask), may_end, forced[0] if forced else -1
 
     def _with_all_tokens(self, matcher: LLMatcher, mask: bytes) -> bytes:
-        """A mask with all tokens that may be next, where llguidance lets only one through for the only text there is.
+        """Widen a mask to all tokens that may come next. If only one text may, llguidance's mask has only one token.
 
-        Models need not write a text in the tokens that a tokenizer makes of it.
+        A model may write a text in other tokens than a tokenizer would.
         """
         wide = bytearray(mask)
         for token in self._vocabulary.along(matcher.compute_ff_bytes()):
@@ -142,14 +143,14 @@ class BegunMatcher:
         if state.run is None:
             return self._read(state.part, state.tail + self._vocabulary.name(token))
         state.run.back_to(state.count)
-        if not state.run.follow(token):  # a caller's own
+        if not state.run.follow(token):  # a token that the caller has appended
             return state
-        if state.run.matcher.is_stopped():  # the call is whole
+        if state.run.matcher.is_stopped():  # the call is complete
             return _State("words")
         return dataclasses.replace(state, count=state.count + 1)
 
     def _read(self, part: _Part, text: bytes) -> _State:
-        """Where a text is that has come so far in a part, and has this behind what was done with."""
+        """The state after ``text``, which follows what was read before in this part."""
         begin, end = self._thoughts or (b"", b"")
         if part == "thought?":
             words = text.lstrip()
@@ -178,9 +179,9 @@ class BegunMatcher:
         return self._begun(self._others[mark], text[place + len(mark) :])
 
     def _begun(self, beginning: Beginning, behind: bytes) -> _State:
-        """A call, of which this was written behind its beginning by the same token."""
+        """The state after the beginning of a call. ``behind``: what the same token has written after the beginning."""
         run = _Run(self._vocabulary.first(beginning.grammar()).deep_copy())
         tokens = self._vocabulary.tokens_of(behind)
-        if run.matcher.is_error() or not all(map(run.follow, tokens)):  # it is written otherwise
+        if run.matcher.is_error() or not all(map(run.follow, tokens)):  # it is no call
             return self._read("words", behind)
         return _State("words") if run.matcher.is_stopped() else _State("call", run=run, count=len(tokens))

@@ -1,6 +1,6 @@
-"""GBNF that llama.cpp would not survive: its parser and its engine recurse, repeat and branch without a limit.
+"""Refuses GBNF that llama.cpp would not survive: its parser and its engine recurse, repeat and branch without a limit.
 
-What is read here is a little more than GBNF: llama.cpp says what is wrong with the rest.
+The reader here accepts a little more than GBNF. Texts that are not GBNF are left to llama.cpp, which reports the error.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import re
 from .left_corners import Rule, check_left_corners
 from .runs import RUNNING, Characters, check_runs
 
-# llama_cpp nests 1000 parentheses for a schema's maxLength=1000, and llama.cpp has a limit there, too. They take half a
-# megabyte of stack.
+# llama_cpp nests 1000 parentheses for a schema's maxLength=1000, which take half a megabyte of stack. llama.cpp has a
+# limit of its own for them, too.
 _MOST_NESTED = 1000
-_MOST_ELEMENTS = 5_000_000  # characters and names, repetitions written out: 8 bytes each, in half a dozen copies
-_MOST_WRITTEN_OUT = 2000  # times: a recent llama.cpp takes a higher limit as none
+_MOST_ELEMENTS = 5_000_000  # characters and names, with repetitions written out: 8 bytes each, in half a dozen copies
+_MOST_WRITTEN_OUT = 2000  # repetitions: a recent llama.cpp treats a higher number as no limit
 _ELEMENT_BYTES = 8
 _MOST_DIGITS = 18  # Python refuses to read thousands of them
 
-# What is not closed goes to the end: to look for the end again from each character behind it would take forever.
+# A literal or a class that is not closed goes to the end of the text: looking for its end from each character behind it
+# would take forever.
 _TOKEN = re.compile(
     r"""\#[^\r\n]* | \s+
     | (?P<rule>[a-zA-Z0-9-]+)[ \t]*::=
@@ -40,13 +41,12 @@ _TIMES = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 def check_gbnf(text: str, recent: bool = True) -> None:
     """Raise a ValueError for a grammar on which llama.cpp would crash, hang or take all memory.
 
-    Others pass, those that are wrong too. No limit is set to how a grammar's ambiguity may grow with the text, but for
-    texts of one character again and again.
+    Other grammars pass, also wrong ones. A grammar's ambiguity may grow with the text without a limit, except for texts
+    that repeat one character.
 
     Args:
         text: the grammar.
-        recent: whether this llama.cpp notices that it has been where it is, without any text in between, and writes
-            out no repetition of more than 2000.
+        recent: whether this llama.cpp survives loops without text, and writes out no repetition of more than 2000.
     """
     reader = _Reader(recent)
     rules = reader.rules_of(text)
@@ -55,18 +55,18 @@ def check_gbnf(text: str, recent: bool = True) -> None:
 
 
 class _Reader:
-    """Makes rules of a grammar's text. As in llama.cpp a group and a repetition are rules of their own."""
+    """Makes rules of a grammar's text. As in llama.cpp, groups and repetitions are rules of their own."""
 
     def __init__(self, recent: bool) -> None:
         self._recent = recent
-        self._rules = [Rule("", [[]])]  # for what stands before the first one
+        self._rules = [Rule("", [[]])]  # the first holds what stands before all rules
         self._names: dict[str, int] = {}
-        self._open = [0]  # the rule that is read, and the groups in it
-        self._size = 0  # elements of the last item
+        self._open = [0]  # the rule that is being read, and the open groups in it
+        self._size = 0  # the number of elements of the last item
         self._num_elements = 0
         self._numbers: dict[str, int] = {}
         self.terminals: dict[str, Characters] = {}
-        """The characters for which ~0, ~1, ... stand in the rules, by what is written."""
+        """By their text in the grammar, the characters that ~0, ~1, ... stand for in the rules."""
 
     def rules_of(self, text: str) -> list[Rule]:
         for token in _TOKEN.finditer(text):
@@ -116,7 +116,7 @@ class _Reader:
             )
         name = self._rules[self._open[-1]].name
         group = self._new(Rule(name, [[]]))
-        self._add(group, 1 + len(name) // _ELEMENT_BYTES)  # llama.cpp makes a name of it
+        self._add(group, 1 + len(name) // _ELEMENT_BYTES)  # llama.cpp makes a name for the group
         self._open.append(group)
 
     def _add(self, item: int, size: int) -> None:
@@ -161,7 +161,7 @@ class _Reader:
 
 
 def _characters(found: str) -> Characters:
-    """Of a literal, a class or a dot. What names a token is no character."""
+    """The characters of a literal, a class or a dot. The name of a token has none."""
     if found == ".":
         return Characters(frozenset(RUNNING), 1)
     if found[0] == '"':
@@ -183,7 +183,7 @@ def _character(written: str) -> str:
 
 
 def _times(braces: str) -> tuple[int, int | None]:
-    """Of ``{m}``, ``{m,}`` or ``{m,n}``."""
+    """The least and the largest number in ``{m}``, ``{m,}`` or ``{m,n}``; None: there is no largest."""
     least, comma, most = re.sub(r"#[^\r\n]*", "", braces).partition(",")
     return _number(least), (_number(most) if re.search(r"\d", most) else None) if comma else _number(least)
 

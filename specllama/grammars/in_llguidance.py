@@ -1,7 +1,7 @@
-"""No thread is in llguidance while the interpreter ends.
+"""Makes sure that no thread is in llguidance while the interpreter ends.
 
-llguidance gives up the GIL while it computes. Up to 3.13 Python ends a thread that wants the GIL back from an
-interpreter that ends by ``pthread_exit``, which unwinds through Rust: the process dies.
+llguidance releases the GIL while it computes. If the interpreter ends meanwhile, Python (up to 3.13) ends the thread by
+``pthread_exit`` when it wants the GIL back. That unwinds through Rust, and the process dies.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Calls:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Let no thread in but this one, and wait for those that are."""
+        """Let no other thread in any more, and wait for those that are in."""
         with self._changed:
             self._ended_by = threading.get_ident()
             self._changed.wait_for(lambda: self._under_way == 0, _LONGEST_WAIT)
@@ -46,4 +46,4 @@ _calls = _Calls()
 atexit.register(_calls.end)
 
 in_llguidance = _calls.one
-"""A block in which llguidance may compute."""
+"""A block, or a decorator, within which llguidance may be called."""

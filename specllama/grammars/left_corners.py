@@ -1,17 +1,17 @@
-"""What the rules of a grammar begin with, and go on with: llama.cpp follows all of it at once, before any text."""
+"""Checks what the rules of a grammar may begin with. llama.cpp follows all of these ways at once, before any text."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
 
-_MOST_DEEP = 3000  # rules that begin with one another: llama.cpp calls itself for each
-_MOST_WAYS = 100_000  # of beginning: llama.cpp compares each with all others, which takes a minute
-_MOST_WAYS_REPEATED = 420  # where what may be empty is repeated: a token takes 0.1 s then, and 16 times that at 840
-_MOST_STEPS = 100_000_000  # of llama.cpp's search for left recursion, which forgets where it has been
+_MOST_DEEP = 3000  # rules that begin with one another: llama.cpp recurses for each
+_MOST_WAYS = 100_000  # ways to begin: llama.cpp compares each with all others, which takes a minute
+_MOST_WAYS_REPEATED = 420  # ways if a part that may be empty is repeated: a token takes 0.1 s, and 16 times that at 840
+_MOST_STEPS = 100_000_000  # steps of llama.cpp's search for left recursion, which visits rules again and again
 
 _Corner = tuple[int, bool, int]
-"""What a rule may begin with, a rule's number or one below 0; whether something follows; and how much precedes it."""
+"""A beginning of a rule: a rule's number, or one below 0 for characters; whether more follows; how much precedes it."""
 
 
 @dataclasses.dataclass
@@ -19,23 +19,23 @@ class Rule:
     """A rule, a group or a repetition."""
 
     name: str
-    """Of the rule that it is in."""
+    """The name of the rule that it is in."""
     alternatives: list[list[int]] = dataclasses.field(default_factory=list)
-    """The numbers of rules, and those below 0 for characters."""
+    """The numbers of rules; numbers below 0 stand for characters."""
     times: int = 1
-    """How many rules llama.cpp makes of it, each of which ends with the next."""
+    """How many rules llama.cpp makes of a repetition; each ends with the next."""
     least: int = 1
-    """How often what it repeats has to come."""
+    """How often the repeated part has to come at least."""
     again: bool = False
-    """Whether what it repeats may come once more behind itself."""
+    """Whether the repeated part may come any number of times."""
 
 
 def check_left_corners(rules: list[Rule], loops: bool = True) -> None:
     """Raise a ValueError for rules that llama.cpp would follow for ever, for too long, or too deep.
 
     Args:
-        rules: all of a grammar.
-        loops: whether llama.cpp survives a rule that begins with itself and goes on to nothing else.
+        rules: all rules of a grammar.
+        loops: whether llama.cpp survives a rule that begins with itself, with nothing after that.
     """
     num_rules, empty = len(rules), _may_be_empty(rules)
     rules = [*rules, *_continuations(rules, empty)]
@@ -96,7 +96,7 @@ def _begins_with_itself(name: str, followed: bool) -> ValueError:
 
 def _may_be_empty(rules: list[Rule]) -> list[bool]:
     empty = [False] * len(rules)
-    users: list[list[list[int]]] = [[] for _ in rules]  # for each rule [owner, items left] of alternatives with it
+    users: list[list[list[int]]] = [[] for _ in rules]  # by rule, [owner, items left] of each alternative that has it
     found = []
     for owner, rule in enumerate(rules):
         for alternative in rule.alternatives:
@@ -119,7 +119,7 @@ def _may_be_empty(rules: list[Rule]) -> list[bool]:
 
 
 def _continuations(rules: list[Rule], empty: list[bool]) -> Iterator[Rule]:
-    """What is followed at once behind a part that cannot be empty: as if it were rules of its own."""
+    """The parts after an item that cannot be empty, as rules of their own: llama.cpp follows them at once, too."""
     for rule in rules:
         for alternative in rule.alternatives:
             run: list[int] = []
@@ -142,20 +142,20 @@ def _corners(rule: Rule, empty: list[bool]) -> Iterator[_Corner]:
 
 
 def _times(rule: Rule, empty: list[bool]) -> int:
-    """How many rules of a repetition begin with one another: all, if what is repeated may be empty."""
+    """How many rules of a repetition begin with one another: all of them, if the repeated part may be empty."""
     repeated = rule.alternatives[0][0] if rule.times > 1 else -1
     return rule.times if repeated >= 0 and empty[repeated] else 1
 
 
 def components(leads_to: list[list[int]]) -> Iterator[set[int]]:
-    """The strongly connected components, each behind those that it leads to (Tarjan 1972, without recursion).
+    """The strongly connected components, each after those that it leads to (Tarjan 1972, without recursion).
 
     Args:
-        leads_to: the numbers of rules, and those below 0, which lead nowhere.
+        leads_to: for each rule, the numbers of rules that it leads to. Numbers below 0 lead nowhere.
     """
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}
-    path: list[int] = []  # of which the component is not known yet
+    path: list[int] = []  # rules whose component is not known yet
     done: set[int] = set()
     for root in range(len(leads_to)):
         if root in order:

@@ -1,7 +1,7 @@
-"""In how many ways a grammar reads the same character many times: llama.cpp follows each way by itself, to its end.
+"""Counts in how many ways a grammar reads a run of one character. llama.cpp follows each way separately, to its end.
 
-Vocabularies have tokens of 48 blanks, of 80 dashes, of 20 letters, and something behind. Where that is forbidden,
-llama.cpp goes all ways to find out. They are counted as power series: the k-th number of a list says in how many ways k
+Vocabularies have tokens of 48 blanks, of 80 dashes, of 20 letters, followed by something else. If that is forbidden,
+llama.cpp tries all ways to find out. They are counted as power series: number k of a list says in how many ways k
 characters can be read.
 """
 
@@ -20,10 +20,10 @@ from .left_corners import Rule, components
 _LONGEST = 40  # characters
 _SHORT = 16
 RUNNING = {**dict.fromkeys(" -=*#/", _LONGEST), **dict.fromkeys("\n\t_.0eE", _SHORT)}
-"""What vocabularies have runs of, with something behind, and how long ones are tried; e stands for all letters."""
-_MOST_WAYS = 1_000_000  # together: about 1 us each
-_MOST_PLACES = 1000  # are told apart, so that rules in one another soon have the same numbers
-_MOST_STEPS = 1_000_000  # of counting: up to 25 us each
+"""The characters of which vocabularies have runs, and how long the tried runs are. e stands for all letters."""
+_MOST_WAYS = 1_000_000  # of all characters together; each takes about 1 us
+_MOST_PLACES = 1000  # larger numbers count as this one, so that nested rules soon have the same numbers
+_MOST_STEPS = 1_000_000  # steps of counting: up to 25 us each
 
 _Series = list[int]
 
@@ -33,28 +33,28 @@ class Characters:
     """A literal or a class of characters."""
 
     running: frozenset[str]
-    """Of ``RUNNING``, the characters that it may consist of."""
+    """The characters of ``RUNNING`` that it may consist of."""
     length: int
-    """Of a literal; else 1."""
+    """The length of a literal; 1 for a class."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Ways:
     whole: _Series = dataclasses.field(default_factory=list)
-    """To read all of it."""
+    """The ways to read the whole part."""
     begun: _Series = dataclasses.field(default_factory=list)
-    """To have come somewhere in it."""
+    """The ways to have come to some place in the part."""
     rest: _Series = dataclasses.field(default_factory=list)
-    """To read all that is left of it behind another text, where most is left."""
+    """The ways to read all that is left of the part after another text; the largest number counts."""
     left: _Series = dataclasses.field(default_factory=list)
-    """To have come somewhere in that."""
+    """The ways to have come to some place in this rest."""
     places: int = 0
-    """Where the character may be read."""
+    """The number of places where the character may be read."""
 
     def most(self, length: int) -> int:
-        """What llama.cpp may have to follow in a run of this length.
+        """The most ways that llama.cpp may have to follow in a run of this length.
 
-        If there is more than one way, what came before may have led to all places, and from each of them it goes on.
+        If there is more than one way, the text before may have led to all places, and llama.cpp goes on from each.
         """
         ambiguous = max([*self.whole[:length], *self.rest[:length]], default=0) > 1
         return max(sum(self.begun[:length]), sum(self.left[:length])) * (self.places if ambiguous else 1)
@@ -67,8 +67,8 @@ def check_runs(rules: Sequence[Rule], terminals: Sequence[Characters]) -> None:
     """Raise a ValueError for a rule that reads a run of one character in too many ways.
 
     Args:
-        rules: all of a grammar.
-        terminals: the characters for which ~0, ~1, ... stand in the rules.
+        rules: all rules of a grammar.
+        terminals: the characters that ~0, ~1, ... stand for in the rules.
     """
     parts = [_Part.of(rule, number) for number, rule in enumerate(rules)]
     order = [
@@ -88,11 +88,11 @@ def check_runs(rules: Sequence[Rule], terminals: Sequence[Characters]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """What is counted of a rule."""
+    """A rule, in the form in which it is counted."""
 
     name: str
     items: list[list[int]]
-    """Its alternatives, without itself if it is a repetition without an end."""
+    """The alternatives. A repetition without an end is not among its own."""
     least: int
     most: int | None
 
@@ -111,13 +111,13 @@ class _Count:
         self._character = character
         self._length = RUNNING[character]
         self._parts = parts
-        self._ways = [_NONE] * len(parts) + [*reversed(terminals)]  # ~i is an index, too: that of the i-th from behind
-        self._known: dict[Any, _Ways] = {}  # by what a rule is made of: large grammars have the same again and again
+        self._ways = [_NONE] * len(parts) + [*reversed(terminals)]  # ~i indexes it from the end
+        self._known: dict[Any, _Ways] = {}  # by the parts of a rule: large grammars repeat them again and again
         self._steps = 0
-        self._equal: dict[Any, _Ways] = {}  # by their numbers: of many rules in one another the outer ones are equal
+        self._equal: dict[Any, _Ways] = {}  # by the numbers in them: of nested rules the outer ones are often equal
 
     def settle(self, members: set[int]) -> None:
-        """Counts for rules that refer to themselves or to one another: each time for one character more."""
+        """Count for rules that refer to themselves or to one another: in each turn for one character more."""
         for _ in range(_LONGEST + 1):
             before = [(self._ways[one].whole, self._ways[one].begun) for one in members]
             for one in members:
@@ -126,7 +126,7 @@ class _Count:
                 break
 
     def add(self, members: set[int]) -> None:
-        """Counts for rules of which all that they refer to is counted."""
+        """Count for rules that only refer to rules that are counted already."""
         for one in members:
             self._ways[one] = self._of(one)
 
@@ -151,7 +151,7 @@ class _Count:
         return found
 
     def _of_alternatives(self, parts: Mapping[tuple[_Ways, ...], int]) -> _Ways:
-        """Takes how often each comes: in a list of words most are alike."""
+        """The ways of alternatives. Each is given with how often it comes, because in lists of words most are alike."""
         found = _Ways()
         for items, times in parts.items():
             self._steps += 1 + len(items)
@@ -168,7 +168,7 @@ class _Count:
                 _most(found.left, more.left),
                 found.places + times * more.places,
             )
-        found.whole[:1] = [min(1, count) for count in found.whole[:1]]  # without text llama.cpp goes each way once
+        found.whole[:1] = [min(1, count) for count in found.whole[:1]]  # llama.cpp follows a way without text only once
         return found
 
 
@@ -205,7 +205,7 @@ def _ways_of_repetition(one: _Ways, part: _Part) -> _Ways:
 
 
 def _powers(series: _Series, count: int) -> tuple[_Series, _Series]:
-    """The power, and the sum of all powers below it."""
+    """The power of a series, and the sum of all lower powers."""
     power, total = [1], list[int]()
     for bit in f"{count:b}":
         power, total = _times(power, power), _plus(total, _times(power, total))

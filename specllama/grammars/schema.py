@@ -1,4 +1,4 @@
-"""JSON schemas as llguidance enforces them: all of a schema, or a reason why not."""
+"""Has llguidance enforce JSON schemas: the whole schema, or an error that says why not."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from .in_llguidance import in_llguidance
 from .schema_limits import too_much_for_matcher
 
-_LONGEST_REASON = 200  # characters: it quotes the schema, in its beginning or its end
-# At most one blank, behind a comma or a colon. Where llguidance may put blanks anywhere, it takes any number of them,
-# whatever the pattern for one is, and a model may go on with them until its tokens are used up.
-# A schema's own "x-guidance" changes none of it.
+_LONGEST_REASON = 200  # characters; the reason quotes the schema, at its beginning or its end
+# At most one blank is allowed, after a comma or a colon. If blanks were allowed anywhere, llguidance would allow any
+# number of them, whatever the pattern is, and a model could write blanks until its tokens are used up.
+# A schema's own "x-guidance" does not change these options.
 _OPTIONS: Any = {
     "whitespace_flexible": False,
     "whitespace_pattern": None,
@@ -26,43 +26,43 @@ _OPTIONS: Any = {
     "lenient": False,
     "coerce_one_of": False,
 }
-# An object with 500 optional properties may go on in 2000 ways, which is the most by default. Work is limited apart.
+# An object with 500 optional properties may go on in 2000 ways, which is the default limit. Work is limited separately.
 LIMITS = LLParserLimits(max_items_in_row=50_000)
 _BYTES = LLTokenizer("byte")  # the smallest vocabulary, which is enough to find out whether a schema can be followed
-# Where schemas are in a schema. The value of an "enum" may look like one, and is none.
+# The keys of a schema that hold schemas. The value of an "enum" may look like a schema, but is none.
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _ONE = ("items", "additionalProperties")
-_TOGETHER = ("anyOf", "oneOf", "allOf", "$ref", "properties")  # of which one alone says what an object's properties are
+_TOGETHER = ("anyOf", "oneOf", "allOf", "$ref", "properties")  # if several are there, no one alone has all properties
 _OTHERS = ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "minProperties")
 
 
 class NotEnforcedError(ValueError):
-    """Llguidance cannot enforce a schema. Says why."""
+    """Raised if llguidance cannot enforce a schema. The message says why."""
 
 
 class SchemaGrammar(LlamaGrammar):
-    """A JSON schema that llguidance enforces. To whoever knows llama_cpp's grammars it is the one made by llama_cpp."""
+    """A JSON schema that llguidance enforces. As one of llama_cpp's grammars, it is the one that llama_cpp makes."""
 
     def __init__(self, gbnf: str, matched: str) -> None:
         super().__init__(_grammar=gbnf)
         self.matched = matched
-        """llguidance's grammar."""
+        """llguidance's grammar of the schema."""
 
 
 @functools.lru_cache(maxsize=32)
 @in_llguidance()
 def matched_schema(text: str) -> str:
-    """The grammar by which llguidance enforces a schema, all of it.
+    """The grammar by which llguidance enforces a whole schema.
 
-    Objects have the properties that the schema names, and no others where it does not speak of others: a model could
-    add properties forever. llama_cpp's grammars of schemas have no others either.
+    Objects have the properties that the schema names. They have others only if the schema says so, because a model
+    could add properties forever. llama_cpp's grammars of schemas allow no others either.
 
     Args:
         text: the schema as JSON.
 
     Raises:
-        NotEnforcedError: there is none.
+        NotEnforcedError: there is no such grammar.
     """
     schema = json.loads(text)
     if not isinstance(schema, dict):
@@ -78,14 +78,14 @@ def matched_schema(text: str) -> str:
 
 
 def reason_of(matcher: LLMatcher) -> str:
-    """Why a matcher has stopped where a text may not end."""
+    """Why a matcher has stopped at a place where the text may not end."""
     error = matcher.get_error()
     is_over = error.partition("\n")[0] in ("", "NoExtension", "NoExtensionBias")
     return "no answer would be valid" if is_over else _cut(error)
 
 
 def _checked(text: str) -> str:
-    """The grammar of a schema, if there are answers and llguidance passes nothing over."""
+    """The grammar of a schema, if there are valid answers and llguidance ignores no part of it."""
     try:
         grammar = LLMatcher.grammar_from_json_schema(text, overrides=_OPTIONS)
     except ValueError as error:
@@ -100,16 +100,16 @@ def _checked(text: str) -> str:
 
 
 def _cut(message: str) -> str:
-    """In one line: the first one only quotes a pattern that is none. Carets mark a place in the line above."""
+    """A message in one line, cut to a length. All lines are kept but carets, which mark a place in the line above."""
     text = ascii(" ".join(word for word in message.split() if word.strip("^")))[1:-1]
     half = _LONGEST_REASON // 2
     return text if len(text) <= _LONGEST_REASON else f"{text[:half]} ... {text[-half:]}"
 
 
 def _close(schema: dict[str, Any]) -> bool:
-    """Closes the objects in a schema. Gives whether there are any.
+    """Close the objects in a schema: they get no other properties. Returns whether there are any.
 
-    Schemas that hold together are left as they are: what one of them does not name another one may require.
+    If several schemas apply to one object, they are left as they are: one may require what another does not name.
     """
     parts = list(_schemas(schema))
     if any(map(_hold_together, parts)):
@@ -134,7 +134,7 @@ def _hold_together(part: dict[str, Any]) -> bool:
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """All schemas in a schema."""
+    """All schemas in a schema, with the schema itself."""
     waiting = [schema]
     while waiting:
         part = waiting.pop()

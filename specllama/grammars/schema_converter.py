@@ -1,4 +1,4 @@
-"""llama_cpp's converter of JSON schemas, stopped before what it writes takes all memory."""
+"""llama_cpp's converter of JSON schemas, which is stopped before its grammar takes all memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from llama_cpp.llama_grammar import STRING_FORMAT_RULES, SchemaConverter
 
 _LONGEST = 20_000_000  # characters
-_OF_EACH = 16  # characters around a thing that is repeated
-_OF_VISIT = 100  # of a part of the schema; what is referred to may be visited again and again
+_OF_EACH = 16  # characters around each repeated thing
+_OF_VISIT = 100  # characters for each visit of a part; a part that is referred to may be visited again and again
 _SHOWN = 20  # digits
-_PRECEDE = {"oneOf", "anyOf", "const", "enum"}  # what the converter looks at first, and then at nothing else
+_PRECEDE = {"oneOf", "anyOf", "const", "enum"}  # if one is there, the converter ignores everything else
 _OBJECT = {"properties", "additionalProperties", "allOf"}
 
 
 class TooLargeError(ValueError):
-    """The schema's grammar would be too long."""
+    """Raised if the grammar of a schema would be too long."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(
@@ -27,11 +27,11 @@ class TooLargeError(ValueError):
 
 
 def grammar_of_schema(schema: str) -> str:
-    """What llama_cpp's ``json_schema_to_gbnf`` gives.
+    """The grammar that llama_cpp's ``json_schema_to_gbnf`` makes of a schema.
 
     Raises:
-        TooLargeError: it would be too long.
-        Exception: whatever that raises.
+        TooLargeError: the grammar would be too long.
+        Exception: an error of ``json_schema_to_gbnf``.
     """
     converter: Any = _Converter()
     converter.visit(converter.resolve_refs(json.loads(schema), "stdin"), "")
@@ -39,9 +39,10 @@ def grammar_of_schema(schema: str) -> str:
 
 
 def _repeated(schema: dict[str, Any]) -> tuple[tuple[str, ...], str]:
-    """The keys by which the converter repeats a thing in this schema, and what the thing refers to.
+    """The keys of this schema by which the converter repeats a thing, and what the thing refers to.
 
-    It asks in this order. What it ignores, a ``maxLength`` beside a ``format`` say, must not count.
+    The converter looks at keys in this order. Keys that it ignores, such as a ``maxLength`` beside a ``format``, must
+    not count.
     """
     kind, items = schema.get("type"), schema.get("items")
     if schema.get("$ref") is not None or _PRECEDE & schema.keys() or isinstance(kind, list):
@@ -60,7 +61,7 @@ def _has_format(name: Any) -> bool:
 
 
 class _Converter(SchemaConverter):
-    """Counts what it writes, and looks at how often something is to be repeated before it is."""
+    """A converter that counts what it writes, and checks the length of repetitions before they are written."""
 
     def __init__(self) -> None:
         settings = {"prop_order": {}, "allow_fetch": False, "dotall": False, "raw_pattern": False}
@@ -85,7 +86,7 @@ class _Converter(SchemaConverter):
         return super()._visit_pattern(pattern, name)  # type: ignore[no-untyped-call]
 
     def _add_rule(self, name: str, rule: str) -> Any:
-        if (name, rule) not in self._known:  # the rules of optional properties are written again for each of them
+        if (name, rule) not in self._known:  # rules of optional properties come again and again
             self._known.add((name, rule))
             self._write(len(name) + len(rule), "in all")
         return super()._add_rule(name, rule)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What llguidance is not given: schemas that it follows wrongly, or on which it would hold or end the process."""
+"""Finds schemas that llguidance must not get: it would follow them wrongly, or hang or end the process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from llguidance import LLMatcher
 
 _LONGEST = 100_000  # characters
-_MOST_REPETITIONS = 20_000  # it writes them out: a million take 15 s and 1 GB, a billion all memory
-_DEEPEST = 300  # of all that is referred to, together: it follows references by recursion. 480 need a stack of 1 MB
-_LARGEST_MULTIPLE = 10_000  # of which all together are multiples: as many states has what recognises them
+_MOST_REPETITIONS = 20_000  # llguidance writes them out: a million take 15 s and 1 GB, a billion all memory
+_DEEPEST = 300  # the depths of all references together: llguidance follows them by recursion. 480 need a stack of 1 MB
+_LARGEST_MULTIPLE = 10_000  # the least common multiple of all multipleOf: their automaton has as many states
 _COUNTS = ("minItems", "maxItems", "minProperties", "maxProperties")
 
 
 def too_much_for_matcher(schema: dict[str, Any], num_characters: int) -> str | None:
-    """What of a schema is too much for llguidance, or wrong there; None if it can have it.
+    """Why llguidance must not get a schema: a part is too much, or would be followed wrongly; None if it may get it.
 
     Args:
         schema: the schema.
@@ -37,7 +37,7 @@ def too_much_for_matcher(schema: dict[str, Any], num_characters: int) -> str | N
 
 
 def _half_followed(part: dict[str, Any]) -> str | None:
-    """What llguidance passes over without a word."""
+    """A part of a schema that llguidance ignores without an error; None if there is none."""
     properties, patterns = part.get("properties"), part.get("patternProperties")
     if isinstance(part.get("items"), list) or "additionalItems" in part:
         return "items as a list (since draft 2020-12 that is prefixItems)"
@@ -47,7 +47,7 @@ def _half_followed(part: dict[str, Any]) -> str | None:
 
 
 def _share(names: Iterable[str], patterns: Iterable[str]) -> bool:
-    """Whether one of these names follows one of these patterns. Python's re could take forever to find out."""
+    """Whether one of the names matches one of the patterns. Python's re is not used: it could take forever."""
     both = {"type": "string", "enum": [*names], "pattern": "|".join(f"(?:{pattern})" for pattern in patterns)}
     error = LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(both))
     return not error.startswith("Unsatisfiable")
@@ -75,7 +75,7 @@ def _multiple(parts: list[dict[str, Any]]) -> int:
     for text in given:
         try:
             multiple = math.lcm(multiple, Fraction(text).numerator)
-        except (ValueError, ZeroDivisionError):  # inf and the like: no JSON
+        except (ValueError, ZeroDivisionError):  # such as inf, which is no JSON
             return _LARGEST_MULTIPLE + 1
         if multiple > _LARGEST_MULTIPLE:
             break
@@ -83,7 +83,7 @@ def _multiple(parts: list[dict[str, Any]]) -> int:
 
 
 def _depth_with_references(schema: Any, parts: list[dict[str, Any]]) -> int:
-    """No way along references, each of them taken once, is longer."""
+    """An upper bound of the depth along references, if each of them is followed once."""
     references = {part["$ref"] for part in parts if isinstance(part.get("$ref"), str)}
     return _depth(schema) + sum(_depth(_referred(schema, reference)) for reference in references)
 
@@ -101,7 +101,7 @@ def _depth(value: Any) -> int:
 
 
 def _referred(schema: Any, reference: str) -> Any:
-    """What a pointer within the schema leads to; the whole schema for any other reference, which may be as deep."""
+    """The part that a pointer in the schema leads to; for other references the whole schema, which may be as deep."""
     if not reference.startswith("#/"):
         return schema
     found = schema

@@ -1,4 +1,4 @@
-"""What a JSON schema allows among a model's tokens, by llguidance."""
+"""Says which of a model's tokens a JSON schema allows, by llguidance."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ from .in_llguidance import in_llguidance
 from .schema import LIMITS, reason_of
 
 _OF_SCHEMA = '{"grammars":[{"name":"json_schema"'  # how llguidance's own grammars of schemas begin
-_MOST_LONGER = 200  # tokens that go on behind a text, each of which is tried
+_MOST_LONGER = 200  # tokens that are longer than a text and begin with it; each is tried
 _UNSHOWN = b"\xff"  # before the name of a token that adds nothing to a text
 _EVERY_BYTE = frozenset(bytes([byte]) for byte in range(256))
-_MOST_FIRST = 8  # matchers of the last schemas, at their beginnings: to make one takes longer than to copy it
+_MOST_FIRST = 8  # matchers of the last schemas that are kept at their beginnings: copying one is faster than making one
 
 
 Matcher = Callable[[npt.NDArray[np.intc]], "tuple[bytes, bool, int] | None"]
-"""Says what may come behind tokens, as ``SchemaMatcher`` does; None: anything."""
+"""A function that says which tokens may follow others, as ``SchemaMatcher`` does; None: all."""
 
 
 class SchemaVocabulary:
-    """A model's tokens as llguidance knows them. Made once for a model, because it takes a while."""
+    """A model's tokens, in the form that llguidance needs. It is made once for a model, because it takes a while."""
 
     def __init__(self, vocab: int, own: _core.Tokenizer, eos: int) -> None:
-        """Takes libllama's vocabulary, what makes its tokens of texts, and the token that the file says to end one."""
+        """Args: vocab: libllama's vocabulary; own: its tokenizer; eos: the file's token that ends a text."""
         pieces, ends = _core.token_pieces(libllama.API, vocab)
         if not ends:  # llguidance needs one
             pieces.append(b"\xff<end>")
         self._end = eos if eos in ends else ends[0] if ends else len(pieces) - 1
         self._pieces = pieces
         self._tokenizer = _tokenizer(own, pieces, self._end)
-        self._own = own  # the other one calls it
+        self._own = own  # kept alive, because the other tokenizer calls it
         self.ends = ends
         """The tokens that end a text."""
         self.first = functools.lru_cache(_MOST_FIRST)(self._matcher)
-        """Gives the matcher of llguidance's grammar, to be copied."""
+        """Makes a matcher of llguidance's grammar. It must be copied before it is used."""
 
     def _matcher(self, matched: str) -> LLMatcher:
-        # llguidance has a text of which there is only one tokenized alone, and takes no other tokens for it.
-        # Behind a token of another kind, which calls of tools have, some models' tokenizers put a space before it.
+        # If only one text may follow, llguidance tokenizes it alone, and accepts no other tokens for it. In calls of
+        # tools such a text may follow a token of another kind, and some models' tokenizers put a space before it.
         guesses = not matched.startswith(_OF_SCHEMA) and self._puts_spaces
         return LLMatcher(self._by_pieces if guesses else self._tokenizer, matched, log_level=0, limits=LIMITS)
 
     def name(self, token: int) -> bytes:
-        """What a token adds to a text; its name, if that is nothing."""
+        """What a token adds to a text. If it adds nothing, its name."""
         piece = self._pieces[token]
         return piece[1:] if piece[:1] == _UNSHOWN else piece
 
     def tokens_of(self, text: bytes) -> list[int]:
-        """Tokens that are this text, if there are such, but for those at its end that no token has."""
+        """Tokens that give a text together. The end of the text is left out if no token has it."""
         return self._as_pieces(text) if text else []
 
     def along(self, text: bytes) -> list[int]:
-        """The tokens that are a beginning of a text, and those that go on behind it, if these are not too many."""
+        """The tokens that are a beginning of a text, and those that begin with it, unless these are too many."""
         return self._as_pieces.along(text)
 
     @functools.cached_property
@@ -73,9 +73,9 @@ class SchemaVocabulary:
 
     @functools.cached_property
     def _puts_spaces(self) -> bool:
-        if not _EVERY_BYTE.issubset(self._pieces):  # its tokenizer is not asked, see `_tokenizer`
+        if not _EVERY_BYTE.issubset(self._pieces):  # then the model's tokenizer is not used (see `_tokenizer`)
             return False
-        # Not before all: a vocabulary may have some as texts of its own.
+        # A space need not come before all of them: a vocabulary may have some of these texts as they are.
         return any(
             b"".join(self._pieces[token] for token in self._own.tokens(text, False, False)) != text
             for text in (b"{", b'"', b"a", b"1")
@@ -83,37 +83,37 @@ class SchemaVocabulary:
 
     @in_llguidance()
     def matcher(self, matched: str) -> SchemaMatcher:
-        """Follows a schema, given as llguidance's grammar, from its beginning."""
+        """A matcher at the beginning of a schema, which is given as llguidance's grammar."""
         return SchemaMatcher(self.first(matched).deep_copy(), frozenset(self.ends))
 
     def constraint(self, matched: str) -> _core.MaskConstraint:
-        """The same for the native loop."""
+        """A constraint for the native loop, at the beginning of a schema."""
         return _core.MaskConstraint(self.ends, self.matcher(matched))
 
     def processor(self, matched: str) -> SchemaProcessor:
-        """The same as a logits processor, for llama.cpp's own samplers."""
+        """A logits processor for llama.cpp's own samplers, at the beginning of a schema."""
         return SchemaProcessor(self.matcher(matched), self.ends)
 
 
 class SchemaMatcher:
-    """Says what may come next, by llguidance's matcher, which goes along with the text, and back."""
+    """Says which tokens may come next. Its llguidance matcher follows the text, and can go back."""
 
     def __init__(self, matcher: LLMatcher, ends: frozenset[int]) -> None:
         self._matcher = matcher
         self._ends = ends
         self._steps = np.empty(0, dtype=np.intc)
-        self._followed: list[bool] = []  # else the matcher passed it over: the end of a text, or a caller's own token
+        self._followed: list[bool] = []  # by step; False for an end of a text or a caller's token that was passed over
 
     @in_llguidance()
     def __call__(self, recent: npt.NDArray[np.intc]) -> tuple[bytes, bool, int]:
-        """What may come behind the tokens generated so far.
+        """Which tokens may follow the tokens generated so far.
 
         Returns:
             A bit for each token, the lowest first; whether the text may end; the token that begins the only text that
             may come next, or -1.
 
         Raises:
-            ValueError: nothing may come next, or finding out would take too long.
+            ValueError: no token may come next, or finding out would take too long.
         """
         self._go_behind(recent)
         matcher = self._matcher
@@ -138,7 +138,7 @@ class SchemaMatcher:
 
 
 class SchemaProcessor:
-    """Lets through what a matcher allows. For one generation."""
+    """A logits processor that only lets through the tokens that a matcher allows. It is used for one generation."""
 
     def __init__(self, matcher: Matcher, ends: list[int]) -> None:
         self._matcher = matcher
@@ -146,7 +146,7 @@ class SchemaProcessor:
         self._prompt_size = -1
 
     def __call__(self, input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]) -> npt.NDArray[np.single]:
-        """The scores [n_vocab], -inf for what may not come next."""
+        """The scores [n_vocab], with -inf for tokens that may not come next."""
         if self._prompt_size < 0:
             self._prompt_size = len(input_ids)
         answer = self._matcher(input_ids[self._prompt_size :])
@@ -161,15 +161,16 @@ class SchemaProcessor:
 
 
 class SchemaPieces:
-    """A vocabulary in which some texts cannot be written, as llguidance asks of it.
+    """A vocabulary that cannot write every text, as a tokenizer for llguidance.
 
-    Takes the longest token that fits, which need not be the model's way: llguidance guesses by it, no more.
+    It takes the longest token that fits. The model's tokenizer may choose others, but llguidance uses this for guesses
+    only.
     """
 
     bos_token_id = None
 
     def __init__(self, tokens: Sequence[bytes], end: int) -> None:
-        """Takes what each token adds to a text, and the one that ends a text."""
+        """Args: tokens: what each token adds to a text; end: the token that ends a text."""
         self.tokens = tokens
         self.eos_token_id = end
         self.special_token_ids = (end,)
@@ -177,7 +178,7 @@ class SchemaPieces:
         self._longest = max(map(len, self._known), default=0)
 
     def __call__(self, text: bytes) -> list[int]:
-        """The tokens of a text, up to what none of them has."""
+        """The tokens of a text, up to the first character that no token has."""
         found = []
         while text:
             sizes = range(min(self._longest, len(text)), 0, -1)
@@ -189,7 +190,7 @@ class SchemaPieces:
         return found
 
     def along(self, text: bytes) -> list[int]:
-        """See ``SchemaVocabulary.along``."""
+        """The tokens along a text, as ``SchemaVocabulary.along`` says."""
         sizes = range(1, min(len(text), self._longest) + 1)
         found = [self._known[text[:size]] for size in sizes if text[:size] in self._known]
         first = bisect.bisect_right(self._sorted, text)
@@ -203,7 +204,7 @@ class SchemaPieces:
 
 @in_llguidance()
 def _tokenizer(own: _core.Tokenizer, pieces: list[bytes], end: int) -> LLTokenizer:
-    if not _EVERY_BYTE.issubset(pieces):  # llama_tokenize would end the process at a byte that no token has
+    if not _EVERY_BYTE.issubset(pieces):  # else llama_tokenize could end the process
         return LLTokenizer(TokenizerWrapper(SchemaPieces(pieces, end)))
     made: LLTokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]  # its stubs lack it
         tokens=pieces, vocab_ptr=own.address, tokenize_fptr=own.function, eos_token=end

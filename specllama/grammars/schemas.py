@@ -1,4 +1,4 @@
-"""JSON schemas of chats: llama_cpp's chat handlers make a grammar of one, and hand on nothing else."""
+"""JSON schemas of chats. llama_cpp's chat handlers make a grammar of a schema, and pass on only the grammar."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _ALTERNATIVES = ("enum", "anyOf", "oneOf")
 
 
 def warn_of_schemas(options: Mapping[str, Any]) -> None:
-    """Warn where the answer of a chat may not follow its schema.
+    """Warn if the answer of a chat may not follow its schema.
 
     Args:
-        options: the keyword arguments of ``create_chat_completion``. What is malformed is left to it.
+        options: the keyword arguments of ``create_chat_completion``, which itself reports malformed ones.
 
     Raises:
-        ValueError: see ``why_not_enforced``.
+        ValueError: a schema that is nested too deeply, or that no answer can follow.
     """
     reason = why_not_enforced(options)
     if reason is not None:
@@ -53,10 +53,10 @@ def with_grammar_of_format(options: Mapping[str, Any]) -> dict[str, Any]:
 def schemas_by_grammar(options: Mapping[str, Any]) -> dict[str, SchemaGrammar]:
     """The schemas of tools that can be enforced, by the text of the grammar that llama_cpp makes of each.
 
-    Its chat handlers make one on the way, and hand on nothing else.
+    By this text a schema is found again, because llama_cpp's chat handlers pass on only the grammar.
 
     Raises:
-        ValueError: a schema that is nested too deeply, or of which llama_cpp's grammar would take all memory.
+        ValueError: a schema that is nested too deeply, or whose grammar would take all memory.
     """
     found: dict[str, SchemaGrammar | None] = {}
     for _, text in _of_tools(options):
@@ -65,7 +65,7 @@ def schemas_by_grammar(options: Mapping[str, Any]) -> dict[str, SchemaGrammar]:
             schema = SchemaGrammar(gbnf, matched_schema(text))
         except NotEnforcedError:
             schema = None
-        found.setdefault(gbnf, schema)  # of two that make the same grammar
+        found.setdefault(gbnf, schema)  # the first of several schemas with one grammar
     return {gbnf: schema for gbnf, schema in found.items() if schema is not None}
 
 
@@ -92,12 +92,12 @@ def why_not_enforced(options: Mapping[str, Any]) -> str | None:
 
 
 def _gbnf(text: str) -> str:
-    """What llama_cpp makes of a schema: any JSON, where its converter fails."""
+    """The grammar that llama_cpp makes of a schema. If its converter fails, that is the grammar of any JSON."""
     try:
         return grammar_of_schema(text)
     except TooLargeError:
         raise
-    except Exception:  # as llama_cpp takes it
+    except Exception:  # llama_cpp catches these, too
         return JSON_GBNF
 
 
@@ -126,12 +126,12 @@ def _as_json(what: str, schema: Any) -> Iterator[tuple[str, str]]:
 
 
 def _chosen(options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The functions of which one has to be called."""
+    """The functions of which the answer has to call one."""
     tools = [tool.get("function") for tool in options.get("tools") or () if isinstance(tool, dict)]
     given = [each for each in (*(options.get("functions") or ()), *tools) if isinstance(each, dict) and "name" in each]
     if options.get("tool_choice") == "required":
         return given
-    choice = options.get("function_call")  # as OpenAI's API had it before there were tools
+    choice = options.get("function_call")  # OpenAI's older form, before tools
     if not isinstance(choice, dict):
         tool = options.get("tool_choice")
         choice = tool.get("function") if isinstance(tool, dict) else None

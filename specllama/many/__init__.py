@@ -1,1 +1,1 @@
-"""Many texts of a Llama at once: threads that fill the engine's slots, and what becomes of each text."""
+"""Many texts of a Llama at once: threads that use the engine's slots, and the outcome of each text."""

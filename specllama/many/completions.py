@@ -1,4 +1,4 @@
-"""``create_completions`` and its kin, which ``Llama`` inherits."""
+"""``create_completions`` and similar methods, which ``Llama`` inherits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .progress import progress_bar
 
 
 class ParallelCompletions:
-    """Many completions at once, of a Llama."""
+    """The methods of a Llama that generate many completions at once."""
 
     engine: Engine
     max_parallel: int
@@ -37,23 +37,25 @@ class ParallelCompletions:
         progress: bool | None = None,
         **kwargs: Any,
     ) -> list[Outcome] | Outcomes:
-        """Complete many prompts at once. Each text is the one that ``create_completion`` gives of its prompt alone.
+        """Complete many prompts at once. Each text is the one that ``create_completion`` gives for its prompt alone.
 
         Args:
-            prompts: texts, lists of token ids, or mappings of arguments with a ``prompt``. Read as they are needed.
-            max_parallel: how many texts at once; None for the Llama's.
-            stream: return the outcomes as they end instead of a list in the prompts' order. Their memory is then no
-                more than two for each slot.
-            progress: show how far it is on stderr; None: where that is a terminal.
-            kwargs: those of ``create_completion`` for every prompt. A seed is that of every text.
+            prompts: texts, lists of token ids, or mappings of arguments with a ``prompt``. They are read when they are
+                needed.
+            max_parallel: how many texts at once; None for the Llama's own number.
+            stream: return the outcomes as they end, instead of a list in the prompts' order. Then at most two for each
+                slot are in memory.
+            progress: show the progress on stderr; None: if stderr is a terminal.
+            kwargs: the arguments of ``create_completion`` for every prompt. A seed is used for every text.
 
         Returns:
-            An ``Outcome`` for each prompt, with a response or the error that this text got.
+            An ``Outcome`` for each prompt, with a response or the error of this text.
 
         Raises:
-            TypeError, ValueError: ``max_parallel`` is none. What is wrong with a prompt is in its outcome.
+            TypeError, ValueError: ``max_parallel`` is no valid number. An error in a prompt is in its outcome.
             MemoryError: there is no room for so many texts.
-            BusyError: others are under way at fewer slots. ClosedError: see there.
+            BusyError: other texts are under way, with fewer slots.
+            ClosedError: the Llama is closed.
         """
         return self._many("create_completion", "prompt", prompts, max_parallel, stream, progress, kwargs)
 
@@ -66,22 +68,30 @@ class ParallelCompletions:
         progress: bool | None = None,
         **kwargs: Any,
     ) -> list[Outcome] | Outcomes:
-        """The same for chats: of lists of messages, or mappings of arguments with ``messages``."""
+        """Complete many chats at once, as ``create_completions`` does for prompts.
+
+        Args:
+            conversations: lists of messages, or mappings of arguments with ``messages``.
+            max_parallel: how many chats at once; None for the Llama's own number.
+            stream: return the outcomes as they end, instead of a list in the chats' order.
+            progress: show the progress on stderr; None: if stderr is a terminal.
+            kwargs: the arguments of ``create_chat_completion`` for every chat.
+        """
         return self._many("create_chat_completion", "messages", conversations, max_parallel, stream, progress, kwargs)
 
     async def acreate_completions(
         self, prompts: Iterable[Any], *, max_parallel: int | None = None, **kwargs: Any
     ) -> AsyncIterator[Outcome]:
-        """The outcomes as they end, for ``async for``. Closing it ends what is under way."""
+        """Complete many prompts at once. Yields outcomes as they end, for ``async for``; closing it ends all texts."""
         open_them = functools.partial(
             self.create_completions, prompts, max_parallel=max_parallel, stream=True, progress=False, **kwargs
         )
-        opening = asyncio.get_running_loop().run_in_executor(None, open_them)  # no task, which could be cancelled
+        opening = asyncio.get_running_loop().run_in_executor(None, open_them)  # no task: it could be cancelled
         try:
             outcomes = cast(Outcomes, await asyncio.shield(opening))
             while (outcome := await asyncio.to_thread(next, outcomes, None)) is not None:
                 yield outcome
-        finally:  # also where this is cancelled while the thread opens them
+        finally:  # also if this is cancelled while the thread opens them
             await asyncio.wait([opening])
             if opening.exception() is None:
                 await asyncio.to_thread(cast(Outcomes, opening.result()).close)
@@ -114,7 +124,7 @@ class ParallelCompletions:
 
     @staticmethod
     def _job(llama: EngineLlama, method: str, item: Any, name: str, common: dict[str, Any]) -> Job:
-        """Called in the prompts' order, so that texts without a seed have theirs from the Llama's, in this order."""
+        """The job for one prompt. It is called in the prompts' order, in which the Llama gives seeds to texts."""
         try:
             arguments = arguments_of(item, name, common)
             seed, is_given = seed_for_completion(llama, arguments.get("seed"))

@@ -1,4 +1,4 @@
-"""Many texts under way: threads that fill the slots, and their outcomes as they come."""
+"""Many texts under way: threads that use the slots, and the texts' outcomes as they end."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from specllama.engine.listener import Stopped
 from specllama.engine.slot import Slot
 from specllama.stats import Stats
 
-_CLOSING = 0.1  # seconds between two looks at whether it was closed
-_PATIENCE = 0.7  # seconds that Ctrl-C waits for the threads, which end as soon as they can
+_CLOSING = 0.1  # seconds between two checks whether the outcomes were closed
+_PATIENCE = 0.7  # seconds for which Ctrl-C waits for the threads, which end as soon as they can
 
 
 class Job(NamedTuple):
-    """How a text of many is generated, and where.
+    """How one of many texts is generated, and where.
 
     Attributes:
-        run: generates it, at a slot. The watch hears of it.
-        is_alone: only the Llama's own context can.
+        run: generates the text in a slot. The watch is its listener.
+        is_alone: whether only the Llama's own context can generate it.
     """
 
     run: Callable[[Slot, Watch], dict[str, Any]]
@@ -35,20 +35,20 @@ class Job(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """One text: a response, or the error that it got."""
+    """The outcome of one text: a response or an error."""
 
     index: int
-    """Which of the prompts it was."""
+    """The index of the prompt."""
     response: dict[str, Any] | None
-    """As ``create_completion`` or ``create_chat_completion`` returns it; None after an error."""
+    """What ``create_completion`` or ``create_chat_completion`` returns; None after an error."""
     error: Exception | None
-    """None unless this text failed. The others do not notice."""
+    """The error of this text; None if it did not fail. An error does not affect other texts."""
     stats: Stats
-    """Statistics of this text alone. Of a batch of several texts each has an equal part of the time."""
+    """Statistics of this text alone. Each text of a batch has an equal part of the batch's time."""
 
     @property
     def text(self) -> str:
-        """The answer.
+        """The text of the answer.
 
         Raises:
             Exception: the error, if there is one.
@@ -60,18 +60,18 @@ class Outcome:
 
 
 class Outcomes(Iterator[Outcome]):
-    """The outcomes, in the order in which they end. At most two for each slot wait to be taken.
+    """An iterator over the outcomes, in the order in which texts end. At most two for each slot wait to be read.
 
-    ``close`` ends what is under way, from any thread. An exception in the source of the jobs is raised here once,
-    behind the outcomes of the jobs before it. Read to its end, or close it.
+    Read it to its end, or close it. ``close`` ends the texts under way, and may be called from any thread. An exception
+    in the source of the jobs is raised here once, after the outcomes of the jobs before it.
     """
 
     def __init__(self, llama: EngineLlama, count: int, jobs: Iterable[Job]) -> None:
-        self._llama = llama  # nobody else may hold it
+        self._llama = llama  # this may be the only reference to it
         self._count = count
         self._jobs = enumerate(jobs)
         self._source = threading.Lock()  # the jobs may be made by a generator
-        self._source_error: BaseException | None = None  # after which nothing is read
+        self._source_error: BaseException | None = None  # after an error no more jobs are read
         self._ended: queue.Queue[Outcome | BaseException | None] = queue.Queue(maxsize=2 * count)
         self._watches: dict[int, Watch] = {}
         self._closed = threading.Event()
@@ -85,7 +85,7 @@ class Outcomes(Iterator[Outcome]):
             thread.start()
 
     def __next__(self) -> Outcome:
-        """The next that ends."""
+        """The next outcome."""
         if self._process != os.getpid():
             raise_forked()
         while self._num_working and not self._closed.is_set():
@@ -108,7 +108,7 @@ class Outcomes(Iterator[Outcome]):
         raise StopIteration
 
     def close(self) -> None:
-        """End what is under way, and begin nothing more."""
+        """End the texts under way, and begin no more."""
         self._closed.set()
         for watch in list(self._watches.values()):
             watch.stop()
@@ -118,11 +118,11 @@ class Outcomes(Iterator[Outcome]):
                 thread.join(max(0.0, last - time.monotonic()) if self._interrupted else None)
 
     def __enter__(self) -> Outcomes:
-        """Closes it in the end."""
+        """The outcomes. They are closed at the end of the block."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """See ``close``."""
+        """Close the outcomes, as ``close`` does."""
         self._interrupted = self._interrupted or isinstance(exception[1], KeyboardInterrupt)
         self.close()
 
@@ -178,10 +178,10 @@ class Outcomes(Iterator[Outcome]):
 
 
 def arguments_of(item: Any, name: str, common: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of one call: what all have in common, and an item's own.
+    """The arguments of one call: those that all calls share, and those of an item.
 
     Args:
-        item: what is given for the argument `name`; or a mapping of arguments, which win over the common ones.
+        item: the value of the argument `name`; or a mapping of arguments, which take precedence over the common ones.
         name: ``prompt`` or ``messages``.
         common: arguments of every call.
 
@@ -198,10 +198,10 @@ def arguments_of(item: Any, name: str, common: Mapping[str, Any]) -> dict[str, A
 
 
 def takes_the_model_alone(arguments: Mapping[str, Any]) -> bool:
-    """Whether only the Llama's own context can generate the text, see ``Slot.require_alone``.
+    """Whether only the Llama's own context can generate the text (see ``Slot.require_alone``).
 
     Args:
-        arguments: those of ``create_completion`` or ``create_chat_completion``. They may be wrong.
+        arguments: the arguments of ``create_completion`` or ``create_chat_completion``. They need not be valid.
     """
     scores_prompt = arguments.get("echo") and arguments.get("logprobs") is not None
     return bool(arguments.get("mirostat_mode") or scores_prompt)

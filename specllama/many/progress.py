@@ -1,4 +1,4 @@
-"""How far many texts are, in a terminal."""
+"""Shows the progress of many texts in a terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .outcomes import Outcome
 
 
 def progress_bar(outcomes: Iterator[Outcome], total: int | None, num_done: int = 0) -> Generator[Outcome, None, None]:
-    """The same outcomes, with a bar on stderr.
+    """Pass on outcomes, and show a progress bar on stderr.
 
     Args:
-        outcomes: as they end.
-        total: how many there will be, if that is known.
-        num_done: how many of these there were before.
+        outcomes: the outcomes, as they end.
+        total: how many there will be in all; None if that is not known.
+        num_done: how many of them were done before.
     """
     columns = (
         BarColumn(),

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from .gguf_values import StoredTensor, architecture_of, parts_of, read_whole_header, read_without_texts, stored
 from .head_file import number_in, require_tokens, require_width
+from .head_kinds import OF_THE_FINAL_STATE
 
-ARCHITECTURES = {kind: f"specllama-{kind}" for kind in ("medusa", "hydra", "blockwise")}
+ARCHITECTURES = {kind: f"specllama-{kind}" for kind in OF_THE_FINAL_STATE}
 _KINDS = {architecture: kind for kind, architecture in ARCHITECTURES.items()}
 _MOST_PLACES, _MOST_LAYERS = 64, 64
 _F32 = 0

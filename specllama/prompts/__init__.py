@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 from .prompt import Prompt
 from .reading import builtin_prompts, limited, read_prompts
 
-if TYPE_CHECKING:  # what `Prompt.rendered` gives
+if TYPE_CHECKING:  # the type that `Prompt.rendered` returns
     from specllama.drop_in.chats import RenderedPrompt as RenderedPrompt
 
 
 def as_prompts(given: Iterable[Prompt | str]) -> list[Prompt]:
-    """Prompts, some of which may be given as the user's messages alone.
+    """Make a list of prompts of prompts and messages.
 
     Args:
-        given: prompts, or messages, which are called ``prompt-1``, ``prompt-2``, ... by their place in the list.
+        given: prompts, or user's messages. Messages are called ``prompt-1``, ``prompt-2``, ... by their place in the
+            list.
 
     Raises:
-        TypeError: one string, or something else among them.
+        TypeError: ``given`` is one string, or an item is neither.
     """
     if isinstance(given, str):
         raise TypeError(f"{given!r} is one string: give a list of prompts")

@@ -1,4 +1,4 @@
-"""One prompt: a user's message, and what kind of text it asks for."""
+"""A prompt: a user's message, and the kind of text that it asks for."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class Prompt:
     """A message, and where it came from."""
 
     id: str
-    """Names the prompt within its file, such as ``HumanEval/0``."""
+    """The name of the prompt within its file, such as ``HumanEval/0``."""
     category: str
-    """What kind of text it asks for, such as ``code``; results are shown by it."""
+    """The kind of text that it asks for, such as ``code``. Results are shown by category."""
     text: str
     """The user's message."""
     chat: bool = True
-    """Whether the model's chat template is applied, or the text is completed as it is."""
+    """Whether the model's chat template is applied. If not, the text is completed as it is."""
     task: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
-    """The line of the file it came from: a HumanEval task has its tests there."""
+    """The object of its line in the file. A HumanEval task has its tests there."""
 
     @classmethod
     def of(cls, given: Prompt | str, number: int) -> Prompt:
-        """A prompt as it is, or a user's message as prompt number `number`.
+        """The given prompt; or a prompt of a user's message, which gets the number `number`.
 
         Raises:
             TypeError: neither.
@@ -39,7 +39,7 @@ class Prompt:
         raise TypeError(f"{given!r} is no prompt: give strings, or what specllama.prompts.read_prompts(file)[0] gives")
 
     def rendered(self, llm: Llama) -> RenderedPrompt:
-        """The tokens for this model."""
+        """The prompt in a model's tokens."""
         from specllama.drop_in.chats import render_chat, render_text
 
         return (render_chat if self.chat else render_text)(llm, self.text)

@@ -1,4 +1,4 @@
-"""Reads prompts from files: HumanEval and Spec-Bench as JSON lines, messages of one's own, plain text."""
+"""Reads prompts from files: HumanEval and Spec-Bench as JSON lines, the user's own messages, plain text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .prompt import Prompt
 
 _JSON_LINES = (".jsonl", ".json")
 _LONGEST = 64 << 20  # bytes
-_TEXT = "text"  # the category of what has none
+_TEXT = "text"  # the category of prompts without one
 # The instruction under which instruct models are usually given HumanEval; its tasks are the beginnings of functions.
 _HUMANEVAL = "Complete this Python function. Answer with the code only.\n\n```python\n{}\n```"
 
@@ -75,7 +75,7 @@ def limited(prompts: Iterable[Prompt], limit: int) -> list[Prompt]:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Read a file of text, of which errors say `what` it was to hold.
+    """Read a text file. Messages of errors say `what` it should hold.
 
     Raises:
         OSError: it cannot be read.
@@ -98,7 +98,7 @@ def read_text(path: Path, what: str) -> str:
 
 def _read_lines(name: str, text: str) -> tuple[list[Prompt], list[str]]:
     prompts, problems = [], []
-    # Not splitlines(): JSON strings may hold U+2028 and other ends of line.
+    # splitlines() is not used, because JSON strings may hold U+2028 and other ends of line.
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -113,7 +113,7 @@ def _prompt_of(line: str, number: int) -> Prompt:
     """The prompt of one line.
 
     Raises:
-        ValueError: what is wrong with it.
+        ValueError: the line holds no prompt; the message says why.
     """
     task = object_of(line)
     if "turns" in task:
@@ -132,10 +132,10 @@ def _prompt_of(line: str, number: int) -> Prompt:
 
 
 def object_of(line: str) -> dict[str, Any]:
-    """The object of a line of JSON lines.
+    """The JSON object of a line.
 
     Raises:
-        ValueError: there is none, with the reason.
+        ValueError: the line holds no object; the message says why.
     """
     try:
         found = json.loads(line)
@@ -161,10 +161,10 @@ def _checked_text(value: Any, key: str) -> str:
 
 
 def _name(task: dict[str, Any], key: str, default: str) -> str:
-    """An identifier or category: a string or a whole number."""
+    """The identifier or category under a key: a string or a whole number."""
     value = task.get(key, default)
     if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
         raise ValueError(f"`{key}` must be a name or a whole number, not {value!r}")
     name = _checked_text(str(value), key).strip()
-    # Names go to terminals and into tables: no escape sequences, no ends of line.
+    # Names are written to terminals and tables, so escape sequences and ends of line are replaced.
     return "".join(letter if letter.isprintable() else "?" for letter in name)

@@ -8,10 +8,7 @@ from collections.abc import Iterable
 import torch
 
 from .batches import Batch
-from .head import Head
-
-STEPS = 3
-"""Tokens that are drafted in training and in measuring."""
+from .head import STEPS, AnyHead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Acceptance:
 
 
 @torch.no_grad()
-def acceptance(head: Head, batches: Iterable[Batch]) -> Acceptance:
+def acceptance(head: AnyHead, batches: Iterable[Batch]) -> Acceptance:
     """Measure a head."""
     right, alive_before = [0] * STEPS, [0] * STEPS
     shared, places = [0.0] * STEPS, [0] * STEPS

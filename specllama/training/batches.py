@@ -27,7 +27,7 @@ class Batch:
 
     Attributes:
         embedded: of the tokens [batch, places, n_embd].
-        states: of the target [batch, places, 3 * n_embd].
+        states: of the target, side by side [batch, places, num_read * n_embd].
         likely: rows of the head's that are likely [batch, places, k].
         shares: their probabilities in the target's distribution [batch, places, k].
         best: the row of the target's likeliest token, -1 if there is none [batch, places].
@@ -69,11 +69,15 @@ class Batches:
         self._embeddings = torch.from_numpy(target.embeddings(tokens).astype(np.float16))
 
     def sizes(self) -> torch.Tensor:
-        """Root mean square of each number of the states in the first shard [3 * n_embd]."""
+        """Root mean square of each number of the states in the first shard [num_read * n_embd]."""
         with np.load(self._paths[0]) as file:
             states = file["states"]
         some = states[:: max(1, len(states) // 4096)].astype(np.float32).reshape(-1, states.shape[1] * states.shape[2])
         return torch.from_numpy(np.sqrt((some**2).mean(0)) + 1e-3)
+
+    def size_of_token(self) -> float:
+        """The same of all numbers of the tokens' embeddings."""
+        return float(self._embeddings.float().square().mean().sqrt()) + 1e-6
 
     def count(self, cells: int) -> int:
         """How many batches of so many places one pass has."""
@@ -102,9 +106,9 @@ class Batches:
     def batch(self, windows: Sequence[Example]) -> Batch:
         """The windows side by side."""
         places = max(map(_size, windows))
-        n_embd, k = windows[0].states.shape[1:][1], windows[0].likely.shape[1]
+        width, k = windows[0].states[0].size, windows[0].likely.shape[1]
         tokens = np.zeros((len(windows), places), np.int64)
-        states = np.zeros((len(windows), places, 3 * n_embd), np.float32)
+        states = np.zeros((len(windows), places, width), np.float32)
         likely = np.zeros((len(windows), places, k), np.int64)
         shares = np.zeros((len(windows), places, k), np.float32)
         best = np.full((len(windows), places), -1, np.int64)

@@ -1,4 +1,4 @@
-"""Writes a head as a GGUF that specllama and llama.cpp open: of the architecture ``eagle3``."""
+"""Writes a head as a GGUF: of the architecture ``eagle3``, which llama.cpp opens, too, or of one of our own."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.models.gguf_values import parts_of
+from specllama.models.state_head_file import ARCHITECTURES
 
 from .acceptance import Acceptance
-from .head import Head
+from .head import STEPS, AnyHead, Head, Shape
+from .state_head import StateHead, StateShape
 from .target import Target
 from .torch_here import require_gguf_package
 from .work import replacing
@@ -36,19 +38,22 @@ NAMES = {
 """The weights' names in the trainer, and in the file."""
 
 
-def tensors_of(head: Head) -> dict[str, npt.NDArray[np.float32]]:
-    """The weights by their names in the file. What the states are divided by is in ``fc`` there."""
-    named = {name: weight.detach().float().cpu() for name, weight in head.named_parameters()}
-    found = {f"{there}.weight": named[here].numpy() for here, there in NAMES.items()}
-    found["fc.weight"] = (named["fc"] / head.sizes.float().cpu()).numpy()
-    found["output.weight"] = head.output.float().cpu().numpy()
-    return found
+def tensors_of(head: AnyHead) -> dict[str, npt.NDArray[np.float32]]:
+    """The weights by their names in the file. What the states are divided by is in the matrices there."""
+    if isinstance(head, StateHead):
+        found = head.tensors()
+    else:
+        named = dict(head.named_parameters())
+        found = {f"{there}.weight": named[here] for here, there in NAMES.items()}
+        found["fc.weight"] = named["fc"] / head.sizes
+    found["output.weight"] = head.output
+    return {name: weight.detach().float().cpu().numpy() for name, weight in found.items()}
 
 
 def write_head(
     path: Path,
     target: Target,
-    head: Head,
+    head: Head | StateHead,
     rows: npt.NDArray[np.int64],
     file_type: str,
     *,
@@ -73,25 +78,20 @@ def write_head(
 
     gguf = require_gguf_package()
     kind, shape = gguf.GGMLQuantizationType[file_type], head.shape
+    name_of_kind = shape.kind if isinstance(shape, StateShape) else "EAGLE-3"
     with replacing(path) as temporary:
-        writer = gguf.GGUFWriter(temporary, _ARCH)
+        writer = gguf.GGUFWriter(temporary, ARCHITECTURES.get(name_of_kind, _ARCH))
         writer.add_name(path.stem)
         writer.add_author(f"specllama {__version__} train-draft")
-        writer.add_description(f"EAGLE-3 head for {os.path.basename(target.path)}: a draft, and no model by itself")
+        writer.add_description(
+            f"{name_of_kind} head for {os.path.basename(target.path)}: a draft, and no model by itself"
+        )
         writer.add_file_type(gguf.LlamaFileType["ALL_F32" if file_type == "F32" else f"MOSTLY_{file_type}"])
-        for name, number in (
-            *(("context_length", _N_CTX), ("embedding_length", shape.n_embd), ("block_count", 1)),
-            *(("feed_forward_length", shape.n_ff), ("attention.head_count", shape.n_head)),
-            *(("attention.head_count_kv", shape.n_head_kv), ("attention.key_length", shape.head_size)),
-            *(("attention.value_length", shape.head_size), ("rope.dimension_count", shape.head_size)),
-            *(("vocab_size", target.n_vocab), ("target_hidden_size", target.n_embd)),
-        ):
-            writer.add_uint32(f"{_ARCH}.{name}", number)
-        writer.add_float32(f"{_ARCH}.attention.layer_norm_rms_epsilon", shape.epsilon)
-        writer.add_float32(f"{_ARCH}.rope.freq_base", shape.rope_base)
-        if shape.norm_before_residual:
-            writer.add_bool(f"{_ARCH}.norm_before_residual", True)
-        writer.add_array(f"{_ARCH}.target_layers", list(target.layers))
+        if isinstance(shape, StateShape):
+            _add_sizes_of_states(writer, target, shape)
+        else:
+            _add_sizes(writer, target, shape)
+            _copy_tokenizer(writer, target.path, gguf)
         for name, said in (
             *(("target.architecture", target.architecture), ("target.file", os.path.basename(target.path))),
             *(("target.vocabulary", target.vocabulary), ("target.weights", target.weights)),
@@ -101,7 +101,6 @@ def write_head(
         writer.add_uint64("specllama.trained_tokens", num_tokens)
         writer.add_array("specllama.acceptance.greedy", [float(one) for one in acceptance.greedy])
         writer.add_array("specllama.acceptance.sampled", [float(one) for one in acceptance.sampled])
-        _copy_tokenizer(writer, target.path, gguf)
         if len(rows) < target.n_vocab:
             writer.add_tensor("d2t", rows.astype(np.int64))
         for name, tensor in tensors_of(head).items():
@@ -115,6 +114,30 @@ def write_head(
         writer.write_tensors_to_file()
         writer.close()
     return path
+
+
+def _add_sizes(writer: Any, target: Target, shape: Shape) -> None:
+    for name, number in (
+        *(("context_length", _N_CTX), ("embedding_length", shape.n_embd), ("block_count", 1)),
+        *(("feed_forward_length", shape.n_ff), ("attention.head_count", shape.n_head)),
+        *(("attention.head_count_kv", shape.n_head_kv), ("attention.key_length", shape.head_size)),
+        *(("attention.value_length", shape.head_size), ("rope.dimension_count", shape.head_size)),
+        *(("vocab_size", target.n_vocab), ("target_hidden_size", target.n_embd)),
+    ):
+        writer.add_uint32(f"{_ARCH}.{name}", number)
+    writer.add_float32(f"{_ARCH}.attention.layer_norm_rms_epsilon", shape.epsilon)
+    writer.add_float32(f"{_ARCH}.rope.freq_base", shape.rope_base)
+    if shape.norm_before_residual:
+        writer.add_bool(f"{_ARCH}.norm_before_residual", True)
+    writer.add_array(f"{_ARCH}.target_layers", list(target.layers))
+
+
+def _add_sizes_of_states(writer: Any, target: Target, shape: StateShape) -> None:
+    for name, number in (
+        *(("embedding_length", shape.n_embd), ("vocab_size", target.n_vocab)),
+        *(("place_count", STEPS), ("layer_count", 1 if shape.columns else 0)),
+    ):
+        writer.add_uint32(f"{ARCHITECTURES[shape.kind]}.{name}", number)
 
 
 def _copy_tokenizer(writer: Any, target: str, gguf: Any) -> None:

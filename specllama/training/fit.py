@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from .acceptance import STEPS, Acceptance, acceptance
+from .acceptance import Acceptance, acceptance
 from .batches import Batch, Batches
-from .head import Head, Shape
+from .head import STEPS, AnyHead, Head, Shape
 from .optimizer import Muon
 from .progress import Progress
 from .start import Start
+from .state_head import CLASSES, AnyShape, StateShape
 from .target import Target
 from .torch_here import computes_bfloat16, save
 from .work import Work
@@ -38,7 +39,7 @@ def cells_of(num_cells: int) -> int:
     return int(np.clip(num_cells // _BATCHES, _LEAST_CELLS, _MOST_CELLS))
 
 
-def loss_of(head: Head, batch: Batch) -> torch.Tensor:
+def loss_of(head: AnyHead, batch: Batch) -> torch.Tensor:
     """Cross-entropy of the head's guesses with the target's distribution over its likeliest tokens, all steps alike.
 
     The entropy of the target's does not depend on the weights: this is the Kullback-Leibler divergence but for it.
@@ -67,7 +68,7 @@ class Recipe:
         epochs: passes over the text: more than five make EAGLE-3 heads worse.
     """
 
-    loss: Callable[[Head, Batch], torch.Tensor] = loss_of
+    loss: Callable[[AnyHead, Batch], torch.Tensor] = loss_of
     optimizer: Callable[[list[torch.Tensor], float], torch.optim.Optimizer] = Muon
     lr: float = 0.02
     lr_vectors: float = 2e-3
@@ -94,7 +95,7 @@ class Fit:
         curve: how far it was, in parts of the whole, and what was measured there.
     """
 
-    head: Head
+    head: AnyHead
     device: str
     recipe: Recipe = Recipe()
     rate: float = 1.0
@@ -150,15 +151,28 @@ class Fit:
         return True
 
 
+def shape_of(kind: str, target: Target, n_rows: int) -> AnyShape:
+    """The sizes of a new head of a kind."""
+    return StateShape(kind, target.n_embd, n_rows) if kind in CLASSES else Shape.of(target, n_rows)
+
+
 def new_head(
-    target: Target, rows: npt.NDArray[np.int64], batches: Batches, device: str, start: Start | None = None
-) -> Head:
+    target: Target,
+    rows: npt.NDArray[np.int64],
+    batches: Batches,
+    device: str,
+    start: Start | None = None,
+    kind: str = "eagle3",
+) -> AnyHead:
     """A head as it is before it learns: one that has learned nothing, or what it starts from."""
     torch.manual_seed(1)
     sizes = batches.sizes()
     if start is not None:
         return start.head(target, sizes).to(device)
-    head = Head(Shape.of(target, len(rows)), sizes, torch.from_numpy(target.output_rows(rows)))
+    shape, output = shape_of(kind, target, len(rows)), torch.from_numpy(target.output_rows(rows))
+    if isinstance(shape, StateShape):
+        return CLASSES[kind](shape, sizes, batches.size_of_token(), output).to(device)
+    head = Head(shape, sizes, output)
     with torch.no_grad():
         head.of_output.weight.copy_(torch.from_numpy(target.output_norm()))
     return head.to(device)
@@ -170,11 +184,12 @@ def fit(
     rows: npt.NDArray[np.int64],
     *,
     start: Start | None = None,
+    kind: str = "eagle3",
     device: str,
     seconds: float,
     progress: Progress,
     recipe: Recipe = Recipe(),
-) -> tuple[Head, Acceptance]:
+) -> tuple[AnyHead, Acceptance]:
     """Train a head on the shards of a work folder.
 
     Args:
@@ -182,6 +197,7 @@ def fit(
         target: the head's.
         rows: the tokens that it says.
         start: what it starts from.
+        kind: of a new head.
         device: where it is computed.
         seconds: it ends then at the latest, those of earlier processes included.
         progress: hears how far it is.
@@ -200,7 +216,8 @@ def fit(
         work.write("cells", cells)
     size = int(cells["cells"])
     total = epochs * batches.count(size)
-    run = Fit(new_head(target, rows, batches, device, start), device, recipe, 1.0 if start is None else _FURTHER)
+    rate = 1.0 if start is None else _FURTHER
+    run = Fit(new_head(target, rows, batches, device, start, kind), device, recipe, rate)
     run.load(work)
     begun, saved = time.monotonic() - run.seconds, time.monotonic()
     done = measured = run.curve[-1][0] if run.curve else 0.0

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+STEPS = 3
+"""Tokens that are drafted in training and in measuring."""
 _FFN_GROUP = 32  # its size is a multiple, which the quantizers take
 
 
@@ -48,6 +50,11 @@ class Shape:
         return cls(target.n_embd, target.n_head, target.n_head_kv, target.head_size, n_ff, n_rows)
 
     @property
+    def num_read(self) -> int:
+        """How many states of the target it reads of a token."""
+        return 3
+
+    @property
     def num_trained(self) -> int:
         """How many weights are trained."""
         d, q, kv = self.n_embd, self.n_head * self.head_size, self.n_head_kv * self.head_size
@@ -68,42 +75,30 @@ class Norm(nn.Module):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self._epsilon) * self.weight
 
 
-class Head(nn.Module):
-    """One layer over the target's states.
+class AnyHead(nn.Module):
+    """What learns to draft.
 
     At place p it gets the token p + 1 and what the target has computed at p, and says the token p + 2.
 
     Args:
-        shape: its sizes.
-        sizes: root mean square of each number of the target's three states [3 * n_embd]: they are divided by it, or
-            the few that are huge hide all others. The file has it in ``fc``.
+        sizes: root mean square of each number of the target's states that it reads: they are divided by it, or the few
+            that are huge hide all others. The file has it in the weights.
         output: the target's rows of the tokens that it says [n_rows, n_embd]; they stay as they are.
     """
 
-    def __init__(self, shape: Shape, sizes: torch.Tensor, output: torch.Tensor) -> None:
+    def __init__(self, sizes: torch.Tensor, output: torch.Tensor) -> None:
         super().__init__()
-        self.shape = shape
-        d, q, kv = shape.n_embd, shape.n_head * shape.head_size, shape.n_head_kv * shape.head_size
-        self.fc = _matrix(d, 3 * d)
-        self.q, self.k, self.v = _matrix(q, 2 * d), _matrix(kv, 2 * d), _matrix(kv, 2 * d)
-        self.o = _matrix(d, q, 0.3)
-        self.gate, self.up, self.down = _matrix(shape.n_ff, d), _matrix(shape.n_ff, d), _matrix(d, shape.n_ff, 0.3)
-        self.of_token, self.of_state, self.of_ffn, self.of_output = (Norm(d, shape.epsilon) for _ in range(4))
         self.sizes: torch.Tensor
         self.output: torch.Tensor
         self.register_buffer("sizes", sizes)
         self.register_buffer("output", output, persistent=False)
 
     def read(self, states: torch.Tensor) -> torch.Tensor:
-        """What it makes of the target's states [batch, places, 3 * n_embd]: llama.cpp's encoder."""
-        return functional.linear(states / self.sizes, self.fc)
+        """What it makes of the target's states [batch, places, num_read * n_embd], before all else."""
+        raise NotImplementedError
 
     def forward(self, embedded: torch.Tensor, states: torch.Tensor, steps: int) -> list[torch.Tensor]:
-        """What the output matrix multiplies, step by step: training-time test (section 3.2 and figure 6).
-
-        In step 1 each place has the target's state. In step s the state of place p is what step s - 1 made at p - 1,
-        the only one that there is when s tokens are drafted. Such a place sees the target's states up to p - s + 1, and
-        of the places behind that the ones of the steps before.
+        """What the output matrix multiplies, step by step: in step s what is drafted behind s - 1 tokens.
 
         Args:
             embedded: of each place the token p + 1 [batch, places, n_embd].
@@ -112,6 +107,43 @@ class Head(nn.Module):
 
         Returns:
             Of each step [batch, places, n_embd]; of step s the first s - 1 places mean nothing.
+        """
+        raise NotImplementedError
+
+    def logits(self, multiplied: torch.Tensor) -> torch.Tensor:
+        """Of the tokens that it says."""
+        return functional.linear(multiplied, self.output)
+
+
+class Head(AnyHead):
+    """One layer over three of the target's states.
+
+    Args:
+        shape: its sizes.
+        sizes: see `AnyHead` [3 * n_embd]. The file has it in ``fc``.
+        output: see `AnyHead`.
+    """
+
+    def __init__(self, shape: Shape, sizes: torch.Tensor, output: torch.Tensor) -> None:
+        super().__init__(sizes, output)
+        self.shape = shape
+        d, q, kv = shape.n_embd, shape.n_head * shape.head_size, shape.n_head_kv * shape.head_size
+        self.fc = matrix(d, 3 * d)
+        self.q, self.k, self.v = matrix(q, 2 * d), matrix(kv, 2 * d), matrix(kv, 2 * d)
+        self.o = matrix(d, q, 0.3)
+        self.gate, self.up, self.down = matrix(shape.n_ff, d), matrix(shape.n_ff, d), matrix(d, shape.n_ff, 0.3)
+        self.of_token, self.of_state, self.of_ffn, self.of_output = (Norm(d, shape.epsilon) for _ in range(4))
+
+    def read(self, states: torch.Tensor) -> torch.Tensor:
+        """See the base class: llama.cpp's encoder."""
+        return functional.linear(states / self.sizes, self.fc)
+
+    def forward(self, embedded: torch.Tensor, states: torch.Tensor, steps: int) -> list[torch.Tensor]:
+        """See the base class: training-time test (section 3.2 and figure 6).
+
+        In step 1 each place has the target's state. In step s the state of place p is what step s - 1 made at p - 1,
+        the only one that there is when s tokens are drafted. Such a place sees the target's states up to p - s + 1, and
+        of the places behind that the ones of the steps before.
         """
         token, found = self.of_token(embedded), []
         keys: list[torch.Tensor] = []
@@ -130,10 +162,6 @@ class Head(nn.Module):
             found.append(self.of_output(x))
             states = functional.pad(x, (0, 0, 1, 0))[:, :-1]  # what is known one place later
         return found
-
-    def logits(self, multiplied: torch.Tensor) -> torch.Tensor:
-        """Of the tokens that it says."""
-        return functional.linear(multiplied, self.output)
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         return x.view(*x.shape[:-1], -1, self.shape.head_size).transpose(1, 2)  # [batch, head, place, size]
@@ -169,5 +197,6 @@ def _moved(x: torch.Tensor, places: int) -> torch.Tensor:
     return functional.pad(x, (0, 0, places, 0))[:, :, : x.shape[2]]
 
 
-def _matrix(rows: int, columns: int, gain: float = 1.0) -> nn.Parameter:
+def matrix(rows: int, columns: int, gain: float = 1.0) -> nn.Parameter:
+    """Random weights that make of numbers of the size 1 others of the size `gain`."""
     return nn.Parameter(torch.randn(rows, columns) * gain / columns**0.5)

@@ -8,8 +8,8 @@ import dataclasses
 from specllama.backend.memory import free_memory
 
 from .fit import EPOCHS, cells_of
-from .head import Shape
 from .shards import bytes_of_a_token
+from .state_head import AnyShape
 
 _FOR_THE_REST = 0.08  # of the hours: measuring, the file, and the comparison
 _FEWEST = 500  # tokens of text
@@ -100,7 +100,7 @@ def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, have: int 
     return Plan(tokens, seconds_of(tokens))
 
 
-def require_room(shape: Shape, n_vocab: int, plan: Plan, share: float, free: int) -> tuple[int, int]:
+def require_room(shape: AnyShape, n_vocab: int, plan: Plan, share: float, free: int) -> tuple[int, int]:
     """What it takes of disk and memory, in bytes.
 
     Args:
@@ -115,7 +115,7 @@ def require_room(shape: Shape, n_vocab: int, plan: Plan, share: float, free: int
         MemoryError: the memory has less.
     """
     weights, output = shape.num_trained, shape.n_rows * shape.n_embd * 4
-    disk = int(plan.num_tokens / share * (bytes_of_a_token(shape.n_embd, shape.n_rows) + 8))
+    disk = int(plan.num_tokens / share * (bytes_of_a_token(shape.num_read * shape.n_embd, shape.n_rows) + 8))
     disk += weights * 4 * 7 + output + _ROOM  # weights and momenta, twice; the best; the file
     memory = weights * _BYTES_OF_A_WEIGHT + output + _ROOM
     memory += min(_EMBEDDINGS, n_vocab) * shape.n_embd * 2 + int(_COMPUTING)

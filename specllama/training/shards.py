@@ -31,7 +31,7 @@ class Example:
     Attributes:
         tokens: it [n].
         start: the place of the first token that is learned.
-        states: what enters the layers that the head reads [n, 3, n_embd], in float16.
+        states: what enters the layers that the head reads [n, num_read, n_embd], in float16.
         likely: which of the head's rows are likeliest behind each token [n, k]; the first is the likeliest.
         shares: the probabilities of these in the target's distribution over all tokens [n, k].
         best: the target's likeliest token [n] if the head can say it, as a row; -1 where it cannot.
@@ -45,9 +45,9 @@ class Example:
     best: npt.NDArray[np.int32]
 
 
-def bytes_of_a_token(n_embd: int, n_rows: int) -> int:
-    """What a token takes on the disk."""
-    return 3 * n_embd * 2 + min(LIKELY, n_rows) * 6 + 8
+def bytes_of_a_token(width: int, n_rows: int) -> int:
+    """What a token takes on the disk. `width`: numbers of all its states."""
+    return width * 2 + min(LIKELY, n_rows) * 6 + 8
 
 
 def read_example(engine: Engine, text: Text, rows: npt.NDArray[np.int64]) -> Example:

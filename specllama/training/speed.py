@@ -32,6 +32,7 @@ def speed_of_training(
     texts: Sequence[Text],
     rows: npt.NDArray[np.int64],
     start: Start | None,
+    kind: str,
     device: str,
     seconds: float,
 ) -> tuple[float, float, float]:
@@ -54,7 +55,7 @@ def speed_of_training(
         write_shards(engine, texts, rows, Path(folder), enough, note)
         of_states = read / (time.monotonic() - begun)
         batches = Batches(target, rows, Path(folder), device)
-        run = Fit(new_head(target, rows, batches, device, start), device)
+        run = Fit(new_head(target, rows, batches, device, start, kind), device)
         (few, of_few), (many, of_many) = (_timed(run, batches, cells) for cells in _CELLS)
         each = (of_many - of_few) / max(1, many - few)
         each = max(each, _LEAST_SHARE * of_many / many)  # others may have used the machine meanwhile

@@ -36,7 +36,8 @@ class Target:
         n_vocab: tokens.
         vocabulary: a hash of their texts.
         weights: a short name for its weights, see `Digest`.
-        layers: what enters them the head reads, low, middle and high (EAGLE-3, arXiv 2503.01840, section 3.1).
+        layers: what enters them the head reads: low, middle and high (EAGLE-3, arXiv 2503.01840, section 3.1), or the
+            final state alone, see `specllama.Engine.open`.
     """
 
     path: str
@@ -50,7 +51,7 @@ class Target:
     n_vocab: int
     vocabulary: str
     weights: str
-    layers: tuple[int, int, int]
+    layers: tuple[int, ...]
     _tensors: Mapping[str, tuple[str, StoredTensor]] = dataclasses.field(repr=False)
 
     def embeddings(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:

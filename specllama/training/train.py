@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.backend.cpu import default_threads
+from specllama.engine.hidden import FINAL
 from specllama.models import catalog
 from specllama.models.head_file import head_beside
+from specllama.models.head_kinds import OF_THE_FINAL_STATE, TRAINED
 
 from .progress import SILENT, Progress
 from .start import Start, read_start
@@ -28,8 +30,8 @@ from .work import Work, replacing
 if TYPE_CHECKING:
     from specllama.llama import Llama
 
-    from .head import Shape
     from .plan import Plan, Rates
+    from .state_head import AnyShape
 
 _N_CTX, _LONGEST_PROMPT = 1024, 2048
 _TRIED = 4096  # tokens, and
@@ -107,6 +109,7 @@ def trained(
     model: str | os.PathLike[str],
     budget: Budget,
     *,
+    kind: str = TRAINED[0],
     output: str | os.PathLike[str] | None = None,
     text: Sequence[str] = (),
     start: str | os.PathLike[str] | None = None,
@@ -114,14 +117,15 @@ def trained(
     force: bool = False,
     progress: Progress = SILENT,
 ) -> Iterator[Trained]:
-    """Make an EAGLE-3 head for a model. What an earlier call with the same arguments has done is not done again.
+    """Make a head for a model. What an earlier call with the same arguments has done is not done again.
 
     When the block ends without an error, the training is over, and what it has kept is removed.
 
     Args:
         model: a GGUF file, or a name of the catalog.
         budget: what it may take.
-        output: the head; None: beside the model, as ``eagle3-NAME.gguf``.
+        kind: one of `head_kinds.TRAINED`.
+        output: the head; None: beside the model, as ``eagle3-NAME.gguf``, ``medusa-NAME.gguf`` or so.
         text: files of the user's, see `Writer`.
         start: an EAGLE-3 head for this model, which is trained further; None: a new one.
         threads: of everything; None: what suits this machine.
@@ -133,30 +137,39 @@ def trained(
 
     Raises:
         ImportError: PyTorch or gguf is not here.
-        ModelNotFoundError, ValueError: no model that a head can be trained for, or no head for it to start from.
+        ModelNotFoundError, ValueError: no model that a head can be trained for, no head for it to start from,
+            or a kind that there is not.
         FileExistsError: there is a head already.
         AlreadyTrainingError: somebody else trains a head for this model.
         OSError: the disk is full, too small, or cannot be written.
         MemoryError: there is too little.
     """
+    if kind not in TRAINED:
+        raise ValueError(f"kind={kind!r} is none of {', '.join(TRAINED)}")
+    if start is not None and kind != TRAINED[0]:
+        raise ValueError(f"only an EAGLE-3 head can be trained further, and none of the kind {kind}: leave out --from")
     require_torch(), require_gguf_package()
     path = catalog.resolve(os.fspath(model))
     target = read_target(path)
     begun = None if start is None else read_start(os.fspath(start), target)
     if begun is not None:
         target = dataclasses.replace(target, layers=begun.layers)
-    destination = Path(head_beside(path)) if output is None else Path(output)
+    elif kind in OF_THE_FINAL_STATE:
+        target = dataclasses.replace(target, layers=(FINAL,))
+    destination = Path(head_beside(path, f"{kind}-")) if output is None else Path(output)
     texts = {"text": [_named(name) for name in text], "answer": budget.answer}
     asked = {"budget": dataclasses.asdict(budget), "output": str(destination.absolute())}
     if start is not None:
         asked["start"] = _named(os.fspath(start))
+    if kind in OF_THE_FINAL_STATE:
+        asked["kind"] = kind
     work = Work(target.weights, texts, asked)
     if destination.exists() and not force and not work.folder.exists():
         raise FileExistsError(f"{destination} exists: name another file with --output, or replace it with --force")
     if not os.access(destination.parent, os.W_OK):
         raise OSError(f"the folder {destination.parent} cannot be written: name a file in another one with --output")
     with work.alone():
-        training = _Training(target, budget, work, text, begun, threads or default_threads(), progress)
+        training = _Training(target, budget, work, text, begun, kind, threads or default_threads(), progress)
         yield training.run(destination)
         work.remove()
 
@@ -171,11 +184,12 @@ class _Training:
         work: Work,
         text: Sequence[str],
         start: Start | None,
+        kind: str,
         threads: int,
         progress: Progress,
     ) -> None:
         self._target, self._budget, self._work, self._given, self._start = target, budget, work, text, start
-        self._threads, self._progress = threads, progress
+        self._kind, self._threads, self._progress = kind, threads, progress
         self._device = device_of_training()
         require_torch().set_num_threads(threads)
 
@@ -312,6 +326,7 @@ class _Training:
             self._target,
             rows,
             start=self._start,
+            kind=self._kind,
             device=self._device,
             seconds=seconds,
             progress=self._progress,
@@ -350,20 +365,21 @@ class _Training:
             f"in all, {disk / 1e9:.1f} GB of disk and {memory / 1e9:.1f} GB of memory"
         )
         self._progress.note(
-            "what to expect: a head trained so on 211,000 tokens of a 1.5B was right at 52 % of the places, and fewer "
-            "tokens give less. Nothing else is known before the training; it says how right it is as it goes"
+            "what to expect: an EAGLE-3 head trained so on 211,000 tokens of a 1.5B was right at 52 % of the places. "
+            "Fewer tokens give less, and so do other kinds of heads. Nothing else is known before the training. It "
+            "says how right it is as it goes"
         )
         found = {"num_tokens": plan.num_tokens, "seconds": list(plan.seconds), "rates": dataclasses.asdict(rates)}
         self._work.write("plan", found)
         return found
 
-    def _shape(self, plan: Plan) -> Shape:
-        from .head import Shape
+    def _shape(self, plan: Plan) -> AnyShape:
+        from .fit import shape_of
         from .plan import num_rows
 
         if self._start is not None:
             return self._start.shape
-        return Shape.of(self._target, num_rows(self._target.n_vocab, plan.num_tokens))
+        return shape_of(self._kind, self._target, num_rows(self._target.n_vocab, plan.num_tokens))
 
     def _rates(self) -> tuple[Rates, int]:
         """What was measured, and how much text there is then."""
@@ -387,7 +403,7 @@ class _Training:
         rows = self._said(texts)
         with self._engine() as engine:
             read, learned, step = speed_of_training(
-                engine, self._target, texts, rows, self._start, self._device, allowed
+                engine, self._target, texts, rows, self._start, self._kind, self._device, allowed
             )
         have = sum(text.size for text in texts)
         share = have / max(1, sum(len(text.tokens) for text in texts))

@@ -1,5 +1,5 @@
-# Written by hand, as that of _core is.
-"""What the tests compare with its definition. Nothing else uses it."""
+# This stub is written by hand, as that of _core is.
+"""Parts of the C++ code that the tests compare with their definitions. Nothing else uses this module."""
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items

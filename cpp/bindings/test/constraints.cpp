@@ -1,4 +1,4 @@
-// Constraints and sequence breakers that a test makes up.
+// Constraints and sequence breakers that a test defines.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
@@ -17,7 +17,7 @@ namespace specllama {
 
 namespace {
 
-// What a function of a test's allows: (recent, ids) -> a bool for each id.
+// A constraint that allows what a function of the test allows: (recent, ids) -> a bool for each id.
 class CallbackConstraint final : public Constraint {
 public:
     using Allows = std::function<std::vector<bool>(const std::vector<int32_t> &, const std::vector<int32_t> &)>;
@@ -39,7 +39,7 @@ private:
     Allows allows_;
 };
 
-// Each of them: its first token, and the others.
+// Makes breakers of token sequences. Each has at least one token.
 std::shared_ptr<SequenceBreakers> make_breakers(const std::vector<std::vector<int32_t>> & sequences) {
     auto breakers = std::make_shared<SequenceBreakers>();
     for (const std::vector<int32_t> & sequence : sequences) {

@@ -1,4 +1,4 @@
-// Several sequences in one batch.
+// Decodes several sequences in one batch, for tests.
 #include <pybind11/stl.h>
 
 #include <memory>

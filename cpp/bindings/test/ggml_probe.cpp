@@ -1,4 +1,4 @@
-// What is found out about ggml before it is changed.
+// Shows what ggml_probe finds out about ggml.
 #include "ggml_plugin/ggml_probe.hpp"
 
 #include <pybind11/stl.h>

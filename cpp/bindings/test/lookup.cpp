@@ -1,4 +1,4 @@
-// Where the end of a text has occurred before.
+// The suffix index, which finds where the end of a text has occurred before.
 #include "bindings/arrays.hpp"
 #include "bindings/result_struct.hpp"
 #include "bindings/test/parts.hpp"

@@ -1,4 +1,4 @@
-// What the system is told about the pages that weights are in.
+// The hints to the system about the pages that weights are in.
 #include "ggml_plugin/memory_pages.hpp"
 
 #include "bindings/test/parts.hpp"

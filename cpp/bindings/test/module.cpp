@@ -1,9 +1,10 @@
-// The Python module specllama._core_test: what the tests compare with its definition. No wheel of a user's has it.
+// The Python module specllama._core_test: parts of the C++ code that the tests compare with their definitions. Wheels
+// for users do not have it.
 #include "bindings/test/parts.hpp"
 
 PYBIND11_MODULE(_core_test, module) {
     module.doc() = "What the tests compare with its definition. Nothing else uses it.";
-    pybind11::module_::import("specllama._core");  // whose types are taken and returned here
+    pybind11::module_::import("specllama._core");  // its types are used here
     specllama::bind_noise_for_tests(module);
     specllama::bind_rules_for_tests(module);
     specllama::bind_constraints_for_tests(module);

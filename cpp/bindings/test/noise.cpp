@@ -1,4 +1,4 @@
-// Random numbers, and what is drawn with them.
+// Random numbers, and tokens that are drawn with them.
 #include "math/random.hpp"
 
 #include "bindings/test/parts.hpp"

@@ -1,4 +1,4 @@
-// Products of the kernels, to be compared with their definition.
+// Products of the kernels, which tests compare with their definition.
 #include <pybind11/numpy.h>
 
 #include <stdexcept>
@@ -28,7 +28,7 @@ kernels::QuantizedType type_named(const std::string & name) {
     throw std::invalid_argument("there are no kernels for the type " + name);
 }
 
-// What a file's bytes are as rows: shape [rows, bytes of a row].
+// Checks that weights, as a file holds them, have the shape [rows, bytes of a row of `columns` values].
 void check_shape(const Bytes & weights, kernels::QuantizedType type, py::ssize_t columns) {
     const kernels::Layout layout = kernels::layout_of(type);
     if (weights.ndim() != 2 || !kernels::fits(type, columns) ||

@@ -1,4 +1,4 @@
-// The acceptance rules with random numbers of the test's, so that every outcome can be counted.
+// The acceptance rules, with random numbers that the test gives, so that it can enumerate every outcome.
 #include <pybind11/stl.h>
 
 #include <stdexcept>

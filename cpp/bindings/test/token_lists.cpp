@@ -1,4 +1,4 @@
-// What the sampler chain makes of the logits of listed tokens alone, and whether no others are computed.
+// The sampler chain over the logits of listed tokens alone, and a check that no other logits are computed.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using Logits = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
-// Of logits [n], which may be fewer than the list's vocabulary has.
+// The distribution over the listed tokens. logits: [n], where n may be smaller than the list's vocabulary.
 Distribution listed_distribution(const Logits & logits, const TokenList & listed, const SamplerParams & params,
                                  const std::vector<int32_t> & recent, std::shared_ptr<Constraint> constraint) {
     std::vector<float> gathered;

@@ -1,4 +1,4 @@
-// What a draft of another tokenizer reads of a text that grows and is cut.
+// How a draft of another tokenizer reads a text that grows and is cut.
 #include "translation/translation.hpp"
 
 #include <pybind11/stl.h>

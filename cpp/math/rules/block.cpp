@@ -36,7 +36,7 @@ BlockAcceptance block_acceptance(const TargetAt & p, const std::vector<Distribut
         const double w = std::min(1.0, result.w[i - 1] * ratio);
         result.w[i] = w;
         if (w <= 0.0) {
-            break;  // what comes after an impossible token is never accepted
+            break;  // no token after an impossible one is ever accepted
         }
         if (i == gamma) {
             result.h[i - 1] = w;

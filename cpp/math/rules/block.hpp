@@ -1,5 +1,5 @@
-// Block verification: the whole draft at once (Sun et al., "Block Verification Accelerates Speculative Decoding", ICLR
-// 2025, arXiv 2403.10444, algorithm 2).
+// Block verification judges the whole draft at once (Sun et al., "Block Verification Accelerates Speculative Decoding",
+// ICLR 2025, arXiv 2403.10444, algorithm 2).
 #pragma once
 
 #include "math/rules/residual.hpp"
@@ -13,7 +13,8 @@ struct BlockAcceptance {
 BlockAcceptance block_acceptance(const TargetAt & p, const std::vector<Distribution> & q,
                                  const std::vector<int32_t> & draft);
 
-// Accepts the longest prefix whose test passes: at least as many tokens in expectation as `rejection`.
+// Accepts the longest prefix of the draft whose test passes. These are, in expectation, at least as many tokens as
+// `rejection` accepts.
 Verdict verify_block(const TargetAt & p, const std::vector<Distribution> & q, const std::vector<int32_t> & draft,
                      const Uniforms & uniforms);
 

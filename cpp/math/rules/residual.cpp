@@ -1,4 +1,4 @@
-// What rules of rejection share.
+// What the rejection rule and the block rule share.
 #include "math/rules/residual.hpp"
 
 #include <algorithm>

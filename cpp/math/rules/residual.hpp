@@ -1,4 +1,5 @@
-// What rules of rejection share: what is left of p without q, how likely a draft stays, the uniforms of a round.
+// What the rejection rule and the block rule share: the residual of p and q, how likely a draft is accepted, and the
+// uniforms of a round.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +11,14 @@
 
 namespace specllama {
 
-// norm(max(0, weight * p - q)), matched by token id. Where it is empty (p <= q / weight everywhere, which a rejection
-// can only meet by rounding) it is p.
+// norm(max(0, weight * p - q)), matched by token id. If nothing is left (p <= q / weight everywhere, which happens
+// after a rejection by rounding only), the result is p.
 Distribution residual(const Distribution & p, const Distribution & q, double weight);
 
 // sum_x max(0, weight * p(x) - q(x))
 double residual_mass(const Distribution & p, const Distribution & q, double weight);
 
-// p / q, where a draft of probability 0 (it cannot be drawn) is never accepted.
+// p / q; 0 for q = 0, so that a draft which q cannot have drawn is never accepted.
 inline double acceptance_ratio(double p, double q) { return q > 0.0 ? p / q : 0.0; }
 
 // a_i = min(1, p_i(d_i) / q_i(d_i)) (Leviathan et al. 2022, algorithm 1; Chen et al. 2023, algorithm 2).
@@ -30,7 +31,7 @@ struct Uniforms {
 };
 Uniforms uniforms_of(const RoundNoise & noise, std::size_t gamma);
 
-// A draft drawn from q by a uniform of its own.
+// Draws a draft token from q at drafted position i, with a uniform that no other draw uses.
 int32_t drawn_by_uniform(const Distribution & q, const RoundNoise & noise, std::size_t i);
 
 }  // namespace specllama

@@ -16,7 +16,8 @@
 
 namespace specllama {
 
-// p(i), i = 0..gamma: computed when a rule first asks for it, because a rule that stops early needs no more.
+// p(i), i = 0..gamma. It is computed when a rule first asks for it, because a rule that stops early does not need the
+// rest.
 using TargetAt = std::function<const Distribution &(std::size_t)>;
 
 struct Verdict {
@@ -24,27 +25,27 @@ struct Verdict {
     int32_t next;              // the token after them: a correction, or a bonus if all were accepted
 };
 
-// What becomes of one position, i = 0..gamma, if all drafts before it were accepted.
+// The decision at one position, i = 0..gamma, if all drafts before it were accepted.
 struct Step {
     bool accepted;  // the draft stays
-    int32_t token;  // which comes there
+    int32_t token;  // the token that this position gets
 };
 
 // Where the random numbers of one round come from.
 struct RoundNoise {
     std::uint64_t seed;
-    std::uint64_t round;     // its number in the generation
+    std::uint64_t round;     // the number of the round in the generation
     std::uint64_t position;  // the index of d_1 in the history
 };
 
 class Rule {
 public:
-    // What is said of it, wherever rules are listed.
+    // The description of a rule, wherever rules are listed.
     struct About {
         const char * name;
         const char * summary;
         bool independent_of_draft;  // for a seed, the text is the same whatever is drafted
-        bool decides_in_steps;      // position by position, without looking at p after a rejection
+        bool decides_in_steps;      // it decides position by position, and needs no p after a rejection
     };
 
     explicit Rule(About about) : about_(about) {}
@@ -54,14 +55,15 @@ public:
 
     const About & about() const { return about_; }
 
-    // A token of q at drafted position i, as a drafter must draw it for this rule.
+    // Draws a token from q at drafted position i, as a drafter must draw it for this rule.
     virtual int32_t draw(const Distribution & q, const RoundNoise & noise, std::size_t i) const = 0;
 
-    // What becomes of a whole draft.
+    // Decides about a whole draft.
     virtual Verdict decide(const TargetAt & p, const std::vector<Distribution> & q, const std::vector<int32_t> & draft,
                            const RoundNoise & noise) const = 0;
 
-    // What becomes of position i alone: the same as decide(), for a rule that decides in steps.
+    // Decides about position i alone, with the outcome of decide(). Only a rule that decides in steps has this
+    // function.
     virtual Step decide_step(const Distribution &, const std::vector<Distribution> &, const std::vector<int32_t> &,
                              const RoundNoise &, std::size_t) const {
         throw std::logic_error(std::string(about_.name) + " does not decide in steps");

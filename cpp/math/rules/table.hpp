@@ -1,4 +1,4 @@
-// All acceptance rules, by name. A new one needs a file of its own, and a line here.
+// All acceptance rules, by name. A new rule needs a file of its own, and a line here.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 #include "math/rules/rule.hpp"
 
-// Each is made by a function `NAME_rule()`, in the order in which they are listed to users.
+// The names of the rules, in the order in which users see them. A function `NAME_rule()` makes each.
 #define SPECLLAMA_RULES(X) \
     X(rejection)           \
     X(block)               \
@@ -20,7 +20,7 @@ SPECLLAMA_RULES(SPECLLAMA_DECLARE)
 
 std::vector<const Rule *> all_rules();
 
-// Throws std::invalid_argument, which names all rules, for a name that none of them has.
+// Throws std::invalid_argument, which lists all rules, for an unknown name.
 const Rule & rule_by_name(const std::string & name);
 
 }  // namespace specllama

@@ -13,6 +13,7 @@ from specllama import _core
 from specllama.engine.hidden import FINAL, Hidden, shown_layers
 from specllama.engine.model import Model
 from specllama.engine.options import Options
+from specllama.engine.states import require_computed
 from specllama.models.gguf_values import StoredTensor, parts_of, read_whole_header
 from specllama.models.state_head_file import StateHeadFile, mapped, read_state_head
 
@@ -85,6 +86,7 @@ class StateHeadInFile(DraftKind):
                 "reads: give it as draft_model where you create the Llama"
             )
         file.require_vocabulary(target.settings.path)
+        require_computed(target)
         return StateHeadDraft(target, native_head(file, target.settings.path), self.corpus(target, loader), file.path)
 
 

@@ -1,4 +1,4 @@
-"""Measures what a draft gains: modes of decoding, by turns, on the same prompts.
+"""Measures what a draft gains: several modes of decoding answer the same prompts in turn.
 
 ``run(llm, builtin_prompts(), modes=["plain", "block:4"])`` gives a ``BenchResult``.
 """

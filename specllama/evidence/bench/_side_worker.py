@@ -1,6 +1,6 @@
-"""A process of `specllama bench --against`: it opens one class, and answers a line of JSON with a line of JSON.
+"""A process of `specllama bench --against`. It opens one class, and answers each line of JSON with a line of JSON.
 
-Run by its path, with the argument CLASS: a process with llama_cpp.Llama then has nothing of specllama in it.
+It is run by its path, with the argument CLASS, so that a process with llama_cpp.Llama imports nothing of specllama.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 
 def main(name: str) -> None:
-    """Answer until nobody asks any more. The first line says what to open."""
+    """Answer lines until there are no more. The first line says what to open."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever else is printed goes to stderr
+    os.dup2(2, 1)  # everything else that is printed goes to stderr
     llm = None
     for line in sys.stdin:
         asked = json.loads(line)
@@ -31,7 +31,7 @@ def main(name: str) -> None:
 
 
 def _opened(name: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The Llama, and what it runs on."""
+    """Open the class. Returns the Llama, and a description of what it runs on."""
     if name == "llama_cpp":
         import llama_cpp
 
@@ -44,7 +44,7 @@ def _opened(name: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def _called(llm: Any, text: str, chat: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """One whole call, in the cache of which nothing is reused."""
+    """Do one whole call, which reuses nothing from the cache."""
     llm.reset()
     start = time.perf_counter()
     if chat:

@@ -1,7 +1,7 @@
-"""What somebody gains who puts specllama.Llama in the place of llama_cpp.Llama: whole calls, prompts included.
+"""Measures what a user gains by replacing llama_cpp.Llama by specllama.Llama, over whole calls with their prompts.
 
-Each class has a process of its own, with the same file and threads, and they answer the same prompts by turns.
-specllama's does so in each mode: `plain` shows what its kernels gain, `auto` what they and the draft gain together.
+Each class has a process of its own, with the same file and threads, and they answer the same prompts in turn. specllama
+answers in each mode: `plain` shows what its kernels gain, `auto` what kernels and draft gain together.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from .gains import THEIRS, AgainstResult, Call, gains
 from .plan import Mode, Plan
 
 OnCall = Callable[[Call, int, int], None]
-"""Is told each call, how many are done, and how many there will be."""
+"""Called with each call, how many are done, and how many there will be."""
 _WORKER = Path(__file__).with_name("_side_worker.py")
-_CHILD = "import runpy; runpy.run_path(sys.argv.pop(1), run_name='__main__')"  # by its path: see there
+_CHILD = "import runpy; runpy.run_path(sys.argv.pop(1), run_name='__main__')"  # runs the worker by its path
 _WARM_UP_TOKENS = 8
-_PAUSE = 0.1  # seconds: the threads of the process before have stopped spinning
+_PAUSE = 0.1  # seconds, until the threads of the other process have stopped spinning
 
 
 class SideError(RuntimeError):
-    """A process could not open its models, or has ended."""
+    """Raised if a process cannot open its models, or has ended."""
 
 
 class Against:
-    """One comparison. What it has measured stays when `run` is interrupted.
+    """A comparison of both classes. If `run` is interrupted, what was measured stays.
 
     Args:
-        prompts: what to answer.
+        prompts: the prompts to answer.
         plan: modes, lengths, sampling.
-        theirs: arguments of llama_cpp.Llama: the model, its context and threads.
-        ours: those of specllama.Llama: the same, with the draft and what belongs to it.
+        theirs: the arguments of llama_cpp.Llama: the model, its context and threads.
+        ours: the arguments of specllama.Llama: the same, and the draft with its arguments.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Against:
         return self.result()
 
     def result(self) -> AgainstResult:
-        """Everything so far."""
+        """The result so far."""
         missing = self._total - self._done
         notes = [f"interrupted: {missing} of {self._total} calls are missing"] if missing else []
         return AgainstResult(
@@ -106,11 +106,11 @@ class Against:
 
 
 class _Side:
-    """A process with one of the classes and its models open. Use it as a context manager."""
+    """A process that has one of the classes and its models open. Use it as a context manager."""
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         self._name = name
-        # A group of its own: Ctrl-C in the terminal is ours, and the process ends when nobody asks any more.
+        # It has a process group of its own, so that only this process gets Ctrl-C. It ends when its stdin ends.
         self._process = subprocess.Popen(
             python_command(_CHILD, str(_WORKER), name),
             stdin=subprocess.PIPE,
@@ -124,7 +124,7 @@ class _Side:
             raise SideError(f"the process with {name} cannot open its models: {self.about['error']}")
 
     def called(self, prompt: Prompt, options: dict[str, Any]) -> dict[str, Any]:
-        """One whole call: the fields of a `Call`, or ``error``."""
+        """Have the process do one whole call. Returns the fields of a `Call`, or ``error``."""
         time.sleep(_PAUSE)
         return self._asked({"text": prompt.text, "chat": prompt.chat, "options": options})
 

@@ -1,4 +1,4 @@
-"""Runs a benchmark: every mode on every prompt, by turns."""
+"""Runs a benchmark: all modes answer each prompt in turn."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specllama.evidence.plan import Question
 
 OnRun = Callable[[Run, int, int], None]
-"""Is told each run, how many are done, and how many there will be. A run's `speedup` is None if plain's comes later."""
+"""Called with each run, how many are done, and how many there will be. `speedup` is None if plain's run comes later."""
 OnNote = Callable[[str], None]
 _WARM_UP_TOKENS = 8
 
@@ -40,15 +40,15 @@ def run(
 ) -> BenchResult:
     """Compare modes of decoding with plain decoding on the same prompts.
 
-    Use ``Bench`` to keep what is there when it is interrupted.
+    To keep the runs of an interrupted benchmark, use ``Bench``.
 
     Args:
-        llm: target with its draft. Give it equal ``n_threads`` and ``n_threads_batch``: llama_cpp's defaults would
+        llm: a target with its draft. Give it equal ``n_threads`` and ``n_threads_batch``: llama_cpp's defaults would
             credit speculation with idle cores.
-        prompts: what to answer: user's messages, or what ``specllama.prompts`` reads from files.
-        on_run: is told each run, how many are done, and how many there will be.
-        on_note: is told what is done beside the runs.
-        options: those of ``Plan.checked``, where they are described.
+        prompts: the prompts to answer: user's messages, or what ``specllama.prompts`` reads from files.
+        on_run: called with each run, how many are done, and how many there will be.
+        on_note: called with what is done besides the runs.
+        options: the arguments of ``Plan.checked``, where they are described.
 
     Raises:
         ValueError: an option out of range, a mode that drafts without a draft, or no prompt that fits.
@@ -65,7 +65,7 @@ class _Measured:
 
 
 class Bench:
-    """One benchmark. What it has measured stays when ``run`` is interrupted."""
+    """A benchmark. If ``run`` is interrupted, what was measured stays."""
 
     def __init__(self, llm: Llama, prompts: Iterable[Prompt | str], plan: Plan) -> None:
         self._llm = llm
@@ -93,16 +93,16 @@ class Bench:
 
     @property
     def num_runs(self) -> int:
-        """How many there will be."""
+        """How many runs there will be."""
         return len(self._prompts) * len(self._plan.modes) * self._plan.repeat
 
     @property
     def runs(self) -> list[Run]:
-        """Those there are."""
+        """The runs so far."""
         return [self._as_run(one) for one in self._measured]
 
     def run(self, on_run: OnRun | None = None, on_note: OnNote | None = None) -> BenchResult:
-        """Warm up, and do all runs; then measure the curves if they are wanted."""
+        """Warm up, and do all runs; then measure the curves, if they are wanted."""
         if self._synthetic is None:
             return self._run(on_run, on_note)
         self._llm.draft_model = self._synthetic
@@ -132,7 +132,7 @@ class Bench:
         return self.result()
 
     def result(self) -> BenchResult:
-        """Everything so far. The Llama must still be open."""
+        """The result so far. The Llama must still be open."""
         runs = self.runs
         machine = describe_machine(self._llm)
         return BenchResult(
@@ -153,7 +153,7 @@ class Bench:
         return answer(self._llm, rendered, **{**self._plan.options(mode, repeat), **changes})
 
     def _tell(self, draft: SyntheticDraft, question: Question, mode: Mode, repeat: int) -> None:
-        """Have a synthetic draft know what is right: the text without it, of a run that is not counted."""
+        """Tell a synthetic draft what is right: the text without a draft, from a run that is not counted."""
         prompt, rendered = question
         key = (prompt.id, 0 if self._plan.temperature == 0 else repeat)
         if key not in self._texts:
@@ -175,7 +175,7 @@ class Bench:
             say(f"measuring what a batch costs the {name}")
             try:
                 self._curves[name] = measure_cost_curve(model, name)
-            except ValueError as error:  # the runs are worth showing without it
+            except ValueError as error:  # the runs are worth showing without the curve
                 self._skipped.append(f"no costs of batches for the {name}: {error}")
         self._llm.reset()
 
@@ -191,7 +191,7 @@ class Bench:
         return Run(one.prompt.id, one.prompt.category, one.mode, one.repeat, speedup, end_to_end, equal, stats)
 
     def _reference(self, one: _Measured) -> Answer | None:
-        """Plain decoding's answer, if this one should be the same."""
+        """The answer of plain decoding, if this answer should be the same."""
         plain = self._plain.get((one.prompt.id, one.repeat))
         if plain is None or plain is one.answer or self._plan.temperature == 0:
             return plain
@@ -238,7 +238,7 @@ def _end_to_end(stats: Stats) -> float:
 
 
 def distinct(prompts: Iterable[Prompt]) -> list[Prompt]:
-    """The prompts with a number behind each name that was there before: files may name theirs alike."""
+    """The prompts with distinct names: files may use the same ones, so a number is added to a name that came before."""
     names: set[str] = set()
     distinct = []
     for prompt in prompts:

@@ -1,4 +1,4 @@
-"""What `bench --against` found: calls, and the gain of each mode over llama_cpp.Llama on the same prompts."""
+"""The result of `bench --against`: calls, and the gain of each mode over llama_cpp.Llama on the same prompts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .runs import ALL
 from .summary import by_prompt, interval
 
 THEIRS = "llama_cpp"
-"""The other class, as a mode is called."""
+"""The name of the other class, used as the name of a mode."""
 _EXPLANATION = (
     "gain: tokens per second of whole calls, prompts included, over those of llama_cpp.Llama on the same prompt; the "
     "mean over prompts [95% bootstrap interval]. over plain: the same over specllama's own plain decoding, the draft's "
@@ -35,7 +35,7 @@ class Call:
     num_prompt_tokens: int
     num_tokens: int
     seconds: float
-    """Of the whole call."""
+    """The time of the whole call."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -45,35 +45,35 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Gain:
-    """A mode on the prompts of a category. A prompt's gain is the mean of its repeats."""
+    """The gain of a mode on the prompts of a category. A prompt's gain is the mean of its repeats."""
 
     mode: str
     category: str
-    """``all`` is every prompt."""
+    """The category; ``all`` stands for all prompts."""
     num_prompts: int
     their_tokens_per_second: float
-    """All tokens of llama_cpp.Llama over all seconds."""
+    """All tokens of llama_cpp.Llama over all its seconds."""
     tokens_per_second: float
-    """The same of the mode."""
+    """All tokens of the mode over all its seconds."""
     mean: float
-    """Over prompts, of tokens per second over llama_cpp's."""
+    """The mean over prompts of the gain: tokens per second over llama_cpp's."""
     low: float
-    """Lower end of the 95% bootstrap interval of the mean, over prompts."""
+    """The lower end of the 95% bootstrap interval of the mean, over prompts."""
     high: float
-    """Its upper end."""
+    """The upper end of this interval."""
     least: float
     least_prompt: str
     over_plain: float
-    """The mean over prompts, of tokens per second over those of the mode ``plain``."""
+    """The mean over prompts of tokens per second over those of the mode ``plain``."""
     num_texts_equal: int
-    """Answers with llama_cpp's text."""
+    """The number of answers with llama_cpp's text."""
     num_texts_compared: int
-    """Answers that should have it, but for rounding: greedy ones."""
+    """The number of answers that should have llama_cpp's text, except for rounding: the greedy ones."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AgainstResult(Result):
-    """Everything that was found."""
+    """The result of a comparison with llama_cpp.Llama."""
 
     calls: list[Call]
     """All answers, in the order in which they were made."""
@@ -118,7 +118,7 @@ def _cells(gain: Gain) -> list[str]:
 
 
 def gains(calls: Iterable[Call], *, greedy: bool) -> list[Gain]:
-    """A row for each category and mode, and for all prompts together, of what all have answered."""
+    """A row for each category and mode, and for all prompts together. Only prompts that all modes answered count."""
     turns: dict[tuple[str, int], dict[str, Call]] = {}
     for call in calls:
         turns.setdefault((call.prompt_id, call.repeat), {})[call.mode] = call

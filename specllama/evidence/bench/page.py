@@ -1,4 +1,4 @@
-"""The report of a benchmark: one HTML file that needs nothing else, and its figures as PNG files beside it."""
+"""The report of a benchmark: one HTML file that needs no other files, and its figures as PNG files beside it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NEEDED = ("matplotlib", "jinja2")
 
 
 def require_plotting() -> None:
-    """Check for what a report needs beside specllama itself.
+    """Check that the packages are installed which a report needs.
 
     Raises:
-        ImportError: matplotlib or jinja2 is missing; says how to install them.
+        ImportError: matplotlib or jinja2 is missing; the message says how to install them.
     """
     for name in _NEEDED:
         try:
@@ -38,7 +38,7 @@ def require_plotting() -> None:
 
 
 def require_folder(folder: Path) -> None:
-    """Make the folder of a report if it is missing: better to know before measuring for an hour.
+    """Make the folder of a report if it is missing. This shows errors before measuring for an hour.
 
     Raises:
         OSError: it cannot be made or written, or is a file.
@@ -52,7 +52,7 @@ def require_folder(folder: Path) -> None:
 def write_report(result: BenchResult, folder: Path) -> Path:
     """Write ``report.html`` and the PNG files into a folder, which is made if it is missing.
 
-    Figures for which there is no data are left out, and those of an earlier report removed.
+    Figures without data are left out, and removed if an earlier report has left them.
 
     Returns:
         The path of ``report.html``.
@@ -78,7 +78,7 @@ def write_report(result: BenchResult, folder: Path) -> Path:
                 file.write_bytes(picture.png)
             else:
                 file.unlink(missing_ok=True)
-        path.write_text(page, encoding="utf-8", errors="replace")  # JSON can smuggle in half a character
+        path.write_text(page, encoding="utf-8", errors="replace")  # names from JSON can have half a character
     return path
 
 
@@ -137,7 +137,7 @@ def _model_name(model: Any) -> str:
 
 
 def _facts(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Names and values as text, those of mappings in mappings too."""
+    """Names and values as text, also those of nested mappings."""
     found = []
     for name, value in facts.items():
         label = f"{prefix}{name}".replace("_", " ")

@@ -1,4 +1,4 @@
-"""The figures of a report: drawn, captioned, and in words and numbers for those who cannot see them."""
+"""The figures of a report, with captions, and with descriptions for readers who cannot see them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from .runs import ALL, BenchResult
 
 
 class Picture(NamedTuple):
-    """A figure."""
+    """A figure of a report."""
 
     name: str
     title: str
     caption: str
-    """How to read it."""
+    """How to read the figure."""
     alt: str
-    """What it shows."""
+    """What the figure shows, in words and numbers."""
     png: bytes | None
-    """None where there is nothing to draw."""
+    """The figure as a PNG file; None if there is nothing to draw."""
 
     @property
     def base64(self) -> str:
-        """As a page embeds it."""
+        """The PNG file as a page embeds it."""
         return base64.b64encode(self.png or b"").decode("ascii")
 
 
 def pictures_of(result: BenchResult, rounds: Mapping[str, Stats], prediction: Prediction) -> list[Picture]:
-    """All figures. Of each mode there are the statistics of its rounds."""
+    """All figures of a result. `rounds`: by mode, the statistics of its rounds."""
     styles = mode_styles(list(rounds))
     ratios = _listed({mode: f"{prediction.median_ratio(mode):.2f}" for mode in prediction.points})
     with report_style():

@@ -1,4 +1,4 @@
-"""What a benchmark is to do, checked before a model is loaded."""
+"""The plan of a benchmark, which is checked before a model is loaded."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _OF_SYNTHETIC = ("plain", "auto:1", "auto:2", "auto:4", "auto:8")
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """One way of decoding: what it overrides in the Llama's own settings."""
+    """A way of decoding: the settings of the Llama that it overrides."""
 
     name: str
-    """As the user wrote it."""
+    """The name, as the user wrote it."""
     num_draft_tokens: NumDraftTokens | None = None
-    """Gamma; 0 is plain decoding, None the Llama's own."""
+    """Gamma; 0 is plain decoding, None the Llama's own value."""
     verify: str | None = None
     """The acceptance rule; None is the Llama's own."""
 
@@ -56,10 +56,10 @@ class Mode:
         return self.num_draft_tokens == 0
 
     def synthetic(self, temperature: float, seed: int | None) -> Mode:
-        """The same with a synthetic draft, which its name says.
+        """This mode with a synthetic draft, which is added to its name.
 
         Raises:
-            ValueError: it does not say how many tokens are drafted, or its rule lets the text depend on the draft.
+            ValueError: the mode has no number of drafted tokens, or with its rule the text depends on the draft.
         """
         if self.is_plain:
             return self
@@ -77,17 +77,17 @@ class Mode:
         return dataclasses.replace(self, name=f"{self.name} {SYNTHETIC}")
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of ``create_completion``: only what the mode overrides."""
+        """The keyword arguments of ``create_completion`` that the mode overrides."""
         chosen = {"num_draft_tokens": self.num_draft_tokens, "verify": self.verify}
         return {name: value for name, value in chosen.items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Modes, lengths and sampling. ``Plan.checked`` makes one."""
+    """The modes, lengths and sampling of a benchmark. ``Plan.checked`` makes one."""
 
     modes: tuple[Mode, ...]
-    """Plain decoding is always among them, and first unless the caller placed it."""
+    """The modes. Plain decoding is always among them, and comes first unless the caller has placed it."""
     repeat: int
     max_tokens: int
     curve: bool
@@ -95,7 +95,7 @@ class Plan:
     temperature: float
     sampling: dict[str, Any]
     synthetic: Synthetic | None = None
-    """What drafts in place of a draft; None: the Llama's own draft."""
+    """A synthetic draft; None: the Llama's own draft is used."""
 
     @classmethod
     def checked(
@@ -111,24 +111,25 @@ class Plan:
         draft_cost: float | None = None,
         **sampling: Any,
     ) -> Plan:
-        """Check every value.
+        """Check every value, and make a plan.
 
         Args:
-            modes: what to compare, see ``Mode.parse``. None: plain and auto; of a synthetic draft plain and auto:1,
-                auto:2, auto:4, auto:8.
-            repeat: answers of each mode to each prompt.
+            modes: the modes to compare, as ``Mode.parse`` reads them. None: plain and auto; for a synthetic draft plain
+                and auto:1, auto:2, auto:4, auto:8.
+            repeat: how often each mode answers each prompt.
             max_tokens: the length at which an answer is cut.
             curve: whether to measure what a batch of n tokens costs, too.
-            seed: of the first repeat; each repeat has the next one. None: a random one for each answer.
-            temperature: 0 is greedy.
-            acceptance: what drafts is no draft: it is right with these probabilities, at each place of a round where
-                those before it were right; the last one is that of all places behind it, too.
-            draft_cost: of drafting such a token, over that of a token of plain decoding; None: 0.
+            seed: the seed of the first repeat; each repeat has the next one. None: a random one for each answer.
+            temperature: the temperature; 0 is greedy.
+            acceptance: for a synthetic draft: the probability, at each place of a round, that the drafted token is
+                right if those before it were. The last one is also used for all later places.
+            draft_cost: for a synthetic draft: the cost of drafting a token, over that of a token of plain decoding;
+                None: 0.
             sampling: other options of ``create_completion``: ``top_p``, ``min_p``, ...
 
         Raises:
             ValueError: an unknown mode or one given twice, or a count below 1.
-            TypeError: a count or seed that is no integer.
+            TypeError: a count or seed that is not an integer.
         """
         synthetic = None if acceptance is None else Synthetic.checked(acceptance, draft_cost or 0.0)
         if synthetic is None and draft_cost is not None:
@@ -151,20 +152,20 @@ class Plan:
     def turns(self, num_prompts: int) -> Iterator[tuple[int, int, tuple[Mode, ...]]]:
         """Yield (repeat, index of a prompt, the modes in their order): A B C, then C B A.
 
-        What changes slowly, such as a clock that heat throttles, then strikes all modes alike. A prompt's own order
-        alternates over its repeats, too.
+        So slow changes, such as a clock that is throttled by heat, affect all modes alike. The order also alternates
+        over the repeats of a prompt.
         """
         for repeat in range(self.repeat):
             for index in range(num_prompts):
                 yield repeat, index, self.modes if (repeat + index) % 2 == 0 else self.modes[::-1]
 
     def options(self, mode: Mode, repeat: int) -> dict[str, Any]:
-        """Keyword arguments of ``create_completion`` for one answer."""
+        """The keyword arguments of ``create_completion`` for one answer."""
         seed = None if self.seed is None else self.seed + repeat
         lengths = {"max_tokens": self.max_tokens, "temperature": self.temperature, "seed": seed}
         return {**self.sampling, **lengths, **mode.options()}
 
     def settings(self, prompts: Iterable[Prompt]) -> dict[str, Any]:
-        """What a result says of this plan and of the prompts that are used."""
+        """The settings in a result: this plan, and how many prompts of each category are used."""
         counts = collections.Counter(prompt.category for prompt in prompts)
         return {**dataclasses.asdict(self), "modes": [mode.name for mode in self.modes], "prompts": dict(counts)}

@@ -1,4 +1,4 @@
-"""How figures look: one style whatever matplotlib is set to, and a colour and marker for each mode in all of them."""
+"""The style of figures: it does not depend on matplotlib's settings, and each mode has one colour and marker."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 WIDTH = 8.0
-"""Of all figures, in inches."""
+"""The width of all figures, in inches."""
 GREY = "#5c5c5c"
 TARGET = "#117733"
 DRAFT = "#332288"
 PART_COLOURS = {"draft": DRAFT, "verify": "#44AA99", "sample": "#DDCC77", "rollback": "#882255", "other": "#BBBBBB"}
-"""By part of a round; those of Paul Tol's muted scheme, which colour-blind readers can tell apart."""
+"""Colours by part of a round. They are Paul Tol's muted scheme, which colour-blind readers can tell apart."""
 
-# Okabe and Ito's, for the same reason. Seven colours and eight markers: 56 modes before a pair comes again.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, too. Seven colours and eight markers are 56 pairs.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "D", "^", "v", "P", "X", "h")
 _DPI = 160
@@ -57,7 +57,7 @@ def mode_styles(modes: Sequence[str]) -> dict[str, ModeStyle]:
 
 @contextlib.contextmanager
 def report_style() -> Iterator[None]:
-    """Draw in the report's style, not the user's, and without a word about characters that the font lacks."""
+    """Use the report's style in place of the user's, and no warnings about characters that the font lacks."""
     with matplotlib.style.context(["default", _STYLE], after_reset=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
@@ -78,7 +78,7 @@ def png(figure: Figure | None) -> bytes | None:
 
 
 def legend_above(figure: Figure, axes: Axes) -> None:
-    """Put the legend above the axes, in as many columns as its texts leave room for."""
+    """Put the legend above the axes, in as many columns as its texts allow."""
     handles, labels = axes.get_legend_handles_labels()
     room, sizes = 92, [len(label) + 6 for label in labels]  # in characters, six of them for the line and the gaps
     columns = len(labels) if sum(sizes) <= room else max(1, room // max(sizes))
@@ -86,7 +86,7 @@ def legend_above(figure: Figure, axes: Axes) -> None:
 
 
 def text(value: str, width: int = 26, lines: int = 2) -> str:
-    """A name as matplotlib takes it: in lines of at most `width` characters, and with no `$` that begins a formula."""
-    whole = value.encode("utf-8", "replace").decode("utf-8")  # half a character, which JSON can hold, is an error
+    """A name for matplotlib: in lines of at most `width` characters, where no `$` begins a formula."""
+    whole = value.encode("utf-8", "replace").decode("utf-8")  # half a character, as JSON can have it, would be an error
     wrapped = textwrap.wrap(whole, width, max_lines=lines, placeholder=" …") or ["(no name)"]
     return "\n".join(wrapped).replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""The figures of a report. Each function draws one, or returns None where there is nothing to draw."""
+"""The figures of a report. Each function draws one, or returns None if there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Styles = Mapping[str, ModeStyle]
 
 
 def speedup_figure(rows: Sequence[Row], styles: Styles) -> Figure | None:
-    """Mean speedup with its interval, a dot for each mode in each category; plain decoding is the line at 1."""
+    """The mean speedup with its interval: a dot for each mode in each category. Plain decoding is the line at 1."""
     drawn = [row for row in rows if row.mode != "plain" and math.isfinite(row.speedup_mean)]
     categories = list(dict.fromkeys([ALL, *(row.category for row in drawn)]))
-    if len(categories) == 2:  # the one category is all there is
+    if len(categories) == 2:  # the only category has all prompts
         categories = [ALL]
     modes = [mode for mode in styles if any(row.mode == mode for row in drawn)]
     if not modes:
@@ -45,7 +45,7 @@ def speedup_figure(rows: Sequence[Row], styles: Styles) -> Figure | None:
         axes.errorbar(
             [row.speedup_mean for _, row in at],
             [y + (i - (len(modes) - 1) / 2) * step for y, _ in at],
-            # Rounding can put the mean of equal values a hair outside of their interval.
+            # By rounding, the mean of equal values can lie slightly outside of their interval.
             xerr=[
                 [max(0.0, row.speedup_mean - row.speedup_low) for _, row in at],
                 [max(0.0, row.speedup_high - row.speedup_mean) for _, row in at],
@@ -58,7 +58,7 @@ def speedup_figure(rows: Sequence[Row], styles: Styles) -> Figure | None:
     for y in range(0, len(categories), 2):
         axes.axhspan(y - 0.5, y + 0.5, color="#f3f3f3", linewidth=0, zorder=0)
     if len(categories) > 1:
-        axes.axhline(0.5, color=GREY, linewidth=0.8)  # below the row that sums up the others
+        axes.axhline(0.5, color=GREY, linewidth=0.8)  # below the row of all prompts
     axes.axvline(1.0, color=GREY, linewidth=1.2, zorder=1, label="plain decoding")
     axes.set_ylim(len(categories) - 0.5, -0.5)
     names = ["all prompts" if category == ALL else category for category in categories]
@@ -71,7 +71,7 @@ def speedup_figure(rows: Sequence[Row], styles: Styles) -> Figure | None:
 
 
 def acceptance_figure(rounds: Mapping[str, Stats], styles: Styles) -> Figure | None:
-    """Accepted / drafted by position in the draft, a line for each mode that drafted."""
+    """The share of accepted tokens by position in the draft: a line for each mode that drafted."""
     rates = {mode: of_mode.acceptance_rate_per_pos for mode, of_mode in rounds.items()}
     rates = {mode: of_mode for mode, of_mode in rates.items() if of_mode}
     if not rates:
@@ -94,7 +94,7 @@ def acceptance_figure(rounds: Mapping[str, Stats], styles: Styles) -> Figure | N
 
 
 def round_time_figure(rounds: Mapping[str, Stats]) -> Figure | None:
-    """Milliseconds of a round by what they are spent on, a bar for each mode."""
+    """The milliseconds of a round, by what they are spent on: a bar for each mode."""
     drawn = {mode: of_mode for mode, of_mode in rounds.items() if num_rounds(of_mode)}
     if not drawn:
         return None
@@ -150,7 +150,7 @@ def cost_figure(curves: Mapping[str, CostCurve]) -> Figure | None:
 
 
 def prediction_figure(points: Mapping[str, Sequence[tuple[float, float]]], styles: Styles) -> Figure | None:
-    """Measured against predicted speedup, a dot for each prompt; `points` are (predicted, measured) by mode."""
+    """Measured against predicted speedup: a dot for each prompt. `points`: (predicted, measured), by mode."""
     drawn = {mode: of_mode for mode, of_mode in points.items() if of_mode}
     if not drawn:
         return None

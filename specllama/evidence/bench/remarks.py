@@ -1,4 +1,4 @@
-"""What a reader of the figures must know beside them."""
+"""Notes that a reader of the figures needs. Each function returns a note, or None if there is nothing to say."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .synthetic import Synthetic
 if TYPE_CHECKING:
     from specllama.evidence.answer import Answer
 
-_STEADY = 1.5  # on an idle machine, prompts of up to a few thousand tokens stay well within
+_STEADY = 1.5  # on an idle machine the ratio stays well below this, for prompts of up to a few thousand tokens
 
 
 def on_threads(name: str, model: dict[str, Any]) -> str | None:
-    """A model with more cores for several tokens than for one, as ``describe_machine`` found it."""
+    """A note on a model that has other numbers of threads for one token and for several (see ``describe_machine``)."""
     single, batch = model["n_threads"], model["n_threads_batch"]
     if single == batch:
         return None
@@ -28,7 +28,7 @@ def on_threads(name: str, model: dict[str, Any]) -> str | None:
 
 
 def on_noise(plain: Sequence[Run]) -> str | None:
-    """Plain decoding does the same work for every token but for attention: its speed tells how idle the machine was."""
+    """A note if the machine was not idle. Plain decoding tells: except for attention, each token is the same work."""
     rates = [run.stats.tokens_per_second for run in plain]
     if not rates or max(rates) < _STEADY * min(rates):
         return None
@@ -39,7 +39,7 @@ def on_noise(plain: Sequence[Run]) -> str | None:
 
 
 def on_synthetic(synthetic: Synthetic | None) -> str | None:
-    """That there was no draft."""
+    """A note that the draft was synthetic."""
     if synthetic is None:
         return None
     return (
@@ -49,7 +49,7 @@ def on_synthetic(synthetic: Synthetic | None) -> str | None:
 
 
 def on_fallbacks(runs: Sequence[Run]) -> str | None:
-    """Runs of one mode that were decoded plainly although a draft was asked for."""
+    """A note on runs of one mode that were decoded plainly although a draft was asked for."""
     fallen = [run for run in runs if run.stats.fallback_reason]
     if not fallen:
         return None
@@ -61,11 +61,11 @@ def on_fallbacks(runs: Sequence[Run]) -> str | None:
 
 
 def on_differences(mode: str, pairs: Sequence[tuple[str, Answer, Answer]]) -> str | None:
-    """Answers of one mode that should have plain decoding's text.
+    """A note on answers of one mode that should have plain decoding's text, and differ.
 
     Args:
-        mode: its name.
-        pairs: of every such run: id of the prompt, the answer, plain decoding's.
+        mode: the name of the mode.
+        pairs: (id of the prompt, the answer, plain decoding's answer) for each run that should have the same text.
     """
     parted = [
         (prompt, place)

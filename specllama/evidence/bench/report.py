@@ -1,4 +1,4 @@
-"""A benchmark's result as text: Markdown to paste, CSV and JSON to compute with."""
+"""The result of a benchmark as text: Markdown for reading, CSV and JSON for computing."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def to_csv(result: BenchResult) -> str:
 
 
 def to_json(result: BenchResult) -> str:
-    """Everything: runs, summary, machine, settings, curves."""
+    """The whole result: runs, summary, machine, settings, curves."""
     return json.dumps(result.to_dict(), allow_nan=False, indent=2)
 
 
 def to_jsonl(result: BenchResult) -> str:
-    """Every run on a line."""
+    """All runs, each on a line of JSON."""
     runs = result.to_dict()["runs"]
     return "\n".join(json.dumps(run, allow_nan=False) for run in runs)
 

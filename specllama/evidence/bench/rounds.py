@@ -1,4 +1,4 @@
-"""What rounds give and take, and the speedup that acceptance and the costs of batches predict for them."""
+"""What rounds emit and cost, and the speedup that acceptance and the costs of batches predict."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from specllama.stats import Stats
 from .runs import BenchResult, Run
 
 PARTS = ("draft", "verify", "sample", "rollback", "other")
-"""What a round spends its time on; "other" is Python, stop strings and whoever reads the stream."""
+"""The parts of a round's time. "other" is Python, stop strings and the reader of the stream."""
 
 
 def num_rounds(stats: Stats) -> int:
-    """Decodes by the target, the prompt's left out."""
+    """The number of decodes by the target, without those of the prompt."""
     return sum(stats.num_rounds_per_gamma)
 
 
 def tokens_per_round(stats: Stats) -> float:
-    """E: tokens per decode by the target. 0.0 without rounds."""
+    """E: the tokens per decode by the target; 0.0 without rounds."""
     return stats.num_round_tokens / num_rounds(stats) if num_rounds(stats) else 0.0
 
 
 def seconds_by_part(stats: Stats) -> dict[str, float]:
-    """What all rounds took, by ``PARTS``."""
+    """The seconds of all rounds together, by ``PARTS``."""
     seconds = {part: float(getattr(stats, f"{part}_seconds")) for part in PARTS if part != "other"}
     generating = stats.total_seconds - stats.prompt_seconds
     return {**seconds, "other": max(0.0, generating - sum(seconds.values()))}
@@ -35,17 +35,17 @@ def seconds_by_part(stats: Stats) -> dict[str, float]:
 def predicted_speedup(stats: Stats, target: CostCurve, draft: CostCurve) -> float:
     """S = E / (gamma c + v(gamma+1)): tokens per round over what a round costs, in plain decodes of one token.
 
-    E is the number of tokens per round, gamma how many the round drafts, c = T_draft(1) / T_target(1) what drafting
-    one costs, and v(n) = T_target(n) / T_target(1) what verifying costs. Where gamma varies the cost is the mean over
-    the rounds; one that drafts nothing costs v(1) = 1.
+    E is the number of tokens per round, gamma the number of drafted tokens, c = T_draft(1) / T_target(1) the cost of
+    drafting one, and v(n) = T_target(n) / T_target(1) the cost of verifying. If gamma varies, the cost is the mean over
+    the rounds; a round that drafts nothing costs v(1) = 1.
 
     The source is the improvement factor of Leviathan et al. 2022 (arXiv 2211.17192, theorem 3.8 in section 3.3), which
     assumes that a batch costs as much as one token, v = 1. Here v is measured. Sampling, rollback and everything else
-    outside of the two models is left out, and so is the second token that a draft decodes after a round in which all
-    was accepted: measured speedups lie a little below.
+    outside of the two models is left out. So is the second token that a draft decodes after a round in which all tokens
+    were accepted. So measured speedups are a little lower.
 
     Args:
-        stats: of one mode, on one prompt or on several.
+        stats: statistics of one mode, on one prompt or on several.
         target: T(n) of the target, at least up to gamma + 1.
         draft: T(n) of the draft, at least T(1).
 
@@ -60,12 +60,12 @@ def predicted_speedup(stats: Stats, target: CostCurve, draft: CostCurve) -> floa
 
 
 def round_cost(gamma: int, target: CostCurve, draft: CostCurve | None) -> float:
-    """What a round that drafts gamma tokens costs, in plain decodes of one token: gamma c + v(gamma+1).
+    """The cost of a round that drafts gamma tokens, in plain decodes of one token: gamma c + v(gamma+1).
 
     Args:
-        gamma: 0 is a round of plain decoding.
+        gamma: the number of drafted tokens; 0 is a round of plain decoding.
         target: T(n) of the target, at least up to gamma + 1.
-        draft: T(n) of the draft, at least T(1); None for one that decodes nothing, c = 0.
+        draft: T(n) of the draft, at least T(1); None for a draft that decodes nothing, c = 0.
 
     Raises:
         ValueError: a batch larger than those that were measured.
@@ -77,10 +77,10 @@ def round_cost(gamma: int, target: CostCurve, draft: CostCurve | None) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """Predicted beside measured speedups of a benchmark.
+    """The predicted and the measured speedups of a benchmark.
 
     Attributes:
-        points: (predicted, measured) for each prompt, by mode; plain decoding is not among them.
+        points: by mode, (predicted, measured) for each prompt; plain decoding is left out.
         problems: what could not be predicted, and why.
     """
 
@@ -89,7 +89,7 @@ class Prediction:
 
     @classmethod
     def of(cls, result: BenchResult) -> Prediction:
-        """Predict for every mode and prompt; nothing unless both curves were measured."""
+        """Predict for every mode and prompt. Without both curves nothing is predicted."""
         points: dict[str, list[tuple[float, float]]] = {}
         problems: dict[str, None] = {}
         if {"target", "draft"} <= result.curves.keys():
@@ -105,7 +105,7 @@ class Prediction:
         return cls(points, list(problems))
 
     def median_ratio(self, mode: str) -> float:
-        """Median of measured / predicted over the prompts of a mode."""
+        """The median of measured / predicted over the prompts of a mode."""
         return statistics.median(measured / predicted for predicted, measured in self.points[mode])
 
 

@@ -1,4 +1,4 @@
-"""What a benchmark measured, as data."""
+"""The measurements of a benchmark, as data."""
 
 from __future__ import annotations
 
@@ -17,68 +17,68 @@ ALL = "all"
 
 @dataclasses.dataclass(frozen=True)
 class Run(Data):
-    """One answer: one mode on one prompt."""
+    """One answer of one mode to one prompt."""
 
     prompt_id: str
     category: str
     mode: str
     repeat: int
-    """0 for the first."""
+    """The number of the repeat, from 0."""
     speedup: float | None
-    """Tokens per second over those of plain decoding, same prompt and repeat; None if that was not measured."""
+    """Tokens per second over those of plain decoding, for the same prompt and repeat; None if that was not measured."""
     end_to_end_speedup: float | None
-    """The same with the prompt, which the draft decodes, too."""
+    """The speedup with the time of the prompt, which the draft decodes, too; None if it was not measured."""
     text_equal_to_plain: bool | None
-    """None where the text may rightly differ: sampling without a coupled seed."""
+    """Whether the text is plain decoding's; None if it may rightly differ: sampling without a coupled seed."""
     stats: Stats
 
     @property
     def tokens_per_second(self) -> float:
-        """Without the prompt."""
+        """Generated tokens per second, without the time of the prompt."""
         return self.stats.tokens_per_second
 
 
 @dataclasses.dataclass(frozen=True)
 class Row(Data):
-    """One mode on the prompts of one category. A prompt's speedup is the mean of its repeats."""
+    """The figures of one mode on the prompts of one category. A prompt's speedup is the mean of its repeats."""
 
     mode: str
     category: str
-    """``all`` is every prompt."""
+    """The category; ``all`` stands for all prompts."""
     num_prompts: int
     num_tokens: int
     tokens_per_second: float
-    """All tokens over all seconds, prompts left out."""
+    """All tokens over all seconds, without prompts."""
     speedup_mean: float
-    """Over prompts."""
+    """The mean of the speedups, over prompts."""
     speedup_median: float
     speedup_low: float
-    """Lower end of the 95% bootstrap interval of the mean, over prompts."""
+    """The lower end of the 95% bootstrap interval of the mean, over prompts."""
     speedup_high: float
-    """Its upper end."""
+    """The upper end of this interval."""
     end_to_end_mean: float
-    """Of the speedups with the prompt included, over prompts."""
+    """The mean of the speedups with the time of prompts, over prompts."""
     acceptance_rate: float
     mean_acceptance_length: float
     draft_share: float
-    """Of the generating seconds, prompts left out: decoding by the draft. What no share counts is "other"."""
+    """The share of decoding by the draft in the time without prompts. What no share counts is "other"."""
     verify_share: float
-    """Decoding by the target."""
+    """The share of decoding by the target."""
     sample_share: float
-    """Sampler chains, drawing, and acceptance rules."""
+    """The share of sampler chains, drawing, and acceptance rules."""
     worst_prompt: str
     """The prompt with the lowest speedup."""
     worst_speedup: float
-    """Its speedup."""
+    """The speedup of this prompt."""
     num_texts_equal: int
-    """Answers with plain decoding's tokens."""
+    """The number of answers with plain decoding's tokens."""
     num_texts_compared: int
-    """Answers that should have them."""
+    """The number of answers that should have plain decoding's tokens."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchResult(Result):
-    """Everything a benchmark found."""
+    """The result of a benchmark."""
 
     runs: list[Run]
     """All answers, in the order in which they were made."""

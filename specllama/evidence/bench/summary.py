@@ -1,4 +1,4 @@
-"""From runs to rows: ratios to plain decoding, and how sure they are."""
+"""Makes rows of runs: ratios to plain decoding, and their intervals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specllama.stats import ratio
 from .runs import ALL, Row, Run
 
 _RESAMPLES = 5000
-_SEED = 0  # the same runs give the same interval
+_SEED = 0  # fixed, so that the same runs give the same interval
 _BATCH = 1 << 22  # numbers drawn at a time
 
 
@@ -34,7 +34,7 @@ def summarise(runs: Sequence[Run]) -> list[Row]:
 
 
 def interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """The 95% bootstrap interval (percentiles) of the mean of values [n]; that of one value is the value."""
+    """The 95% bootstrap interval (percentiles) of the mean of values [n]. For one value both ends are this value."""
     count = len(values)
     if count == 1:
         return float(values[0]), float(values[0])
@@ -81,7 +81,7 @@ def _row(mode: str, category: str, runs: list[Run]) -> Row:
 
 
 def by_prompt(values: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """The mean over the repeats of each prompt, whose names stand beside the values."""
+    """By prompt, the mean of its values. `values`: (name of the prompt, value) for each repeat."""
     found: dict[str, list[float]] = {}
     for prompt, value in values:
         found.setdefault(prompt, []).append(value)

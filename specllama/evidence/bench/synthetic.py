@@ -1,7 +1,7 @@
-"""A draft that is right as often as it is told to be: for a machine that is planned, before there is a draft.
+"""A synthetic draft, which is right with given probabilities. It is for planning, before there is a real draft.
 
-It knows the text that plain decoding writes, says its next tokens, and errs with given probabilities. So the target
-does what it would do with such a draft, and writes what it writes without one.
+It knows the text that plain decoding writes, drafts its next tokens, and errs with the given probabilities. So the
+target does the work that it would do with such a draft, and the text is the one without a draft.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from specllama.evidence.answer import Answer
 
 SYNTHETIC = "synthetic"
-"""In the names of its modes, and of the drafter."""
+"""The word for it in the names of modes and of the drafter."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Synthetic:
-    """What the draft is to be like.
+    """The properties of a synthetic draft.
 
     Attributes:
-        acceptance: of each place of a round: the probability that its token is accepted where those before it were. The
-            last one is that of all places behind it, too.
-        cost: of drafting a token, over that of a token of plain decoding.
+        acceptance: for each place of a round, the probability that its token is accepted if those before it were. The
+            last one is also used for all later places.
+        cost: the cost of drafting a token, over that of a token of plain decoding.
     """
 
     acceptance: tuple[float, ...]
@@ -37,7 +37,7 @@ class Synthetic:
 
     @classmethod
     def checked(cls, acceptance: Iterable[float], cost: float) -> Synthetic:
-        """Check every value.
+        """Check every value, and make the properties.
 
         Raises:
             ValueError: no probability, or one out of range, or a cost below 0.
@@ -56,13 +56,13 @@ class Synthetic:
         return cls(rates, float(cost))
 
     def __str__(self) -> str:
-        """In words."""
+        """The properties in words."""
         rates = ", ".join(f"{rate:g}" for rate in self.acceptance)
         return f"a {SYNTHETIC} draft (accepted {rates}; {self.cost:g} T(1) a token)"
 
 
 class SyntheticDraft:
-    """A drafting function that is told what is right."""
+    """A drafting function that is told the right text."""
 
     def __init__(self, about: Synthetic) -> None:
         self._about = about
@@ -76,30 +76,30 @@ class SyntheticDraft:
     def begin(
         self, prompt: Sequence[int], plain: Answer, ends: Callable[[int], bool], *, gamma: int, luck: str
     ) -> None:
-        """The next generation.
+        """Tell it the right text of the next generation.
 
         Args:
-            prompt: its tokens.
-            plain: what plain decoding answers.
-            ends: whether a token ends a text.
-            gamma: so many tokens a round.
-            luck: the same gives the same errors.
+            prompt: the tokens of the prompt.
+            plain: the answer of plain decoding.
+            ends: says whether a token ends a text.
+            gamma: how many tokens a round drafts.
+            luck: the seed of the errors: the same text gives the same errors.
         """
         self._prompt_size, self._known, self._most = len(prompt), plain.tokens, gamma
-        # A wrong token in a draft must not end it. Of two different ones, one is not the right one.
+        # A wrong token must not end the text. Two are kept, because one of them may be the right token at a place.
         usual = [token for token in dict.fromkeys([*plain.tokens, *prompt, *range(64)]) if not ends(token)]
         self._wrong = (usual[0], usual[1])
         self._seconds = self._about.cost / plain.stats.tokens_per_second if plain.stats.tokens_per_second else 0.0
         self._random = random.Random(luck)
 
     def __call__(self, history: npt.NDArray[np.intc]) -> list[int]:
-        """What comes next, with errors. It takes the time that it is to cost."""
+        """Draft the next tokens, with errors. The call takes as long as the draft is to cost."""
         start = time.perf_counter()
         at = len(history) - self._prompt_size
-        # The last token of an answer is no draft's: a round ends with one of the target's.
+        # The last token of an answer is not drafted, because a round ends with a token of the target's.
         right = self._known[at : at + min(self._most, len(self._known) - at - 1)]
         if list(history[self._prompt_size :]) != list(self._known[:at]):
-            return []  # rounding has led the text elsewhere: nobody knows what is right there
+            return []  # rounding has led to another text, for which the right tokens are not known
         drafted: list[int] = []
         errs = False
         for place, token in enumerate(right):

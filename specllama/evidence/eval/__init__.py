@@ -1,4 +1,4 @@
-"""Answers that can be graded, with and without a draft: is the quality the same?"""
+"""Grades answers with and without a draft: is the quality the same?"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The process in which sandbox.py executes a model's code: `python -I -S _sandbox_worker.py SOCKET`, the job on stdin.
 
-It imports nothing but the standard library, and what it reports is for sandbox.py to judge.
+It imports only the standard library. sandbox.py judges what it reports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_DETAIL = 300  # characters
 
 
 def main() -> None:
-    """Execute one program, report how it went, and end without waiting for what it left behind."""
+    """Execute one program, report the outcome, and end without waiting for threads or processes that it has left."""
     connection = socket.socket(fileno=int(sys.argv.pop()))
     job = json.loads(sys.stdin.buffer.read())
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -27,9 +27,9 @@ def main() -> None:
     report = {"outcome": "passed", "detail": "", "token": ""}
     try:
         execute(job["parts"], job["entry_point"])
-        # Only now: until here the token is in the kernel, where no name, frame or object of this process leads to it.
+        # The token is read only now. Before, it is in the kernel, where no name, frame or object leads to it.
         report["token"] = connection.recv(64).decode()
-    except BaseException as error:  # SystemExit too: the tests were not done
+    except BaseException as error:  # also SystemExit, because then the tests were not completed
         report["outcome"] = "failed" if isinstance(error, AssertionError) else "error"
         report["detail"] = traceback.format_exception_only(type(error), error)[-1].strip()[:MAX_DETAIL]
     for stream in (sys.stdout, sys.stderr):
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def limit(limits: dict[str, int]) -> None:
-    """Set the limits, where the system has them, and never above those that hold already."""
+    """Set the limits that the system has, and never above the present ones."""
     for name, value in limits.items():
         kind = getattr(resource, name, None)
         if kind is None:
@@ -52,9 +52,9 @@ def limit(limits: dict[str, int]) -> None:
 
 
 def execute(parts: list[str], entry_point: str) -> None:
-    """Execute the parts in one namespace, and then `check` on the function of that name."""
-    module = types.ModuleType("answer")  # not __main__: what an answer does if it is run as a script is not wanted
-    sys.modules["answer"] = module  # dataclasses look there
+    """Execute the parts in one namespace, and then call `check` with the function named `entry_point`."""
+    module = types.ModuleType("answer")  # not __main__, so that code for running it as a script is not executed
+    sys.modules["answer"] = module  # dataclasses look it up there
     namespace: dict[str, Any] = module.__dict__
     for number, source in enumerate(parts, 1):
         exec(compile(source, f"<part {number}>", "exec", dont_inherit=True), namespace)

@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from specllama.prompts import Prompt, RenderedPrompt
 
 Grader = Callable[["Prompt", str], Grade]
-"""Of a question and the text of an answer."""
+"""A function that grades the text of an answer to a question."""
 OnRecord = Callable[[Record, int, int], None]
-"""Is told each question with its answers, how many are done, and how many there will be."""
+"""Called with each question and its answers, how many are done, and how many there will be."""
 
 _WARM_UP_TOKENS = 4
 
 
 class Evaluation:
-    """Questions answered both ways. What there is stays when ``run`` is interrupted.
+    """Has questions answered both ways. If ``run`` is interrupted, the answers so far stay.
 
-    Which way goes first changes from question to question, so that a machine that slows down slows both. Both answers
-    to a question are drawn independently: each has a seed of its own, derived from `seed`, the question and the way.
-    With one seed for both, ``coupled`` would give one text twice, and the comparison could find nothing.
+    The way that goes first changes from question to question, so that a machine that slows down slows both. Both
+    answers to a question are drawn independently: each has a seed of its own, derived from `seed`, the question and the
+    way. With one seed for both, ``coupled`` would give one text twice, and the comparison could find nothing.
 
     The caches are not emptied between questions: a prompt is decoded from where it differs from the one before.
 
     Args:
-        llm: target with its draft.
-        name: what the result is called.
+        llm: a target with its draft.
+        name: the name of the result.
         prompts: the questions.
-        grade: tells what an answer is worth.
-        seed: where all answers' seeds come from.
-        max_tokens: of an answer.
+        grade: grades an answer.
+        seed: the seed from which the seeds of all answers are derived.
+        max_tokens: the most tokens of an answer.
         verify: the acceptance rule of the speculative answers.
         sampling: other options of ``create_completion``, for both ways; ``num_draft_tokens`` is for speculation.
 
@@ -79,11 +79,11 @@ class Evaluation:
         }
         self._settings = {"num_questions": len(prompts), "seed": seed, **options, **speculation}
         self.records: list[Record] = []
-        """The questions answered both ways."""
+        """The questions that were answered both ways."""
 
     def run(self, on_record: OnRecord | None = None) -> EvalResult:
         """Ask all questions."""
-        for options in self._options.values():  # weights are read from the disk when they are first used
+        for options in self._options.values():  # a warm-up: weights are read from the disk at first use
             warm_up = {**options, "max_tokens": _WARM_UP_TOKENS}
             answer(self._llm, self._questions[0][1], seed=self._seed, **warm_up)
         for index, (prompt, rendered) in enumerate(self._questions):
@@ -95,7 +95,7 @@ class Evaluation:
         return self.result()
 
     def result(self) -> EvalResult:
-        """Everything so far. The Llama must still be open."""
+        """The result so far. The Llama must still be open."""
         return EvalResult(
             name=self._name,
             records=list(self.records),
@@ -111,5 +111,5 @@ class Evaluation:
 
 
 def seed_of(seed: int, question: str, way: str) -> int:
-    """The seed of one answer, from 0 to 2**31 - 1. A question's two are never equal: one is even, one odd."""
+    """The seed of one answer, from 0 to 2**31 - 1. The two seeds of a question differ: one is even, one is odd."""
     return 2 * random.Random(f"{seed} {question} {way}").getrandbits(30) + WAYS.index(way)

@@ -1,4 +1,4 @@
-"""What an evaluation found, as data."""
+"""The result of an evaluation, as data."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Accuracy(Data):
 
     @classmethod
     def of(cls, correct: int, total: int) -> Accuracy:
-        """The share and its interval."""
+        """Compute the share and its interval."""
         return cls(correct, total, correct / total, *interval(correct, total))
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison(Data):
-    """Two ways of answering the same questions. Rates and differences are shares, from 0 to 1."""
+    """A comparison of two ways of answering the same questions. Rates and differences are shares, from 0 to 1."""
 
     computed = ("differ", "sentence")
 
@@ -40,18 +40,18 @@ class Comparison(Data):
     plain: Accuracy
     speculative: Accuracy
     both: int
-    """Questions that both ways got right."""
+    """The number of questions that both ways got right."""
     only_plain: int
     only_speculative: int
     neither: int
     difference: float
-    """Speculative minus plain."""
+    """The speculative accuracy minus the plain one."""
     difference_low: float
     difference_high: float
     p_value: float
-    """McNemar's exact test, two-sided."""
+    """The p-value of McNemar's exact test, two-sided."""
     detectable_difference: float | None
-    """The smallest true difference that so many questions find four times in five; None if they cannot find any."""
+    """The smallest true difference that so many questions find four times out of five; None if they find none."""
 
     @property
     def differ(self) -> bool:
@@ -60,7 +60,7 @@ class Comparison(Data):
 
     @property
     def sentence(self) -> str:
-        """What this says, in words."""
+        """The comparison in words."""
         verdict = "differ" if self.differ else "do not differ"
         lone = f"{self.only_plain} came out right only without the draft, {self.only_speculative} only with it"
         if self.detectable_difference is None:
@@ -79,7 +79,7 @@ def compare_accuracy(plain: Sequence[bool], speculative: Sequence[bool]) -> Comp
 
     Args:
         plain: for each question, whether plain decoding got it right.
-        speculative: the same of speculative decoding, in the same order.
+        speculative: for each question, in the same order, whether speculative decoding got it right.
 
     Raises:
         ValueError: no questions, or sequences of different lengths.
@@ -111,11 +111,11 @@ def compare_accuracy(plain: Sequence[bool], speculative: Sequence[bool]) -> Comp
 
 @dataclasses.dataclass(frozen=True)
 class Grade(Data):
-    """What an answer is worth."""
+    """The grade of an answer."""
 
     correct: bool
     outcome: str
-    """In a word: ``right``, ``wrong``, ``no number``; of programs ``passed``, ``failed``, ``error``, ``timeout``."""
+    """One of ``right``, ``wrong``, ``no number``; for programs ``passed``, ``failed``, ``error``, ``timeout``."""
     detail: str = ""
     """The number read from the answer, or how its program ended."""
 
@@ -142,11 +142,11 @@ class Record(Data):
 
     @property
     def expected(self) -> int | None:
-        """The right number, where it is one."""
+        """The right number; None if the answer is not a number."""
         return self.prompt.task.get("expected")
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON, without the prompt's line in its file."""
+        """The record, ready for JSON, without the prompt's line in its file."""
         prompt = {"id": self.prompt.id, "category": self.prompt.category, "question": self.prompt.text}
         answers = {way: getattr(self, way).to_dict() for way in WAYS}
         return {**prompt, "expected": self.expected, **answers}
@@ -164,7 +164,7 @@ class EvalResult(Result):
 
     @property
     def comparison(self) -> Comparison | None:
-        """Both accuracies and whether they differ; None without a single question."""
+        """Both accuracies, and whether they differ; None without questions."""
         if not self.records:
             return None
         return compare_accuracy(*([answer.grade.correct for answer in self.answers(way)] for way in WAYS))
@@ -175,18 +175,18 @@ class EvalResult(Result):
 
     @property
     def stats(self) -> dict[str, Stats]:
-        """Those of all answers of each way together. What was still in the cache of a prompt was reused."""
+        """By way, the statistics of all answers together. Parts of prompts that were still in the cache were reused."""
         return {way: total(answer.stats for answer in self.answers(way)) for way in WAYS}
 
     @property
     def outcomes(self) -> dict[str, dict[str, int]]:
-        """How many answers of each way had which outcome, the most frequent first."""
+        """By way, how many answers had each outcome, the most frequent first."""
         counts = {way: collections.Counter(answer.grade.outcome for answer in self.answers(way)) for way in WAYS}
         return {way: dict(count.most_common()) for way, count in counts.items()}
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the figures must know."""
+        """Notes that a reader of the figures needs."""
         found = []
         if self.settings.get("temperature") == 0:
             found.append(

@@ -1,7 +1,7 @@
 """HumanEval, answered plainly and speculatively: do as many of the programs pass their tests?
 
-Chen et al., "Evaluating Large Language Models Trained on Code" (2021). This executes code that a model wrote: see
-sandbox.py for what that means.
+The tasks are those of Chen et al., "Evaluating Large Language Models Trained on Code" (2021). Code that a model has
+written is executed: sandbox.py says what that means.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ def humaneval(
 ) -> EvalResult:
     """Have each task solved once by both ways, run the tests, and compare pass@1.
 
-    Use ``Evaluation`` to keep what is there when it is interrupted.
+    To keep the answers of an interrupted evaluation, use ``Evaluation``.
 
     Args:
-        llm: target with its draft.
+        llm: a target with its draft.
         prompts: tasks of HumanEval, from ``read_prompts``.
-        allow_code_execution: must be True: code that the model writes runs on this machine, with limits on time and
+        allow_code_execution: must be True. Code that the model writes runs on this machine, with limits on time and
             memory, but with your rights, your files and your network.
-        limits: of each program.
-        temperature: 0.2 as in the paper, for pass@1; 0 is greedy.
-        max_tokens: of an answer.
-        on_record: is told each task with its answers, how many are done, and how many there are.
-        options: all others of ``Evaluation``.
+        limits: the limits of each program.
+        temperature: the temperature; 0.2 as in the paper, for pass@1; 0 is greedy.
+        max_tokens: the most tokens of an answer.
+        on_record: called with each task and its answers, how many are done, and how many there are.
+        options: the other arguments of ``Evaluation``.
 
     Raises:
-        ValueError: not allowed, no draft, not a HumanEval task, or an option out of range.
+        ValueError: execution is not allowed, no draft, a prompt that is not a HumanEval task, or an option out of
+            range.
         RuntimeError: this system has no limits on time and memory.
     """
     if allow_code_execution is not True:
@@ -65,7 +66,7 @@ def humaneval(
 
 
 def grader(limits: Limits | None = None) -> Grader:
-    """What runs the program of each answer.
+    """A grader that runs the program of each answer.
 
     Raises:
         RuntimeError: this system has no limits on time and memory.
@@ -84,7 +85,7 @@ def checked_tasks(prompts: Sequence[Prompt]) -> Sequence[Prompt]:
     """The prompts, if all of them are tasks of HumanEval.
 
     Raises:
-        ValueError: one lacks what a task needs.
+        ValueError: a prompt lacks a field that a task needs.
     """
     for prompt in prompts:
         for key in ("prompt", "entry_point", "test"):
@@ -96,9 +97,9 @@ def checked_tasks(prompts: Sequence[Prompt]) -> Sequence[Prompt]:
 
 
 def extract(text: str) -> str:
-    """The code of an answer: its first Python block in a fence, or else all of it.
+    """The code of an answer: its first fenced block of Python, or else the whole answer.
 
-    A fence that names no language counts if none names Python; one that never closes was cut off.
+    A block without a language counts if none is called Python. A block that is not closed was cut off, and counts, too.
     """
     blocks = list(_FENCED.finditer(text))
     for languages in (_PYTHON, ("",)):
@@ -109,10 +110,10 @@ def extract(text: str) -> str:
 
 
 def program(prompt: Prompt, text: str) -> list[str]:
-    """The parts of the program that tests an answer, to be executed one after the other in one namespace.
+    """The parts of the program that tests an answer. They are executed one after the other in one namespace.
 
-    An answer that has the function's signature stands for itself, after what the task has before the function:
-    imports, and helpers that some tests use. Any other continues the task's text.
+    If the answer has the function's signature, the program is what the task has before the function (imports, and
+    helpers that some tests use), then the answer. If not, the answer continues the task's text.
     """
     task, code = prompt.task, extract(text)
     signature = re.compile(rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{re.escape(task['entry_point'])}[ \t]*\(", re.MULTILINE)

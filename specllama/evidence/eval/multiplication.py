@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 NAME = "multiply"
 
 Shape = tuple[int, int]
-"""Digits of the two factors."""
+"""The numbers of digits of the two factors."""
 SHAPES: tuple[Shape, ...] = ((2, 1), (2, 2))
 MAX_DIGITS = 9
 
 _MAX_ANSWER_DIGITS = 100  # Python refuses to read thousands of digits, which a model may well write.
-# As people and models set thousands apart: 1,081 1_081 1'081 1 081 (also with narrow and fixed spaces), and in
-# LaTeX 1{,}081 or 1\,081.
+# The ways in which people and models separate thousands: 1,081 1_081 1'081 1 081 (also with narrow and fixed spaces),
+# and in LaTeX 1{,}081 or 1\,081.
 _SEPARATOR = r"(?:,|_|'|’|[ \u00a0\u2009\u202f]|\{,\}|\\,)"
 _NUMBER = re.compile(
     rf"(?P<sign>(?<![\w)])[-−])?(?P<whole>\d{{1,3}}(?:{_SEPARATOR}\d{{3}})+(?!\d)|\d+)(?:\.(?P<fraction>\d+))?"
@@ -44,18 +44,18 @@ def multiply(
 ) -> EvalResult:
     """Ask small multiplications both ways, in chat form, and compare how many answers are right.
 
-    The answers are sampled, at temperature 1 unless told otherwise: that is where a wrong acceptance rule shows.
-    Use ``Evaluation`` to keep what is there when it is interrupted.
+    The answers are sampled, by default at temperature 1, because that is where a wrong acceptance rule shows. To keep
+    the answers of an interrupted evaluation, use ``Evaluation``.
 
     Args:
-        llm: target with its draft.
-        count: questions.
-        shapes: digits of the factors, in turns.
-        seed: of the questions and of all answers.
-        temperature: 0 is greedy.
-        max_tokens: of an answer.
-        on_record: is told each question with its answers, how many are done, and how many there are.
-        options: all others of ``Evaluation``.
+        llm: a target with its draft.
+        count: the number of questions.
+        shapes: the numbers of digits of the factors; they take turns.
+        seed: the seed of the questions and of all answers.
+        temperature: the temperature; 0 is greedy.
+        max_tokens: the most tokens of an answer.
+        on_record: called with each question and its answers, how many are done, and how many there are.
+        options: the other arguments of ``Evaluation``.
 
     Raises:
         ValueError: no draft, an option out of range, or more questions than there are.
@@ -65,17 +65,17 @@ def multiply(
 
 
 def questions(count: int, shapes: Sequence[Shape] = SHAPES, seed: int = 0) -> list[Prompt]:
-    """Different multiplications; 23 * 47 and 47 * 23 count as one.
+    """Distinct multiplications as questions; 23 * 47 and 47 * 23 count as one.
 
-    Factors of one digit are 2 to 9: to multiply by 0 or 1 is no question.
+    Factors of one digit are 2 to 9, because multiplying by 0 or 1 is too easy.
 
     Args:
-        count: how many.
-        shapes: digits of the factors. They take turns; one that is used up is left out.
-        seed: the same seed gives the same questions, and fewer of them are the first of more.
+        count: the number of questions.
+        shapes: the numbers of digits of the factors. They take turns; a shape that is used up is left out.
+        seed: the same seed gives the same questions. A smaller count gives the first of them.
 
     Raises:
-        ValueError: more than there are, or digits out of range.
+        ValueError: a count above the number of different questions, or digits out of range.
     """
     kinds = list(dict.fromkeys((max(shape), min(shape)) for shape in shapes))
     for shape in kinds:
@@ -99,9 +99,9 @@ def questions(count: int, shapes: Sequence[Shape] = SHAPES, seed: int = 0) -> li
 
 
 def parse(text: str) -> int | None:
-    """The last integer of an answer, None if its last number is none.
+    """The integer that is the last number of an answer; None if its last number is not an integer, or there is none.
 
-    Thousands may be set apart, a fraction may be zero (1,081.00); the decimal point is English.
+    Thousands may be separated, and a fraction may be zero (1,081.00). The decimal point is English.
     """
     numbers = list(_NUMBER.finditer(text))
     if not numbers:

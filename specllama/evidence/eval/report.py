@@ -1,4 +1,4 @@
-"""An evaluation's result as text."""
+"""The result of an evaluation as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN_SETTINGS = ("num_questions", "seed", "max_tokens", "num_draft_tokens", "v
 
 
 def to_text(result: EvalResult) -> str:
-    """Settings, a table with one row for each way, what the comparison says, and notes."""
+    """Settings, a table with one row for each way, the comparison in words, and notes."""
     parts = [_heading(result), _table(result), _EXPLANATION]
     comparison = result.comparison
     if comparison is not None:

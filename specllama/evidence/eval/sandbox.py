@@ -1,9 +1,8 @@
-"""Runs a program that a model wrote, in a process of its own, with limits on time and memory.
+"""Runs a program that a model has written, in a process of its own, with limits on time and memory.
 
-It is no security boundary. The limits keep a program that loops, hoards memory or fills a file from harming this
-machine, and it runs in an empty folder that is deleted afterwards. But it runs with the rights of whoever started it:
-it can read their files and use their network. macOS does not enforce the limit on memory, and root has no limit on
-processes.
+This is not a security boundary. The limits protect this machine from a program that loops, takes all memory or fills a
+file, and it runs in an empty folder that is deleted afterwards. But it runs with the rights of the user: it can read
+the user's files and use the network. macOS does not enforce the limit on memory, and root has no limit on processes.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ _MAX_MESSAGE = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a program may use."""
+    """The limits of a program."""
 
     seconds: float = 10.0
-    """Of wall-clock time. Then it is ended, with all processes that it started."""
+    """Seconds of wall-clock time. Then the program is ended, with all processes that it has started."""
     memory: int = 1 << 30
     """Bytes of address space."""
     file_size: int = 16 << 20
-    """Bytes of each file that it writes; its output is one."""
+    """Bytes of each file that it writes. Its output is such a file, too."""
     processes: int | None = 0
-    """Of the user, beyond which none can be started: 0 forbids it. None leaves it open."""
+    """No process can be started while the user has this many: 0 forbids new ones. None: there is no limit."""
 
     def __post_init__(self) -> None:
         for name in ("seconds", "memory", "file_size"):
@@ -56,7 +55,7 @@ class Limits:
         """The limits by the names of Python's ``resource`` module."""
         found = {
             "RLIMIT_AS": self.memory,
-            # The clock is quicker; this is for processes that left the group which the clock ends.
+            # Usually the clock ends the process group first. This limit is for processes that have left the group.
             "RLIMIT_CPU": math.ceil(self.seconds) + 1,
             "RLIMIT_FSIZE": self.file_size,
             "RLIMIT_CORE": 0,
@@ -69,20 +68,20 @@ class Outcome:
     """How a program ended."""
 
     outcome: str
-    """``passed``; ``failed``, an assertion did not hold; ``error``, it ended otherwise; ``timeout``."""
+    """``passed``; ``failed``: an assertion did not hold; ``error``: it ended otherwise; ``timeout``."""
     detail: str
-    """The exception, or how else it ended."""
+    """The exception, or how else the program ended."""
     output: str
-    """The beginning of what it printed."""
+    """The beginning of what the program printed."""
 
     @property
     def passed(self) -> bool:
-        """Whether all tests held."""
+        """Whether all tests passed."""
         return self.outcome == "passed"
 
 
 def require_sandbox() -> None:
-    """Refuse a system without limits.
+    """Check that this system can limit the time and memory of a program.
 
     Raises:
         RuntimeError: Python has no ``resource`` module here, as on Windows.
@@ -95,15 +94,15 @@ def require_sandbox() -> None:
 
 
 def run_tests(parts: Sequence[str], entry_point: str, limits: Limits | None = None) -> Outcome:
-    """Execute a program, then ``check(entry_point)`` of its namespace.
+    """Execute a program, then call ``check(entry_point)`` in its namespace.
 
-    A token tells that ``check`` returned: it waits unread in a socket until then, so that a program which ends early,
-    by ``sys.exit(0)`` or ``os._exit(0)``, has not passed.
+    A token proves that ``check`` has returned: until then it stays unread in a socket. So a program that ends early, by
+    ``sys.exit(0)`` or ``os._exit(0)``, has not passed.
 
     Args:
         parts: sources, executed one after the other in one namespace. One of them defines ``check``.
         entry_point: the name of the function to be tested.
-        limits: what it may use.
+        limits: the limits of the program; None: the defaults.
 
     Raises:
         RuntimeError: this system has no limits on time and memory.
@@ -131,7 +130,7 @@ def run_tests(parts: Sequence[str], entry_point: str, limits: Limits | None = No
 def _started(
     job: dict[str, Any], folder: str, output: IO[bytes], connection: socket.socket
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The process of a program, ended with all that it started when the block is left."""
+    """Start the process of a program. At the end of the block it is killed, with all processes that it has started."""
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     environment |= {"HOME": folder, "TMPDIR": folder, "PATH": os.defpath}
     with tempfile.TemporaryFile() as given:
@@ -139,7 +138,7 @@ def _started(
         given.seek(0)
         require_python()
         process = subprocess.Popen(
-            # Isolated and without site-packages: what passes does not depend on what is installed.
+            # It is isolated and without site-packages, so that results do not depend on installed packages.
             [sys.executable, "-I", "-S", "-X", "utf8", str(_WORKER), str(connection.fileno())],
             cwd=folder,
             env=environment,
@@ -147,7 +146,7 @@ def _started(
             stdout=output,
             stderr=subprocess.STDOUT,
             pass_fds=[connection.fileno()],
-            start_new_session=True,  # a group of its own, which the terminal's Ctrl-C does not reach
+            start_new_session=True,  # in a process group of its own, which the terminal's Ctrl-C does not reach
         )
     try:
         yield process
@@ -156,15 +155,15 @@ def _started(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its group. The process is only waited for here, so that its id is not another's by now."""
+    """Kill a process and its group. It was not waited for yet, so its id is still its own."""
     if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a group that has already ended
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: the group has ended
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def _received(connection: socket.socket, deadline: float) -> bytes | None:
-    """The line that the worker sends; what there is of it if it ended; None when time is up."""
+    """The line that the worker sends; if the worker has ended, what it has sent; None if time is up."""
     received = b""
     while not received.endswith(b"\n") and len(received) < _MAX_MESSAGE:
         left = deadline - time.monotonic()
@@ -175,7 +174,7 @@ def _received(connection: socket.socket, deadline: float) -> bytes | None:
             chunk = connection.recv(_MAX_MESSAGE)
         except TimeoutError:
             return None
-        except ConnectionError:  # it ended without reading the token
+        except ConnectionError:  # the worker has ended without reading the token
             chunk = b""
         if not chunk:
             break
@@ -184,7 +183,7 @@ def _received(connection: socket.socket, deadline: float) -> bytes | None:
 
 
 def _judged(message: bytes | None, token: str, returncode: int, output: str, limits: Limits) -> Outcome:
-    """What a message means. It came from a process that has run a model's code: nothing in it is taken on trust."""
+    """The outcome that a message means. It came from a process that ran a model's code, so every part is checked."""
     if message is None:
         return Outcome("timeout", f"not done after {limits.seconds:g} s", output)
     try:

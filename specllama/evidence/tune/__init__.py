@@ -1,4 +1,4 @@
-"""Measures what batches cost both models, keeps it for every later start, and says what follows from it.
+"""Measures what batches cost both models, keeps the costs for later starts, and says how much to draft with them.
 
 >>> result = run(llm)  # doctest: +SKIP
 >>> result.plans["lookup"].break_even  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""What a tuning found: the costs of batches, and how many tokens to draft with them."""
+"""The result of a tuning: the costs of batches, and how many tokens to draft with them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Choice(Data):
     Attributes:
         acceptance_rate: the probability that a token is accepted, if all before it are.
         num_draft_tokens: gamma; 0 is plain decoding.
-        speedup: predicted, over plain decoding.
+        speedup: the predicted speedup over plain decoding.
     """
 
     acceptance_rate: float
@@ -33,8 +33,8 @@ class Plan(Data):
     """The best fixed number of drafted tokens for several acceptance rates, with one kind of draft.
 
     Attributes:
-        choices: one for each rate.
-        break_even: the rate below which plain decoding is fastest; None if it always is.
+        choices: one choice for each rate.
+        break_even: the rate below which plain decoding is fastest; None if plain decoding always is.
     """
 
     choices: tuple[Choice, ...]
@@ -42,13 +42,13 @@ class Plan(Data):
 
     @classmethod
     def of(cls, target: CostCurve, draft: CostCurve | None, rates: Sequence[float] = ACCEPTANCE_RATES) -> Plan:
-        """Take the best of S = E / (gamma c + v(gamma+1)) over all gamma whose batch was measured.
+        """For each rate, choose the gamma with the largest S = E / (gamma c + v(gamma+1)), if its batch was measured.
 
         For E see ``best_length``, for the rest ``round_cost``.
 
         Args:
-            target: T(n) of the target, T(1) among it.
-            draft: T(1) of the draft at least; None for a lookup, whose drafts cost no decoding.
+            target: T(n) of the target, with T(1).
+            draft: T(n) of the draft, at least T(1); None for a lookup, whose drafts cost no decoding.
             rates: the acceptance rates of the choices.
         """
         costs = {n - 1: round_cost(n - 1, target, draft) for n in target.sizes}
@@ -57,13 +57,13 @@ class Plan(Data):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuneResult(Result):
-    """Costs of batches, and the plans that they imply.
+    """The costs of batches, and the plans that follow from them.
 
     Attributes:
         curves: T(n) of the ``"target"`` and, if a model drafts, of the ``"draft"``. From the command line also
-            that of the ``"target, kernels off"``, where specllama's kernels multiply its weights.
-        plans: for ``"draft model"``, if there is one, and for ``"lookup"``.
-        notes: that a curve could not be kept, or that the machine was not idle.
+            that of the ``"target, kernels off"``, if specllama's kernels multiply the target's weights.
+        plans: the plans for the ``"draft model"``, if there is one, and for ``"lookup"``.
+        notes: notes that a curve could not be kept, or that the machine was not idle.
     """
 
     curves: Mapping[str, CostCurve]

@@ -1,4 +1,4 @@
-"""A tuning's result as text."""
+"""The result of a tuning as text."""
 
 from __future__ import annotations
 

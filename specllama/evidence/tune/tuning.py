@@ -1,4 +1,4 @@
-"""Measures the models of a Llama, and keeps what they cost."""
+"""Measures what batches cost the models of a Llama, and keeps the costs."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ if TYPE_CHECKING:
 OnProgress = Callable[[str, int, int], None]
 """Called with what is measured, and how much of it is done: (step, done, total)."""
 
-_CHUNKS = (32, 64, 128, 256, 512)  # of prompts, which a draft decodes too
+_CHUNKS = (32, 64, 128, 256, 512)  # sizes of the chunks of prompts, which a draft decodes, too
 _CHUNK_REPEATS = 2
-_SMALL = 17  # tokens; batches of more are for long copies, which are rare
+_SMALL = 17  # tokens; larger batches are for long copies, which are rare
 _LARGE_REPEATS = 3
-_STEADY = 1.25  # on an idle machine the quartiles of a size are nearer to each other
+_STEADY = 1.25  # on an idle machine the ratio of a size's quartiles is smaller
 
 
 def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgress | None = None) -> TuneResult:
     """Measure what batches cost the target and, if a model drafts for it, the draft.
 
-    The curves are kept in the cache directory for the settings that the Llama has, and it uses them from here on. What
-    was in both models' caches is forgotten. It takes some seconds to minutes.
+    The curves are kept in the cache directory for the Llama's settings, and the Llama uses them from now on. The KV
+    caches of both models are emptied. It takes from some seconds to minutes.
 
     Args:
         llm: a target, with a draft or without.
-        repeats: decodes of each size.
-        n_past: tokens in the KV cache before each batch.
+        repeats: how often each size is decoded.
+        n_past: how many tokens are in the KV cache before each batch.
         on_progress: called after every decode.
 
     Raises:
         ValueError: the largest batch does not fit into the context, a model cannot roll back, or an argument is out of
             range.
-        ClosedError, BusyError: the Llama is closed, or generates in another thread.
+        ClosedError: the Llama is closed.
+        BusyError: the Llama generates in another thread.
     """
     curves: dict[str, CostCurve] = {}
     notes: list[str | None] = []
-    with llm.engine.direct():  # nobody else generates meanwhile
+    with llm.engine.direct():  # so that no other thread generates meanwhile
         for role, model in llm.models.items():
             curves[role] = _measured(model, role, llm.max_draft_tokens + 1, repeats, n_past, on_progress)
             notes += [on_noise(curves[role]), _keep(llm, undisturbed(curves[role]))]
@@ -58,12 +59,12 @@ def run(llm: Llama, *, repeats: int = 7, n_past: int = 128, on_progress: OnProgr
 
 
 def undisturbed(curve: CostCurve) -> CostCurve:
-    """The lower quartile of each size: whatever else the machine does makes a batch slower, never faster."""
+    """The curve of the lower quartiles: what else the machine does makes a batch slower, never faster."""
     return CostCurve(curve.name, curve.n_past, {n: (curve.spread(n)[0],) for n in curve.sizes})
 
 
 def on_noise(curve: CostCurve) -> str | None:
-    """What to say of a curve if something else used the machine while it was measured."""
+    """A note if other programs used the machine while a curve was measured; else None."""
     ratio = statistics.median(high / low for low, high in map(curve.spread, curve.sizes))
     if ratio < _STEADY:
         return None
@@ -79,7 +80,7 @@ def _measured(model: Any, role: str, most: int, repeats: int, n_past: int, on_pr
         listener = None if on_progress is None else lambda done, total: on_progress(step, done, total)
         return measure_cost_curve(model, role, sizes=sizes, repeats=repeats, n_past=n_past, on_progress=listener)
 
-    # A draft decodes long batches of prompts only.
+    # A draft decodes long batches only for prompts.
     most = min(most, model.n_batch, max(_SMALL, model.n_ctx() - n_past) if role == "target" else _SMALL)
     sizes = kept_sizes(most)
     curve = measure("batches", [n for n in sizes if n <= _SMALL], repeats)
@@ -93,7 +94,7 @@ def _measured(model: Any, role: str, most: int, repeats: int, n_past: int, on_pr
 
 
 def _keep(llm: Llama, curve: CostCurve) -> str | None:
-    """Write a curve; what to say if that fails."""
+    """Write a curve. Returns a note if that fails."""
     try:
         llm.engine.keep_costs(curve.name, {n: curve.seconds(n) for n in curve.sizes})
     except (OSError, RuntimeError) as error:

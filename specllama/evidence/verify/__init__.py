@@ -1,4 +1,4 @@
-"""Proof on the user's own pair: the text with the draft is that without it, and so is the distribution of samples.
+"""Verifies on the user's own pair of models that a draft changes neither texts nor the distribution of samples.
 
 >>> result = run(llm)  # doctest: +SKIP
 >>> assert result.passed, result.problems  # doctest: +SKIP

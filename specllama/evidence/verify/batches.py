@@ -1,4 +1,4 @@
-"""Whether the target's logits are the same to the last bit in batches of every size, where it says that they are."""
+"""Checks that logits are the same to the last bit in batches of every size, if the target promises that."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from specllama import Llama
 
 NUM_ROWS = 16
-"""Tokens whose logits are compared: alone, in pairs, and so on, up to all of them in one batch."""
+"""The number of tokens whose logits are compared: in batches of one, of two, and so on, up to all in one batch."""
 LENGTHS = (64, 600, 1100)
-"""Tokens before them. From 512 on llama.cpp's own attention goes another way for a token alone."""
+"""The numbers of tokens before them. From 512 on, llama.cpp's own attention has other code for a single token."""
 
 
 def lengths_for(llm: Llama) -> tuple[int, ...]:
-    """Those that fit the context."""
+    """The lengths that fit into the context; none if the target promises nothing."""
     return tuple(length for length in LENGTHS if length + NUM_ROWS <= llm.n_ctx()) if llm.batch_invariant else ()
 
 
 def compare_batches(llm: Llama, tokens: Sequence[int], length: int, advance: Callable[[], None]) -> BatchTest:
-    """Decode the same tokens behind the same others in batches of every size.
+    """Decode the same tokens after the same text, in batches of every size.
 
     Args:
-        llm: the target. What its cache holds is forgotten.
-        tokens: a text, repeated as often as it takes.
-        length: tokens before those that are compared.
+        llm: the target. Its cache is emptied.
+        tokens: a text, which is repeated as often as needed.
+        length: the number of tokens before those that are compared.
         advance: called after each size.
     """
     needed = length + NUM_ROWS

@@ -1,4 +1,4 @@
-"""The target's exact probabilities of the next two tokens, in batches such as the loop decodes."""
+"""The target's exact probabilities of the next two tokens, computed in batches like those of the loop."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ Pair = tuple[int, int]
 """Two tokens, one after the other."""
 
 LEAST_EXPECTED = 5.0
-"""An outcome that is counted by itself is expected to be hit at least this often; chi-square's usual rule."""
-_MOST_SUSPECTS = 16  # pairs that are looked at again: a loop that is badly broken gives hundreds
+"""An outcome has a cell of its own if it is expected at least this often; this is chi-square's usual rule."""
+_MOST_SUSPECTS = 16  # pairs that are computed again; a badly broken loop gives hundreds of suspects
 
 
 @dataclasses.dataclass(frozen=True)
 class ExactPairs:
-    """Floats of pairs (t1, t2) behind a context."""
+    """The exact probabilities of pairs (t1, t2) after a context."""
 
     first: Floats
-    """p(t1)."""
+    """p(t1), computed in a batch of the loop's size."""
     first_plain: Floats
-    """The same by plain decoding, in a batch of one token."""
+    """p(t1), computed by plain decoding in a batch of one token."""
     second: dict[int, Floats]
-    """p(t2 | t1) for every t1 that is expected often enough to count what comes behind it."""
+    """p(t2 | t1), for every t1 that is expected often enough to count the tokens after it."""
 
     @property
     def is_certain(self) -> bool:
-        """Whether there is nothing to choose: one pair has all the probability."""
+        """Whether one pair has all the probability, so that there is no choice."""
         most = int(self.first.argmax())
         return bool(self.first[most] == 1.0 and most in self.second and self.second[most].max() == 1.0)
 
     @property
     def rounding(self) -> float:
-        """Total variation between both ways to compute p(t1)."""
+        """The total variation between both ways to compute p(t1)."""
         return float(np.abs(self.first - self.first_plain).sum() / 2)
 
 
 class PairScorer:
-    """Works out pairs behind one context.
+    """Computes the probabilities of pairs after one context.
 
-    The loop decodes gamma + 1 tokens from the last one of the context on: p(t1) is in row 0, and p(t2 | t1) in row 1 if
-    t1 was drafted and accepted. Kernels for other batch sizes round otherwise, and a row does not see those behind it.
+    The loop decodes gamma + 1 tokens, from the last one of the context on: p(t1) is in row 0, and p(t2 | t1) in row 1
+    if t1 was drafted and accepted. Kernels for other batch sizes round differently. A row does not depend on later
+    ones.
     """
 
     def __init__(self, direct: Direct, tokens: Sequence[int], request: Request, num_draft_tokens: int) -> None:
@@ -55,7 +56,7 @@ class PairScorer:
         self._gamma = num_draft_tokens
 
     def exact(self, num_samples: int) -> ExactPairs:
-        """The probabilities that so many samples can be compared with."""
+        """The probabilities with which so many samples can be compared."""
         self._direct.prefill(self._tokens[:-1])
         plain = self._request.probabilities(self._direct.decode(self._tokens[-1:])[0])
         first = self._request.probabilities(self._rows(self._tokens[-1])[0])
@@ -64,9 +65,10 @@ class PairScorer:
         return ExactPairs(first, plain, second)
 
     def num_impossible(self, exact: ExactPairs, pairs: Iterable[Pair]) -> int:
-        """How many pairs the chain excludes, in whatever batches they are computed.
+        """How many pairs the sampler chain excludes, in whatever batches they are computed.
 
-        Rounding can take a token over a top-k, top-p or min-p cut: other batches are tried before the loop is blamed.
+        Rounding can move a token over a top-k, top-p or min-p cut, so other batches are tried before the loop is
+        blamed.
         """
         pairs = list(pairs)
         impossible = sum(1 for t1, _ in pairs if exact.first[t1] == exact.first_plain[t1] == 0)
@@ -77,12 +79,12 @@ class PairScorer:
         return impossible
 
     def _rows(self, t1: int) -> list[Row]:
-        """Logits of a round's batch: behind the context, and behind t1."""
+        """The logits of a round's batch: after the context, and after t1."""
         self._direct.prefill(self._tokens[:-1])
         return self._direct.decode([self._tokens[-1], *[t1] * self._gamma])
 
     def _possible(self, t1: int, t2: int) -> bool:
-        """Whether t2 can come behind t1 in plain decoding, or in the second round of two."""
+        """Whether t2 can follow t1 in plain decoding, or in the second of two rounds."""
         self._rows(t1)
         self._direct.prefill(self._tokens)
         second_round = self._direct.decode([t1] * (self._gamma + 1))[0]

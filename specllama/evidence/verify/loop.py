@@ -1,4 +1,4 @@
-"""The loop that is to be verified, token by token: raw, without stop strings or an end of the text."""
+"""The loop that is verified, token by token, without stop strings and without an end of the text."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from specllama import Llama, Stats
 
 PENALTIES = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
-"""With the values that leave all tokens as they are."""
+"""The penalties, with the values that change nothing."""
 
 
 class Loop:
-    """Generates as ``create_completion`` does.
+    """Generates tokens as ``create_completion`` does.
 
     Args:
-        llm: target with its draft.
-        sampling: options of ``create_completion`` for the sampler chain; the others have its defaults.
+        llm: a target with its draft.
+        sampling: options of ``create_completion`` for the sampler chain; all others have their defaults.
         num_draft_tokens: gamma of every round.
     """
 
@@ -30,24 +30,24 @@ class Loop:
         self.sampling = sampling
         self.gamma = num_draft_tokens
         self.sampler = self.request([0], "block", 0)
-        """What is asked for of any text: its chain makes probabilities of logits."""
+        """A request whose sampler chain makes probabilities of logits, for any text."""
         self.chain: dict[str, Any] = {**self.sampler.chain, "logit_bias": self.sampler.logit_bias}
-        """The chain in full, llama_cpp's defaults among it."""
+        """All parameters of the chain, also llama_cpp's defaults."""
         self.has_penalties = any(self.chain[name] != value for name, value in PENALTIES.items())
-        """Whether the choice of a token depends on those generated before it in the same call."""
+        """Whether the choice of a token depends on tokens that were generated before it in the same call."""
 
     def request(self, tokens: Sequence[int], rule: str, seed: int) -> Request:
-        """What the loop is asked for: rounds draft as many tokens as if the text went on, the first one, too.
+        """The request for the loop. All rounds, also the first, draft as many tokens as if the text went on.
 
         Args:
             tokens: the prompt.
             rule: rejection, block or coupled.
-            seed: of the text.
+            seed: the seed of the text.
         """
         return self.llm.engine.request(tokens, **self._asked(rule, seed))
 
     def take(self, tokens: Sequence[int], rule: str, seed: int, count: int) -> tuple[list[int], Stats]:
-        """The first `count` tokens behind others, and their statistics."""
+        """The first `count` tokens after a prompt, and their statistics."""
         with contextlib.closing(self.llm.engine.generate(tokens, **self._asked(rule, seed))) as generation:
             found = list(itertools.islice(generation, count))
         return found, self.llm.stats

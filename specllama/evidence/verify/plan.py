@@ -1,4 +1,4 @@
-"""What a verification is to do, checked before anything is decoded."""
+"""The plan of a verification, which is checked before anything is decoded."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _USUAL_GAMMA = 4
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The arguments of ``run``; see there."""
+    """The checked arguments of ``Verification``, where they are described."""
 
     num_draft_tokens: NumDraftTokens
-    """For the texts."""
+    """Gamma for the texts."""
     seeds: tuple[int, ...]
     max_tokens: int
     samples: int
@@ -40,11 +40,11 @@ class Plan:
         rules: Sequence[str],
         **known: Any,
     ) -> Plan:
-        """Check everything.
+        """Check all values, and make a plan.
 
         Raises:
             ValueError: there is no draft, or it cannot be used; a value out of range.
-            TypeError: an option that is none of the sampler chain's.
+            TypeError: an option that the sampler chain does not have.
         """
         plan = cls(checked_gamma(llm, num_draft_tokens), tuple(seeds), rules=tuple(rules), **known)
         if llm.engine.why_plain is not None:
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def gamma(self) -> int:
-        """For the samples, whose every round is to draft, and for the batches with which probabilities are computed."""
+        """Gamma for the samples, in which every round must draft, and for the batches that compute probabilities."""
         return _USUAL_GAMMA if self.num_draft_tokens == "auto" else self.num_draft_tokens
 
 
@@ -81,11 +81,11 @@ def _require_sampling(llm: Llama, sampling: dict[str, Any], gamma: int) -> None:
         raise ValueError(
             "there is nothing to verify: mirostat is applied by llama.cpp's sampler, so such text is decoded plainly"
         )
-    of_chain = llm.engine.request([0]).chain.keys() - {"penalty_last_n"}  # which is not a call's, but the Llama's
+    of_chain = llm.engine.request([0]).chain.keys() - {"penalty_last_n"}  # it belongs to the Llama, not to a call
     for name in sampling.keys() - {"logit_bias", *of_chain}:
         raise TypeError(f"{name}={sampling[name]!r} is no option of the sampler chain")
     loop = Loop(llm, sampling, gamma)
-    loop.sampler.sampler()  # refuses what is no number
+    loop.sampler.sampler()  # raises for values that are not numbers
     if loop.chain["temperature"] == 0:
         raise ValueError(
             "temperature=0 leaves nothing to sample: give one above 0 (greedy texts are among those compared)"

@@ -1,4 +1,4 @@
-"""A verification's result as text."""
+"""The result of a verification as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, **PENALTIE
 
 
 def to_text(result: VerifyResult) -> str:
-    """Heading, the parts that were looked at, notes, and the verdict in the last line."""
+    """A heading, the parts that were verified, notes, and the verdict in the last line."""
     parts = [_heading(result), _texts(result)]
     parts += [_sampling(result)] if result.sampling else []
     parts += [_tokens(result)] if result.tokens else []

@@ -1,4 +1,4 @@
-"""Pairs of next tokens out of the loop against the target's exact probabilities."""
+"""Compares pairs of next tokens from the loop with the target's exact probabilities."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """A prompt, perhaps with the beginning of an answer behind it, that samples are drawn for."""
+    """A prompt, perhaps with the beginning of an answer, after which samples are drawn."""
 
     prompt_id: str
     prompt: list[int]
     behind: list[int]
     spread: float
-    """How much there is to tell of the next two tokens: the sum of their entropies in nats, with all that is too rare
-    to be counted as one outcome."""
+    """How open the next two tokens are: the sum of their entropies in nats. All tokens that are too rare to be counted
+    are one outcome."""
 
     @property
     def tokens(self) -> list[int]:
-        """All of it."""
+        """The prompt, and the beginning of the answer."""
         return [*self.prompt, *self.behind]
 
 
@@ -43,14 +43,14 @@ def most_open_context(
 ) -> Context:
     """The place in a text at which the next two tokens are most open, as far as so many samples can tell.
 
-    An answer often begins with tokens that are all but certain, and where the target is certain a loop can hardly
-    go wrong. The choice looks at the target alone, never at samples, so that it favours no outcome of the test.
+    An answer often begins with tokens that are nearly certain, and where the target is certain, the loop can hardly be
+    wrong. The place is chosen by the target alone, never by samples, so that it favours no outcome of the test.
     """
     with loop.llm.engine.direct() as direct:
         direct.prefill(prompt.tokens[:-1])
         rows = direct.decode([prompt.tokens[-1], *text[: loop.llm.n_batch - 1]])
     spreads = [_spread(loop.sampler.probabilities(row), num_samples) for row in rows]
-    # The last token may have ended the text: what comes behind it is no place to look at.
+    # The last token may have ended the text, so the place after it is left out.
     pairs = [one + other for one, other in itertools.pairwise(spreads[:-1])] or [spreads[0]]
     best = int(np.argmax(pairs))
     return Context(prompt_id, list(prompt.tokens), list(text[:best]), pairs[best])
@@ -64,7 +64,7 @@ def _spread(probs: Floats, num_samples: int) -> float:
 
 
 def exact_pairs(loop: Loop, context: Context, num_samples: int) -> ExactPairs:
-    """What so many pairs behind a context should be."""
+    """The exact probabilities with which so many pairs after a context can be compared."""
     with loop.llm.engine.direct() as direct:
         return PairScorer(direct, context.tokens, loop.sampler, loop.gamma).exact(num_samples)
 
@@ -78,15 +78,15 @@ def check_pairs(
     level: float,
     advance: Callable[[], None],
 ) -> SamplingTest:
-    """Draw a pair with each seed, and test them.
+    """Draw a pair with each seed, and test the pairs.
 
     Args:
-        loop: what draws.
-        context: what they follow.
-        exact: what they should be.
+        loop: the loop that draws the pairs.
+        context: the context of the pairs.
+        exact: the exact probabilities of the pairs.
         rule: rejection, block or coupled.
-        seeds: all different.
-        level: fail below this p-value.
+        seeds: the seeds; all are different.
+        level: the test fails below this p-value.
         advance: called after each sample.
     """
     pairs: list[Pair] = []
@@ -117,15 +117,15 @@ def check_pairs(
 
 
 def in_cells(first: Floats, second: Mapping[int, Floats], pairs: Sequence[Pair]) -> tuple[Floats, Counts]:
-    """Outcomes that are counted together, so that each is expected often enough.
+    """Group outcomes into cells, so that each cell is expected often enough.
 
-    A pair (t1, t2) that is expected often enough is a cell of its own. All other pairs with its t1 are one more, or
-    belong to the rest if they are too rare; if even the rest is, it joins the smallest cell.
+    A pair (t1, t2) that is expected often enough is a cell of its own. All other pairs with the same t1 are one cell;
+    if they are too rare, they belong to the rest. If the rest is too rare, it joins the smallest cell.
 
     Args:
         first: p(t1), [n_vocab].
         second: p(t2 | t1), [n_vocab], for every t1 that is expected often enough.
-        pairs: what was drawn.
+        pairs: the pairs that were drawn.
 
     Returns:
         The cells' probabilities, [n], which sum to 1, and how many pairs fell into each, [n].

@@ -1,4 +1,4 @@
-"""The text with the draft against the text without it, token by token."""
+"""Compares the text with the draft with the text without it, token by token."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Mode:
 
 
 def modes(loop: Loop, seeds: Sequence[int]) -> list[Mode]:
-    """Greedy decoding under the Llama's rule (all are the same there), and coupled sampling with each seed."""
+    """Greedy decoding under the Llama's rule (all rules are equal then), and coupled sampling with each seed."""
     llm = loop.llm
     greedy = Loop(llm, {**loop.sampling, "temperature": 0.0}, loop.gamma)
     rule = "block" if llm.verify == "auto" else llm.verify
@@ -44,10 +44,11 @@ def modes(loop: Loop, seeds: Sequence[int]) -> list[Mode]:
 
 
 def compare(mode: Mode, prompt_id: str, prompt: RenderedPrompt, plain: list[int], drafted: Answer) -> TextComparison:
-    """Compare the tokens of plain decoding with an answer that was drafted.
+    """Compare the tokens of plain decoding with a drafted answer.
 
-    Behind a near-tie the comparison goes on with the text of plain decoding, whose noise is that of the position. Not
-    so with penalties: they see the tokens of one call only, and would see others than plain decoding did.
+    After a near-tie the comparison goes on with the text of plain decoding, because the noise depends on the position
+    only. With penalties it does not go on: they see the tokens of one call only, so they would see other tokens than in
+    plain decoding.
     """
     differences: list[Difference] = []
     runs = [drafted.stats]
@@ -76,7 +77,7 @@ def compare(mode: Mode, prompt_id: str, prompt: RenderedPrompt, plain: list[int]
 
 
 def _difference(mode: Mode, prompt: RenderedPrompt, plain: list[int], index: int, other: int | None) -> Difference:
-    """Look at the place where the texts part."""
+    """Examine the place where the texts differ."""
     llm, gamma = mode.loop.llm, mode.loop.gamma
     token = plain[index] if index < len(plain) else None
     plain_gap = drafted_gap = None

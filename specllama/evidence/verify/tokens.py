@@ -1,7 +1,7 @@
-"""Whole texts out of the loop against the target: the place of every token in its exact distribution.
+"""Tests whole texts from the loop: the place of every token in its exact distribution.
 
-Pairs of next tokens see the beginning of a text and nothing else. Here every draft position, the tokens behind a draft
-that was accepted whole, and later rounds are tested, though each with less power.
+Pairs of next tokens test only the beginning of a text. Here every draft position, the tokens after a draft that was
+accepted whole, and later rounds are tested, each with less power.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ def check_tokens(
 ) -> TokenTest:
     """Answer every prompt, and test all tokens together.
 
-    A token t drawn from p has P(T < t) + U p(t), with U uniform, uniform on [0, 1] (the randomised probability
-    integral transform; Czado, Gneiting and Held 2009, section 2), and independently of those before it.
+    For a token t drawn from p, and a uniform U, the place P(T < t) + U p(t) is uniform on [0, 1] (the randomised
+    probability integral transform; Czado, Gneiting and Held 2009, section 2), independently of the places before it.
 
     Args:
-        loop: what answers.
-        prompts: what to answer.
+        loop: the loop that answers.
+        prompts: the prompts to answer.
         rule: rejection, block or coupled.
-        seeds: one for each prompt.
-        max_tokens: of an answer.
-        level: fail below this p-value.
+        seeds: one seed for each prompt.
+        max_tokens: the most tokens of an answer.
+        level: the test fails below this p-value.
         advance: called after each answer.
     """
     places: list[float] = []
     runs = []
     num_impossible = 0
-    uniform = np.random.default_rng(0)  # a rerun gives the same verdict
+    uniform = np.random.default_rng(0)  # fixed, so that a rerun gives the same verdict
     for prompt, seed in zip(prompts, seeds, strict=True):
         text, stats = loop.take(prompt.tokens, rule, seed, max_tokens)
         runs.append(stats)
@@ -75,13 +75,13 @@ def check_tokens(
 
 
 def _up_to_its_end(loop: Loop, text: list[int]) -> list[int]:
-    """What comes behind the token that ends a text is of no interest to anybody."""
+    """The text up to the token that ends it. Tokens after that one are not tested."""
     ends = [i for i, token in enumerate(text) if loop.llm.engine.model.ends_text(token)]
     return text[: ends[0] + 1] if ends else text
 
 
 def _distributions(loop: Loop, direct: Direct, prompt: Sequence[int], text: Sequence[int]) -> list[Floats]:
-    """What each token should have been drawn from, computed in batches of the loop's size."""
+    """The distribution from which each token should have been drawn, computed in batches of the loop's size."""
     direct.prefill(prompt[:-1])
     fed = [prompt[-1], *text[:-1]]
     rows: list[Row] = []
@@ -90,6 +90,6 @@ def _distributions(loop: Loop, direct: Direct, prompt: Sequence[int], text: Sequ
     found = [loop.sampler.probabilities(row, text[:i]) for i, row in enumerate(rows)]
     for i, token in enumerate(text):
         if found[i][token] == 0:
-            # Rounding can take a token over a top-k, top-p or min-p cut: other batches are tried first.
+            # Rounding can move a token over a top-k, top-p or min-p cut, so it is computed in other batches, too.
             found[i] = loop.sampler.probabilities(direct.decode_last([*prompt, *text[:i]]), text[:i])
     return found

@@ -1,4 +1,4 @@
-"""What a verification found."""
+"""The results of a verification."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ from specllama.stats import Stats
 
 
 class Verdict(Data, abc.ABC):
-    """A result that is to hold."""
+    """A result that passes or fails."""
 
     computed = ("passed",)
 
     @property
     @abc.abstractmethod
     def problems(self) -> list[str]:
-        """Why it failed; empty if it holds."""
+        """Why it failed; empty if it passed."""
 
     @property
     def passed(self) -> bool:
-        """Whether it holds."""
+        """Whether it passed."""
         return not self.problems
 
 
 def _fallbacks(stats: Stats) -> list[str]:
-    """That not all of it was speculation."""
+    """The problem that some text was decoded plainly; empty if there was none."""
     return [f"decoded plainly: {stats.fallback_reason}"] if stats.fallback_reason else []
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference(Data):
-    """A place where two texts part, looked at by direct decoding of the target."""
+    """A place where two texts differ, examined by direct decoding of the target."""
 
     computed = ("gap",)
 
     index: int
-    """Of the token in the answer."""
+    """The index of the token in the answer."""
     plain: int | None
-    """The token without the draft; None where that text has ended."""
+    """The token without the draft; None if that text has ended."""
     drafted: int | None
-    """The token with the draft; None where that text has ended."""
+    """The token with the draft; None if that text has ended."""
     plain_text: str
     drafted_text: str
     plain_gap: float | None
     """How far, in logits, the token without the draft is from being chosen: 0.0 if it is, None if it cannot be."""
     drafted_gap: float | None
-    """The same of the token with the draft."""
+    """How far, in logits, the token with the draft is from being chosen: 0.0 if it is, None if it cannot be."""
     rounding: float
-    """What changes from batch shape to batch shape, in logits, among the leading tokens of this place."""
+    """How much the leading tokens of this place change between batches of different sizes, in logits."""
     near_tie: bool
     """Whether rounding explains the difference."""
 
     @property
     def gap(self) -> float | None:
-        """The larger of both gaps: how far the two were from being tied."""
+        """The larger of both gaps: how far the two tokens were from being tied; None if a gap is None."""
         if self.plain_gap is None or self.drafted_gap is None:
             return None
         return max(self.plain_gap, self.drafted_gap)
@@ -63,31 +63,31 @@ class Difference(Data):
 
 @dataclasses.dataclass(frozen=True)
 class TextComparison(Verdict):
-    """One text with the draft against the same without it."""
+    """A comparison of one text with the draft and without it."""
 
     prompt_id: str
     mode: str
     """``greedy`` or ``coupled``."""
     rule: str
     seed: int | None
-    """None for greedy decoding, which has no use for one."""
+    """The seed; None for greedy decoding, which needs none."""
     num_tokens: int
-    """Of the text without the draft."""
+    """The number of tokens of the text without the draft."""
     num_compared: int
-    """Up to where both were compared: not behind a difference that rounding does not explain, nor, with penalties,
-    behind any."""
+    """How many tokens were compared. The comparison ends at a difference that rounding does not explain; with penalties
+    at any difference."""
     differences: tuple[Difference, ...]
     stats: Stats
-    """Of all generations of the loop that are looked at here."""
+    """The statistics of all generations of this comparison."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the text, for messages."""
         return f"{self.mode} text of {self.prompt_id}" + ("" if self.seed is None else f" with seed {self.seed}")
 
     @property
     def problems(self) -> list[str]:
-        """Why it failed; empty if the texts are the same but for near-ties."""
+        """Why it failed; empty if the texts are the same except for near-ties."""
         found = [difference for difference in self.differences if not difference.near_tie]
         reasons = [f"token {difference.index} is another one, and rounding does not explain it" for difference in found]
         return [f"{self.name}: {reason}" for reason in [*_fallbacks(self.stats), *reasons]]
@@ -95,22 +95,22 @@ class TextComparison(Verdict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _LoopTest(Verdict):
-    """What the loop drew under one rule against the target's exact probabilities."""
+    """A test of what the loop drew under one rule against the target's exact probabilities."""
 
     rule: str
     chi_square: float
     p_value: float
-    """How often sampling error alone gives such a chi-square, or a larger one."""
+    """The probability with which sampling error alone gives such a chi-square, or a larger one."""
     level: float
     """The test fails below this p-value."""
     num_impossible: int
-    """Of the tokens or samples: those that the target's chain excludes, in every batch shape that was tried."""
+    """How many tokens or samples the target's sampler chain excludes, in every batch size that was tried."""
     stats: Stats
-    """Of all generations of the loop that are looked at here."""
+    """The statistics of all generations of this test."""
 
     @property
     def problems(self) -> list[str]:
-        """Why it failed; empty if all of it can be the target's."""
+        """Why it failed; empty if the target can have drawn all of it."""
         reasons = _fallbacks(self.stats)
         if self.stats.num_drafts == 0:
             reasons.append("nothing was drafted, so nothing was tested")
@@ -123,28 +123,28 @@ class _LoopTest(Verdict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingTest(_LoopTest):
-    """Pairs of next tokens out of the loop against the target's exact probabilities."""
+    """A test of pairs of next tokens from the loop against the target's exact probabilities."""
 
     prompt_id: str
     num_behind: int
-    """How many generated tokens belong to the context, behind the prompt."""
+    """How many generated tokens the context has after the prompt."""
     num_samples: int
     num_cells: int
-    """Outcomes that are counted apart, all that are rare being one."""
+    """The number of outcomes that are counted separately. All rare outcomes are one."""
     total_variation: float
-    """Between the frequencies of the cells and their probabilities."""
+    """The total variation between the frequencies of the cells and their probabilities."""
     chance_mean: float
-    """What sampling error alone gives in the mean."""
+    """The mean of the total variation that sampling error alone gives."""
     chance_95: float
-    """What sampling error alone exceeds once in 20 times: a difference that is not larger goes unnoticed."""
+    """The total variation that sampling error alone exceeds once in 20 times. A smaller difference is not noticed."""
     rounding: float
-    """Total variation of the first token's probabilities between the loop's batches and plain decoding."""
+    """The total variation between the first token's probabilities in the loop's batches and in plain decoding."""
     is_certain: bool
-    """Whether the chain leaves the target no choice here, so that any other token would have been an impossible one."""
+    """Whether the sampler chain leaves no choice here. Any other token would have counted as impossible."""
 
     @property
     def problems(self) -> list[str]:
-        """Why it failed; empty if the samples can be the target's."""
+        """Why it failed; empty if the target can have drawn the samples."""
         reasons = super().problems
         if self.num_cells < 2 and not self.is_certain:
             reasons.append("no outcome is likely enough to be counted apart: draw more samples, or take other prompts")
@@ -153,9 +153,9 @@ class SamplingTest(_LoopTest):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenTest(_LoopTest):
-    """All tokens of some sampled texts, each against the distribution it should have been drawn from.
+    """A test of all tokens of sampled texts, each against the distribution from which it should have been drawn.
 
-    Chi-square is of the tokens' places in their distributions, in ten cells of equal probability.
+    Chi-square is computed over the tokens' places in their distributions, in ten cells of equal probability.
     """
 
     num_texts: int
@@ -163,22 +163,22 @@ class TokenTest(_LoopTest):
 
     @property
     def problems(self) -> list[str]:
-        """Why it failed; empty if the texts can be the target's."""
+        """Why it failed; empty if the target can have drawn the texts."""
         return [f"tokens of the texts sampled under {self.rule}: {reason}" for reason in super().problems]
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchTest(Verdict):
-    """The logits of some tokens behind one length, in batches of 1 to 16 tokens."""
+    """A comparison of logits after a text of one length, in batches of 1 to 16 tokens."""
 
     num_tokens_before: int
     num_rows: int
     differing_sizes: tuple[int, ...]
-    """Sizes of batches in which a bit of a row was another one than in a batch of one token."""
+    """The batch sizes in which a bit of a row differed from that in a batch of one token."""
 
     @property
     def problems(self) -> list[str]:
-        """Why it failed; empty if all rows are the same."""
+        """Why it failed; empty if all rows are equal."""
         if not self.differing_sizes:
             return []
         sizes = ", ".join(map(str, self.differing_sizes))
@@ -189,7 +189,7 @@ class BatchTest(Verdict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VerifyResult(Result):
-    """All parts of a verification."""
+    """The result of a verification, with all its parts."""
 
     computed = ("passed", "problems", "notes")
 
@@ -197,11 +197,11 @@ class VerifyResult(Result):
     sampling: list[SamplingTest]
     tokens: list[TokenTest]
     batches: list[BatchTest]
-    """Empty if the target's logits may depend on the batch; then texts may split at near-ties."""
+    """Empty if the target's logits may depend on the batch. Then texts may differ at near-ties."""
 
     @property
     def problems(self) -> list[str]:
-        """Why it failed; empty if all hold."""
+        """Why it failed; empty if all parts passed."""
         parts: list[Verdict] = [*self.texts, *self.sampling, *self.tokens, *self.batches]
         problems = [problem for part in parts for problem in part.problems]
         if self.batches and self.num_near_ties:
@@ -214,17 +214,17 @@ class VerifyResult(Result):
 
     @property
     def passed(self) -> bool:
-        """Whether all was looked at, and all hold."""
+        """Whether all parts were done, and all passed."""
         return not self.interrupted and not self.problems
 
     @property
     def num_near_ties(self) -> int:
-        """Places where a text split at a near-tie."""
+        """The number of places where texts differ by a near-tie."""
         return sum(difference.near_tie for text in self.texts for difference in text.differences)
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know although it is no failure."""
+        """Notes for the reader that are no failures."""
         notes = []
         for name, parts in (("texts", self.texts), ("samples", [*self.sampling, *self.tokens])):
             if parts and not any(part.stats.num_accepted_tokens for part in parts):

@@ -1,4 +1,4 @@
-"""Runs all parts of a verification."""
+"""A verification: runs all its parts."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from specllama.prompts import RenderedPrompt
 
 OnProgress = Callable[[str, int, int], None]
-"""Called with what is being done, and how much of the whole is done: (step, done, total)."""
+"""Called with the current step, and how much of all is done: (step, done, total)."""
 
 LEVEL = 0.001
-"""How often a loop that is exact fails parts 2 and 3, all tests of a run together."""
+"""The probability with which an exact loop fails parts 2 and 3, all tests of a run together."""
 _T = TypeVar("_T")
 _PAIR_WORK = 4  # a pair takes one or two rounds: about as long as this many single tokens
 
@@ -47,43 +47,43 @@ def run(
     """Verify that a draft changes neither texts nor the distribution of samples.
 
     Args:
-        llm: target with its draft.
-        prompts: what to answer, see ``Verification``.
+        llm: a target with its draft.
+        prompts: the prompts to answer, as in ``Verification``.
         on_progress: called now and then.
-        options: all others of ``Verification``, where they are described, as are the errors.
+        options: the other arguments of ``Verification``. They are described there, as are the errors.
     """
     return Verification(llm, prompts, **options).run(on_progress)
 
 
 class Verification:
-    """Whether a draft changes neither texts nor the distribution of samples; an interrupted one keeps what it found.
+    """Verifies that a draft changes neither texts nor the distribution of samples. If interrupted, results stay.
 
     Part 1 compares texts with the draft and without: greedy, and under the coupled rule with every seed. Part 2 draws
     pairs of next tokens under each rule, and compares them with the target's exact probabilities. Part 3 samples whole
-    texts under each rule, and looks at the place of every token in its exact distribution. Part 4 compares logits from
-    batches of every size, where they are to be the same bits (``Llama.batch_invariant``); then no text may differ.
+    texts under each rule, and tests the place of every token in its exact distribution. Part 4 compares logits from
+    batches of every size, if they must have the same bits (``Llama.batch_invariant``); then no text may differ.
 
-    A rerun with the same arguments draws the same samples. The caches of both models are used, and what was in them is
-    forgotten.
+    A rerun with the same arguments draws the same samples. The caches of both models are used, and their content is
+    lost.
 
     Args:
-        llm: target with its draft.
-        prompts: what to answer: user's messages, or what ``specllama.prompts`` reads from files. None takes one of each
-            category of those that come with the package, as far as they fit.
-        num_prompts: use this many of them, spread over the list.
-        seeds: of the coupled texts; the first one seeds part 2, too.
-        max_tokens: length of each text.
-        samples: pairs for each context and rule.
-        num_contexts: contexts of part 2: the places in the texts of part 1, one a prompt, where the target is least
-            certain of what comes next.
-        rules: acceptance rules of part 2.
-        num_draft_tokens: gamma, or "auto"; None for the Llama's own. With "auto" the samples draft 4: what is sampled
-            without a draft would prove nothing.
-        sampling: options of ``create_completion`` for the sampler chain; its defaults where not given.
+        llm: a target with its draft.
+        prompts: the prompts to answer: user's messages, or what ``specllama.prompts`` reads from files. None takes one
+            prompt of each category from the package, as far as they fit.
+        num_prompts: how many of them are used, spread over the list.
+        seeds: the seeds of the coupled texts. The first one is the seed of part 2, too.
+        max_tokens: the length of each text.
+        samples: the number of pairs for each context and rule.
+        num_contexts: the number of contexts of part 2. They are places in the texts of part 1, one for each prompt,
+            where the target is least certain of what comes next.
+        rules: the acceptance rules of parts 2 and 3.
+        num_draft_tokens: gamma, or "auto"; None for the Llama's own. With "auto" the samples draft 4 tokens, because
+            samples without a draft would prove nothing.
+        sampling: options of ``create_completion`` for the sampler chain; those that are missing have their defaults.
 
     Raises:
         ValueError: there is no draft, or it cannot be used; an argument out of range; a prompt that does not fit.
-        TypeError: an option that is none of the sampler chain's.
+        TypeError: an option that the sampler chain does not have.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Verification:
         self._batches: list[BatchTest] = []
 
     def run(self, on_progress: OnProgress | None = None) -> VerifyResult:
-        """Verify. Whatever ends it, ``result`` has what was found until then.
+        """Run all parts. If this is interrupted, ``result`` has what was found until then.
 
         Args:
             on_progress: called now and then.
@@ -153,7 +153,7 @@ class Verification:
         return self.result()
 
     def result(self) -> VerifyResult:
-        """What was found so far."""
+        """The result so far."""
         return VerifyResult(
             texts=list(self._texts),
             sampling=list(self._sampled),
@@ -170,10 +170,10 @@ class Verification:
         )
 
     def _compare(self, step: str, prompt_id: str, prompt: RenderedPrompt) -> Context:
-        """All texts of a prompt. The plain ones come first, from empty caches, which no draft can have harmed.
+        """Compare all texts of a prompt. The plain ones come first, from empty caches that no draft has touched.
 
         Returns:
-            Where samples could be drawn.
+            A context at which samples could be drawn.
         """
         plan = self._plan
         self._llm.reset()
@@ -183,14 +183,14 @@ class Verification:
             self._advance(step, plan.max_tokens)
         for mode, tokens in zip(self._modes, plain, strict=True):
             drafted = mode.answer(prompt, plan.max_tokens, plan.num_draft_tokens)
-            if drafted.stats.num_draft_tokens == 0:  # "auto" says that it does not pay, which proves nothing
+            if drafted.stats.num_draft_tokens == 0:  # "auto" may draft nothing, which would prove nothing
                 drafted = mode.answer(prompt, plan.max_tokens, plan.gamma)
             self._texts.append(compare(mode, prompt_id, prompt, tokens, drafted))
             self._advance(step, plan.max_tokens)
         return most_open_context(self._loop, prompt_id, prompt, plain[1], plan.samples)
 
     def _check_pairs(self, number: int, context: Context) -> None:
-        """One context under every rule."""
+        """Test the pairs after one context under every rule."""
         exact = exact_pairs(self._loop, context, self._plan.samples)
         for rule_number, rule in enumerate(self._plan.rules):
             step = f"samples of {rule}, context {number + 1}/{self._num_contexts}"
@@ -199,14 +199,14 @@ class Verification:
             self._sampled.append(check_pairs(self._loop, context, exact, rule, seeds, self._level, advance))
 
     def _check_tokens(self, rule_number: int, rule: str) -> None:
-        """Whole texts under one rule, one for each prompt."""
+        """Test whole texts under one rule, one for each prompt."""
         max_tokens, prompts = self._plan.max_tokens, [rendered for _, rendered in self._questions]
         seeds = self._seeds(self._num_contexts * len(self._plan.rules), rule_number, len(prompts))
         advance = functools.partial(self._advance, f"texts sampled under {rule}", max_tokens)
         self._tokens.append(check_tokens(self._loop, prompts, rule, seeds, max_tokens, self._level, advance))
 
     def _compare_batches(self, length: int) -> None:
-        self._total += NUM_ROWS  # only now is it known whether there are any
+        self._total += NUM_ROWS  # it was not known before whether batches are compared
         advance = functools.partial(self._advance, f"batches behind {length} tokens", 1)
         self._batches.append(compare_batches(self._llm, self._questions[0][1].tokens, length, advance))
 
@@ -221,15 +221,15 @@ class Verification:
 
 
 def _chosen(llm: Llama, plan: Plan, prompts: Sequence[Prompt | str] | None, count: int) -> list[Question]:
-    """So many prompts, spread over the list, each with room behind it for a round at the end of its text.
+    """Choose so many prompts, spread over the list. After each there is room for its text and a last round.
 
     Raises:
-        ValueError: there are none, or none that fit; of the user's own, one that does not.
+        ValueError: there are no prompts, or none fits; or a prompt of the user's does not fit.
     """
     require_at_least(1, num_prompts=count)
     given = limited(builtin_prompts(), 1) if prompts is None else _spread(as_prompts(prompts), count)
     questions, problem = that_fit(llm, given, plan.max_tokens + plan.gamma + 1)
-    if problem and (prompts is not None or not questions):  # a user's own must not be left out without a word
+    if problem and (prompts is not None or not questions):  # a user's prompt must not be left out silently
         raise ValueError(problem)
     return _spread(questions, count)
 
