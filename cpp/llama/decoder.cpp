@@ -369,8 +369,8 @@ int32_t Decoder::decode_without_embeddings(const llama_batch & batch) {
     return code;
 }
 
-// The branches have the cells of the text: nothing is copied but who sees them. That takes 0.1 to 0.2 ms for a branch of
-// 1,000 tokens, and in return whoever else looks at the memory finds the text alone.
+// The branches have the cells of the text: nothing is copied but who sees them. That takes 0.1 to 0.2 ms for a branch
+// of 1,000 tokens, and in return whoever else looks at the memory finds the text alone.
 int32_t Decoder::decode_in_branches(const llama_batch & batch, const BatchPart & part) {
     const auto end = branch_ids_.end();
     std::for_each(branch_ids_.begin() + 1, end,
