@@ -411,6 +411,12 @@ class Rows:
 class Linear:
     def __init__(self, weight: Matrix, bias: npt.NDArray[np.float32] | None = None) -> None: ...
 
+class LookaheadWindow:
+    def __init__(self, *, window: int, n_gram: int, guesses: int) -> None: ...
+    @property
+    def levels(self) -> list[list[int]]: ...
+    def pool(self, first: int) -> list[list[int]]: ...
+
 class StateHead:
     def __init__(
         self,
@@ -446,6 +452,7 @@ class Speculator:
         draft_translation: Translation | None = ...,
         draft_inner: str = ...,
         state_head: StateHead | None = ...,
+        lookahead: LookaheadWindow | None = ...,
         scheduler: Scheduler | None = ...,
     ) -> None: ...
     def begin(

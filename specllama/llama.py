@@ -98,14 +98,16 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         model_path: the target, a path or a name from ``specllama pull --list``.
         draft_model: the draft: a path or name or another ``llama_cpp.Llama``, which must have the target's vocabulary;
             the path of a head for the target (EAGLE-3, DFlash, DSpark); ``"mtp"`` for the MTP layer in the target's own
-            file; ``"lookup"`` to draft what followed when the end of the text occurred before; ``"auto"`` for what pays
-            of that which is on this machine: a head beside the file, such as ``eagle3-NAME``, else the MTP layer in it,
-            else a smaller model, else lookup (it is decided once and remembered, and goes by what ``specllama drafts
-            --measure`` has found); a list of a head and a model, of which each round has the one that promises most (in
-            it ``"auto"`` is the head); a llama_cpp ``LlamaDraftModel``; or None for plain decoding.
+            file; ``"lookup"`` to draft what followed when the end of the text occurred before; ``"lookahead"`` to draft
+            what the target says in rows beside the text (Fu et al. 2024), which pays where large batches are cheap;
+            ``"auto"`` for what pays of that which is on this machine: a head beside the file, such as ``eagle3-NAME``,
+            else the MTP layer in it, else a smaller model, else lookup (it is decided once and remembered, and goes by
+            what ``specllama drafts --measure`` has found); a list of a head and a model, of which each round has the
+            one that promises most (in it ``"auto"`` is the head); a llama_cpp ``LlamaDraftModel``; or None for plain
+            decoding.
         draft_kwargs: constructor arguments of a draft given by path. Unless given here it takes the target's context
             size, threads and GPU settings. ``{"draft_model": "lookup"}``: what lookup finds is tried on a draft model
-            first, several tokens in one decode of it.
+            first, several tokens in one decode of it. Of ``"lookahead"``: ``window``, ``n_gram`` and ``guesses``.
         lookup_corpus: a text, or token ids, to look up besides prompt and output, such as one that is edited or
             summarised. With a draft model it is looked up by ``num_draft_tokens="auto"`` only.
         draft_vocabulary: how many tokens a draft model chooses among where our kernels multiply its output matrix: they
@@ -173,7 +175,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         self._draft_options = DraftOptions(
             draft_model, draft_kwargs, lookup_corpus, draft_vocabulary, draft_mask_token, draft_window
         )
-        check_draft_kwargs(draft_kwargs)
+        check_draft_kwargs(self._draft_options.opened_with)
         self.tokenizing = _core.Block()
         told_of_forks(self.tokenizing)
         self.position = Position()
@@ -191,6 +193,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         if isinstance(draft, Automatic) and kwargs.get("verbose", True):
             print(draft.said, file=sys.stderr)  # noqa: T201  # as llama.cpp does when it loads
         self._hidden = None if draft is None else draft.shown(model_path)
+        self._num_branches = 0 if draft is None else draft.num_branches
         check_opening(model_path, kwargs)
         kwargs["n_ctx"] = n_ctx_with_positions(model_path, kwargs.get("n_ctx", _SIZE), is_asked="n_ctx" in kwargs)
         with explained(model_path, overrides=kwargs.get("kv_overrides")) as weights, loading(self._kernels) as use:

@@ -77,6 +77,11 @@ public:
     // What could be drafted next without a decode: at most `most` tokens after history and proposal, which may have
     // tokens that others drafted. It ends after a token that ends a text.
     virtual std::vector<DraftToken> offer(const DraftRequest &, const Proposal &, std::size_t most) = 0;
+    // Rows that the target is to decode in this round beside the text's, at most `most`: none, or all that it needs.
+    virtual std::vector<BesideRow> beside(std::size_t /*most*/) { return {}; }
+    // They were decoded: the logits [n_vocab] of those that wanted some, in their order. What the round has made of the
+    // text follows by observe(), unless it has failed.
+    virtual void read_beside(const std::vector<const float *> & /*logits*/, std::size_t /*n_vocab*/) {}
     // The generation has ended with this text: what the drafter's memories hold of another one goes.
     virtual void finish(const std::vector<int32_t> &) {}
 

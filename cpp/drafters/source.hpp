@@ -9,17 +9,18 @@
 #include <cstddef>
 
 // name; what users see as the origin of a token; what it is made of: "text" (nothing but the text, so that it can be
-// chosen by its name alone), "model", "function", "grammar" or
-// "head"; what it drafts.
-#define SPECLLAMA_DRAFTERS(X)                                                             \
-    X(model, "draft", "model", "what a second, smaller model says")                       \
-    X(lookup, "lookup", "text", "what followed when the end of the text occurred before") \
-    X(function, "draft", "function", "what a function of the user's says")                \
-    X(grammar, "draft", "grammar", "what a grammar leaves no choice about")               \
-    X(head, "draft", "head", "what one layer says that reads the target's hidden states") \
-    X(block_head, "draft", "head", "what a head says of several places in one decode")    \
-    X(foreign, "draft", "model", "what a smaller model of another tokenizer says")        \
-    X(state_head, "draft", "head", "what a head says that reads the target's final state alone")
+// chosen by its name alone), "model", "function", "grammar",
+// "head" or "window"; what it drafts.
+#define SPECLLAMA_DRAFTERS(X)                                                                    \
+    X(model, "draft", "model", "what a second, smaller model says")                              \
+    X(lookup, "lookup", "text", "what followed when the end of the text occurred before")        \
+    X(function, "draft", "function", "what a function of the user's says")                       \
+    X(grammar, "draft", "grammar", "what a grammar leaves no choice about")                      \
+    X(head, "draft", "head", "what one layer says that reads the target's hidden states")        \
+    X(block_head, "draft", "head", "what a head says of several places in one decode")           \
+    X(foreign, "draft", "model", "what a smaller model of another tokenizer says")               \
+    X(state_head, "draft", "head", "what a head says that reads the target's final state alone") \
+    X(lookahead, "draft", "window", "what the target has said in a window beside the text")
 
 namespace specllama {
 

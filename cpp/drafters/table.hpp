@@ -13,6 +13,7 @@
 #include "drafters/source.hpp"
 #include "heads/state_head.hpp"
 #include "pacing/acceptance_rates.hpp"
+#include "pacing/lookahead_window.hpp"
 #include "translation/token_map.hpp"
 #include "translation/translation.hpp"
 
@@ -38,6 +39,7 @@ struct DrafterParts {
     std::shared_ptr<const Translation> translation = nullptr;  // of a model of another tokenizer
     std::string inner;  // the drafter that says what the model is likely to draw; empty: none
     std::shared_ptr<const StateHead> state_head = nullptr;  // one that llama.cpp does not compute
+    std::shared_ptr<LookaheadWindow> lookahead = nullptr;
 };
 
 // Of each drafter's file: make_NAME, and NAME_priors, what is believed of its tokens before any was verified.

@@ -37,6 +37,17 @@ enum class Rollback {
 constexpr int32_t first_embedding = -(1 << 30);
 inline bool is_embedding(int32_t id) { return id <= first_embedding; }
 
+// A row of a batch that is not the text's, but beside it: a token as it might stand behind the text, and what it sees.
+// A branch has the text up to its last token that is no draft (the first of which logits are wanted), and the rows
+// before this one that are in the branch. The memory holds no such row, and no branch, but during the batch.
+struct BesideRow {
+    int32_t token = 0;
+    std::size_t ahead = 0;         // places behind that token, from 1
+    std::size_t branch = 0;        // whose rows it sees, from 0
+    std::size_t num_branches = 1;  // it is in this one and in those after it, so many in all
+    bool wanted = false;           // its logits
+};
+
 // What one sequence brings into a batch.
 struct BatchPart {
     int32_t sequence = 0;              // its seq_id
@@ -52,6 +63,8 @@ struct BatchPart {
     bool keeps_states = false;  // copy_states() is called
     // Of a head with a noise block: so many of the first tokens are not read at all, but the features [num_injected].
     std::size_t num_injected = 0;
+    // Of the only part of a batch: its rows stand behind the part's. Branch i takes the seq_id i + 1 behind the part's.
+    const std::vector<BesideRow> * beside = nullptr;
 };
 
 // What a head reads that says several tokens in one decode: the last token of the text, then masks. The target's states
@@ -206,10 +219,12 @@ private:
     Rollback way_back() const;
     bool window_is_whole(int32_t sequence, std::size_t count) const;
     void lay_out(const BatchPart * parts, std::size_t num_parts);
+    void lay_out_beside(const BatchPart & part);
     int32_t lay_out_inputs(const BatchPart * parts, std::size_t num_parts);
     int32_t inject(const BatchPart * parts, std::size_t num_parts);
     int32_t encode(const float * features, std::size_t count);
     int32_t decode_without_embeddings(const llama_batch & batch);
+    int32_t decode_in_branches(const llama_batch & batch, const BatchPart & part);
     std::size_t num_given() const { return hidden_.taps ? hidden_.taps->size() - (hidden_.encodes ? 1 : 0) : 0; }
     std::size_t row_of(std::size_t token, std::size_t num_rows) const;
     std::size_t place_in_batch(std::size_t token) const { return hidden_.block ? places_.at(token) : token; }
@@ -249,6 +264,7 @@ private:
     std::vector<int32_t> positions_;
     std::vector<int32_t> sequence_counts_;
     std::vector<int32_t> sequence_ids_;
+    std::vector<int32_t> branch_ids_;  // the part's own, then those of the branches
     std::vector<int32_t *> sequence_pointers_;
     std::vector<int8_t> outputs_;
     std::vector<float> features_;

@@ -216,7 +216,8 @@ BatchPart Sequence::part_of(const Addition & addition) const {
             addition.features,
             addition.states,
             addition.keeps_states,
-            addition.num_injected};
+            addition.num_injected,
+            addition.beside};
 }
 
 void Sequence::added(const Addition & addition, std::size_t first_row, double seconds) {
@@ -225,7 +226,7 @@ void Sequence::added(const Addition & addition, std::size_t first_row, double se
     number_cells();
     num_forgettable_ = std::min(decoder_->num_snapshots(), addition.count - 1);
     first_row_ = first_row;
-    num_decoded_ += addition.count;
+    num_decoded_ += addition.count + (addition.beside == nullptr ? 0 : addition.beside->size());
     decode_seconds_ += seconds;
 }
 

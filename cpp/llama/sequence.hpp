@@ -73,11 +73,12 @@ public:
         const int32_t * tokens = nullptr;  // [count]
         std::size_t count = 0;
         std::size_t first_output = 0;
-        const TokenList * listed = nullptr;  // logits are wanted of these alone; null: of all
-        const float * features = nullptr;    // of a head: see BatchPart
-        const float * states = nullptr;      // the same
-        bool keeps_states = false;           // copy_states() is called
-        std::size_t num_injected = 0;        // see BatchPart
+        const TokenList * listed = nullptr;               // logits are wanted of these alone; null: of all
+        const float * features = nullptr;                 // of a head: see BatchPart
+        const float * states = nullptr;                   // the same
+        bool keeps_states = false;                        // copy_states() is called
+        std::size_t num_injected = 0;                     // see BatchPart
+        const std::vector<BesideRow> * beside = nullptr;  // the same
     };
 
     // Decodes what is added to several sequences of one decoder in one batch of at most n_batch tokens; each sequence
@@ -108,7 +109,7 @@ public:
     }
 
     // The logits [n_vocab] of token number i of what was added by the last decode, which must have been of this
-    // sequence, too. Valid until the next one.
+    // sequence, too. Rows beside have the numbers behind. Valid until the next one.
     float * logits(std::size_t i) { return decoder_->logits(first_row_ + i); }
     // The same for hidden states: see Decoder::copy_states.
     void copy_states(std::size_t first, std::size_t count, std::vector<float> & out) const {

@@ -231,6 +231,21 @@ void Drafting::propose(const DraftRequest & request, Proposal & out) {
     }
 }
 
+std::vector<BesideRow> Drafting::beside(std::size_t most) {
+    for (const auto & drafter : drafters_) {
+        std::vector<BesideRow> rows = drafter->beside(most);
+        if (!rows.empty()) {
+            beside_ = drafter.get();
+            return rows;
+        }
+    }
+    return {};
+}
+
+void Drafting::read_beside(const std::vector<const float *> & logits, std::size_t n_vocab) {
+    beside_->read_beside(logits, n_vocab);
+}
+
 // What must come, if anything.
 Drafting::Offer Drafting::forced(const DraftRequest & request, const Proposal & out, std::size_t most) {
     for (const auto & drafter : drafters_) {

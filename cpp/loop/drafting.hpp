@@ -59,6 +59,10 @@ public:
     // ends a text: what would follow is of no use.
     void propose(const DraftRequest & request, Proposal & out);
 
+    // See Drafter. One drafter has them in a round, the first one that asks.
+    std::vector<BesideRow> beside(std::size_t most);
+    void read_beside(const std::vector<const float *> & logits, std::size_t n_vocab);
+
     // How a round went, whether it was asked to propose or not.
     void learn(const Outcome & outcome);
 
@@ -86,6 +90,7 @@ private:
     std::vector<std::unique_ptr<Drafter>> drafters_;
     std::vector<DrawingDrafter *> drawers_;  // of them
     DrawingDrafter * drawer_ = nullptr;      // of this round
+    Drafter * beside_ = nullptr;             // who has rows beside the text's in it
     bool can_be_paced_ = true;
     Pace pace_;
     std::optional<Task> task_;

@@ -197,6 +197,7 @@ void Speculator::draft(std::size_t max_tokens) {
     carries_ = target_.carries();
     num_of_prompt_ = target_.num_left_of_prompt();
     propose(choose_gamma(max_tokens));
+    ask_beside();
     const auto & drafted = proposal_.tokens;
     sequence_ = history_;
     sequence_.insert(sequence_.end(), drafted.begin(), drafted.end());
@@ -206,7 +207,8 @@ void Speculator::draft(std::size_t max_tokens) {
 
 void Speculator::decode() {
     const bool is_prompt = target_.num_left_of_prompt() > 0;
-    const double seconds = target_.decode(history_, proposal_.tokens, copies_rows());
+    const double seconds = target_.decode(history_, proposal_.tokens, beside_, copies_rows());
+    read_beside();
     (is_prompt ? counters_.prompt_seconds : counters_.verify_seconds) += seconds;
     counters_.num_first_tokens += is_prompt ? 1 : 0;
 }
@@ -215,6 +217,7 @@ void Speculator::forget_round() {
     target_.forget_rows();
     round_ = Round();
     proposal_ = {};
+    beside_.clear();
 }
 
 // The text goes on otherwise than with the drafted tokens that are left.
@@ -327,6 +330,30 @@ void Speculator::propose(std::size_t gamma) {
     const double decode = drafting_->decode_seconds() - decoded_before;
     counters_.draft_seconds += decode;
     counters_.sample_seconds += now_seconds() - start - decode;
+}
+
+void Speculator::ask_beside() {
+    if (!proposed_ || !drafts()) {
+        return;
+    }
+    try {
+        beside_ = drafting_->beside(target_.room_beside(history_, proposal_.tokens.size()));
+    } catch (const std::exception & error) {
+        stop_drafting(error.what());
+    }
+}
+
+void Speculator::read_beside() {
+    if (beside_.empty()) {
+        return;
+    }
+    std::vector<const float *> logits;
+    for (std::size_t i = 0; i < beside_.size(); ++i) {
+        if (beside_[i].wanted) {
+            logits.push_back(target_.beside(i));
+        }
+    }
+    drafting_->read_beside(logits, n_vocab());
 }
 
 void Speculator::verify() {

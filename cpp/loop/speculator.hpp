@@ -102,6 +102,8 @@ private:
     std::shared_ptr<void> visit();
     std::size_t choose_gamma(std::size_t max_tokens) const;
     void propose(std::size_t gamma);
+    void ask_beside();
+    void read_beside();
     void settle();
     void forget_round();
     void abandon_round();
@@ -141,6 +143,7 @@ private:
     std::size_t num_shown_ = 0;  // tokens that the drafters know, and that history still has
 
     Proposal proposal_;
+    std::vector<BesideRow> beside_;    // what a drafter has the target decode beside the text
     std::vector<int32_t> sequence_;    // history, d_1..d_gamma
     bool proposed_ = false;            // in this round the drafter was asked
     bool carries_ = false;             // it pays for the last rejection, or for a part of the prompt

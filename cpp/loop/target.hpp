@@ -35,9 +35,15 @@ public:
     // Brings the memory in step with the history: after a rewind, an extension, or a failure.
     void settle(const std::vector<int32_t> & history);
 
-    // [what is carried, pending, d_1, .., d_gamma], with logits from pending on. `copies`: the rows are looked at when
-    // another text may have decoded. Returns the seconds of it.
-    double decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft, bool copies);
+    // [what is carried, pending, d_1, .., d_gamma], with logits from pending on; then what a drafter has asked for
+    // beside the text. `copies`: the rows are looked at when another text may have decoded. Returns the seconds of it.
+    double decode(const std::vector<int32_t> & history, const std::vector<int32_t> & draft,
+                  const std::vector<BesideRow> & beside, bool copies);
+
+    // How many rows beside these the next batch has room for: none where other texts decode in it, too.
+    std::size_t room_beside(const std::vector<int32_t> & history, std::size_t num_drafted) const;
+    // The logits [n_vocab] of row i beside the text, of the last decode.
+    const float * beside(std::size_t i) { return sequence_->logits(tokens_.size() + i); }
 
     // The hidden states [count][state_size] of the tokens that prefill() or decode() has decoded last, without those
     // that were carried after a rejection; null if they are not kept.

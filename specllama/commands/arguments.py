@@ -103,8 +103,9 @@ def add_models(parser: argparse.ArgumentParser, draft_required: bool = False) ->
         required=draft_required,
         action="append",
         metavar="DRAFT",
-        help="what drafts for it: a smaller model, a head, mtp (a layer in its own file), lookup (the text itself), or "
-        "auto (what pays of that which is on this machine, see `specllama drafts`); twice: a head and a model",
+        help="what drafts for it: a smaller model, a head, mtp (a layer in its own file), lookup (the text itself), "
+        "lookahead (the model itself, beside its text), or auto (what pays of that which is on this machine, see "
+        "`specllama drafts`); twice: a head and a model",
     )
     return group
 

@@ -145,15 +145,14 @@ def check_constructor(kwargs: dict[str, Any]) -> None:
     check_sizes(kwargs)
 
 
-def check_draft_kwargs(draft_kwargs: Mapping[str, Any] | None) -> None:
+def check_draft_kwargs(draft_kwargs: Mapping[str, Any]) -> None:
     """The same for a draft that is given by its path.
 
     Raises:
         TypeError, ValueError: see there.
     """
-    if draft_kwargs is not None:
-        _check_names("the draft", draft_kwargs, {*_of_constructor(), "kernels", "draft_model"} - {"model_path"})
-        check_sizes(draft_kwargs)
+    _check_names("the draft", draft_kwargs, {*_of_constructor(), "kernels", "draft_model"} - {"model_path"})
+    check_sizes(draft_kwargs)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ import llama_cpp
 
 from specllama import _core
 from specllama.engine.hidden import Hidden
-from specllama.engine.opening import attend_as_kernels_do, have_flash_attention, num_snapshots_of
+from specllama.engine.opening import attend_as_kernels_do, have_branches, have_flash_attention, num_snapshots_of
 from specllama.models.cache_types import values_of_block
 
 
@@ -29,6 +29,8 @@ class ContextParams:
 
     _num_snapshots = 0
     """How many tokens of a batch may have to be forgotten again."""
+    _num_branches = 0
+    """How many branches of a text may be decoded beside it."""
     _bytes_before: int | None = None
     """Of weights that this thread's kernels had when the constructor began. None: flash attention is decided."""
     _reads_blocks = False
@@ -82,6 +84,7 @@ class ContextParams:
         params = self.__dict__["_context_params"]
         if hasattr(params, "n_rs_seq"):
             params.n_rs_seq = num_snapshots_of(self._num_snapshots, params)
+        have_branches(params, self._num_branches)
         if self._bytes_before is not None and "_model" in self.__dict__:
             self._decide_attention(params)
         if self._reads_blocks and "_model" in self.__dict__:

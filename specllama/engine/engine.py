@@ -114,9 +114,9 @@ class Engine(ClosedWhenGone):
             target: a GGUF file, or a name of the catalog.
             draft: what ``specllama.Llama`` takes as ``draft_model``: a GGUF file of a smaller model with the target's
                 vocabulary, or of a head for the target (EAGLE-3, DFlash, DSpark); ``"mtp"`` for the MTP layers in the
-                target's file; ``"lookup"``; ``"auto"`` for what pays of that which is on this machine (see
-                ``specllama.Llama``); a list of a head and a model; a function from token ids to those that may follow;
-                a Llama; or None for plain decoding.
+                target's file; ``"lookup"``; ``"lookahead"``; ``"auto"`` for what pays of that which is on this
+                machine (see ``specllama.Llama``); a list of a head and a model; a function from token ids to those that
+                may follow; a Llama; or None for plain decoding.
             n_ctx: the most tokens of one text.
             n_batch: the most tokens that are decoded at once.
             n_threads: the threads of each model; None: half of the cores that the process may use.
@@ -166,7 +166,10 @@ class Engine(ClosedWhenGone):
         if shown_layers and hidden is None:
             hidden = hidden_of(shown_layers)
         room = 0 if kind is None else options.most_draft_tokens
-        model, close = open_model(path, opening, name="target", num_snapshots=room, hidden=hidden)
+        branches = 0 if kind is None else kind.num_branches
+        model, close = open_model(
+            path, opening, name="target", num_snapshots=room, num_branches=branches, hidden=hidden
+        )
         engine = cls(model, options=options, cache_tokens=cache_tokens, cache_ram=cache_ram)
         engine._close_model = close
         try:

@@ -149,12 +149,19 @@ def have_flash_attention(params: Any) -> None:
         params.flash_attn = True
 
 
+def have_branches(params: Any, count: int) -> None:
+    """Have a context in which so many branches of its text can be decoded beside it: sequences over the same cells."""
+    if count > 0:
+        params.n_seq_max, params.kv_unified = 1 + count, True
+
+
 def open_model(
     path: str | os.PathLike[str],
     opening: Opening,
     *,
     name: str,
     num_snapshots: int = 0,
+    num_branches: int = 0,
     hidden: Hidden | None = None,
 ) -> tuple[Model, Callable[[], None]]:
     """Open a model. Returns it, and a function that closes it.
@@ -164,6 +171,7 @@ def open_model(
         opening: how it is opened.
         name: ``"target"`` or ``"draft"``, for messages.
         num_snapshots: how many tokens of a batch a recurrent model may have to forget again.
+        num_branches: how many branches of its text may be decoded beside it.
         hidden: the hidden states that its contexts show.
 
     Raises:
@@ -177,6 +185,7 @@ def open_model(
     with contextlib.ExitStack() as opened:
         with explained(file, as_head=as_head), loading(checked_kernels(opening.kernels)) as use, quiet():
             model_params, params = opening.model_params(), opening.context_params(num_snapshots)
+            have_branches(params, num_branches)
             taps = None
             if hidden is not None:
                 hidden.load_with(model_params)

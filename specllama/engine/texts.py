@@ -234,6 +234,8 @@ class Texts:
 
     def _open(self, draft: Draft | None, count: int) -> None:
         own = self.own
+        if draft is not None:
+            draft.require_several()
         contexts = Contexts(own.model, draft, count, self._cache_tokens)
         for number in range(count):
             target, sequences = contexts.sequences(number)

@@ -73,6 +73,13 @@ class Draft(abc.ABC):
         """Whether it also drafts from a text that a request gives for this, with these options."""
         return False
 
+    def require_several(self) -> None:  # noqa: B027
+        """Refuse to draft for several texts at once.
+
+        Raises:
+            ValueError: it drafts for one alone.
+        """
+
     # A draft without a context of its own has nothing to do in what follows.
 
     def notice_closing(self) -> None:  # noqa: B027
@@ -112,8 +119,8 @@ class DraftOfMany(Draft):
 def raise_no_draft(given: Any) -> NoReturn:
     """Raises TypeError."""
     raise TypeError(
-        f"draft_model={given!r:.200} must be a path, a model name, a llama_cpp.Llama, 'mtp', 'lookup', 'auto', "
-        "a llama_cpp LlamaDraftModel, a list of a head and a model, or None"
+        f"draft_model={given!r:.200} must be a path, a model name, a llama_cpp.Llama, 'mtp', 'lookup', "
+        "'lookahead', 'auto', a llama_cpp LlamaDraftModel, a list of a head and a model, or None"
     )
 
 
@@ -168,6 +175,11 @@ class DraftKind(abc.ABC):
             ValueError: the target's file cannot.
         """
         return None
+
+    @property
+    def num_branches(self) -> int:
+        """How many branches of a text the target's context must have room for: what rows beside the text's see."""
+        return 0
 
     @abc.abstractmethod
     def open(self, target: Model, loader: Loader) -> Draft:

@@ -10,8 +10,9 @@ from specllama.engine.options import checked_index, checked_optional
 
 from .vocabulary import DraftVocabularySize, checked_draft_vocabulary
 
+LOOKAHEAD = "lookahead"
 _WHOSE = {
-    "draft_kwargs": "a draft_model given by its path",
+    "draft_kwargs": "a draft_model given by its path, or 'lookahead'",
     "lookup_corpus": "a draft model or draft_model='lookup'",
     "draft_vocabulary": "a draft model",
     "draft_mask_token": "a parallel draft model",
@@ -28,7 +29,7 @@ class DraftOptions:
 
     Attributes:
         draft_model: a path, a name, an object that drafts, or a list of several; None for plain decoding.
-        draft_kwargs: how a draft that is given by its path is opened.
+        draft_kwargs: how a draft that is given by its path is opened; of ``"lookahead"`` its sizes.
         lookup_corpus: a text, or token ids, to look up besides the text.
         draft_vocabulary: how many tokens a draft model chooses among.
         draft_mask_token: what a parallel draft model reads in place of a token that is not known yet.
@@ -65,7 +66,9 @@ class DraftOptions:
 
     @property
     def opened_with(self) -> dict[str, Any]:
-        """Of ``draft_kwargs`` what its file is opened with: all but a draft's own draft."""
+        """Of ``draft_kwargs`` what its file is opened with: all but a draft's own draft. Nothing where it has none."""
+        if isinstance(self.draft_model, str) and self.draft_model == LOOKAHEAD:
+            return {}
         return {name: value for name, value in (self.draft_kwargs or {}).items() if name != "draft_model"}
 
     @property

@@ -12,9 +12,10 @@ from specllama.models.loading import require_gguf
 from .automatic import Automatic, Room, choose, warn_of_opening
 from .block_head import BlockHeadInFile
 from .draft import LOOKUP, DraftKind, raise_no_draft
-from .draft_options import DraftOptions
+from .draft_options import LOOKAHEAD, DraftOptions
 from .function import DraftingFunction
 from .head import HeadInFile
+from .lookahead import Lookahead
 from .mtp import MTP, OwnMtp
 from .second_model import FileModel, LentModel
 from .several import HeadAndModel
@@ -26,7 +27,7 @@ AUTO = "auto"
 layer in it, where there is one.
 """
 KINDS: tuple[type[DraftKind], ...] = (
-    *(NamedTextDrafter, OwnMtp, HeadInFile, BlockHeadInFile, StateHeadInFile),
+    *(NamedTextDrafter, Lookahead, OwnMtp, HeadInFile, BlockHeadInFile, StateHeadInFile),
     *(FileModel, LentModel, DraftingFunction),
 )
 """The first one that is meant is taken."""
@@ -94,7 +95,7 @@ def _named(given: Any, target: str) -> Any:
     """What the user gave, with names of files as their paths, and ``"auto"`` as the head that it is in a list."""
     if _is_auto(given):
         return _head_of(target)
-    if not isinstance(given, (str, os.PathLike)) or given in (*TEXT_DRAFTERS, MTP):
+    if not isinstance(given, (str, os.PathLike)) or given in (*TEXT_DRAFTERS, LOOKAHEAD, MTP):
         return given
     path = catalog.resolve(os.fsdecode(given))
     require_gguf(path)

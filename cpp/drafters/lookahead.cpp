@@ -1,0 +1,116 @@
+// Drafts n-grams that the target itself has said in a window beside the text (lookahead decoding; Fu et al. 2024, arXiv
+// 2402.02057, algorithm 2). Costs no decode of its own, and rows in each of the target's.
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "drafters/table.hpp"
+#include "math/logits_scan.hpp"
+#include "math/random.hpp"
+#include "pacing/lookahead_window.hpp"
+
+namespace specllama {
+
+namespace {
+
+class LookaheadDrafter final : public Drafter {
+public:
+    explicit LookaheadDrafter(std::shared_ptr<LookaheadWindow> window)
+        : Drafter(Source::lookahead), window_(std::move(window)) {}
+
+    void begin(const Task &) override { has_begun_ = false; }
+    void observe(const DecodedBatch & batch) override;
+    std::vector<DraftToken> offer(const DraftRequest & request, const Proposal & proposal, std::size_t most) override;
+    std::vector<BesideRow> beside(std::size_t most) override;
+    void read_beside(const std::vector<const float *> & logits, std::size_t n_vocab) override;
+    // A pace knows what rows of the text cost.
+    bool can_be_paced() const override { return false; }
+
+private:
+    std::vector<std::vector<int32_t>> drawn_from(const std::vector<int32_t> & text) const;
+
+    std::shared_ptr<LookaheadWindow> window_;
+    bool has_begun_ = false;
+    std::size_t size_ = 0;       // of the text, when it was seen last
+    std::vector<int32_t> said_;  // behind the window's last level, in this round
+};
+
+// What the window begins with: tokens of the text, drawn with noise that is not the text's.
+std::vector<std::vector<int32_t>> LookaheadDrafter::drawn_from(const std::vector<int32_t> & text) const {
+    std::vector<std::vector<int32_t>> levels(window_->n_gram() - 1, std::vector<int32_t>(window_->columns()));
+    std::uint64_t number = 0;
+    for (std::vector<int32_t> & level : levels) {
+        std::generate(level.begin(), level.end(), [&] { return text[mix64(++number) % text.size()]; });
+    }
+    return levels;
+}
+
+void LookaheadDrafter::observe(const DecodedBatch & batch) {
+    if (!has_begun_ && !batch.history.empty()) {
+        window_->begin(drawn_from(batch.history));
+        has_begun_ = true;
+    } else if (!said_.empty() && batch.unchanged == size_ && batch.history.size() > size_) {
+        window_->advance(said_, batch.history.size() - size_);
+    }
+    said_.clear();
+    size_ = batch.history.size();
+}
+
+// One n-gram, its first token in the text.
+std::vector<DraftToken> LookaheadDrafter::offer(const DraftRequest & request, const Proposal & proposal,
+                                                std::size_t most) {
+    std::vector<DraftToken> offer;
+    const std::size_t drafted = proposal.tokens.size();
+    if (!has_begun_ || drafted + 1 >= window_->n_gram()) {
+        return offer;
+    }
+    const int32_t last = drafted > 0 ? proposal.tokens.back() : request.history.back();
+    const std::vector<int32_t> * rest = window_->newest(last);
+    for (std::size_t i = 0; rest != nullptr && i < std::min(most, rest->size() - drafted); ++i) {
+        offer.push_back({(*rest)[i], {Source::lookahead, 0, 0}, {}});
+        if (request.target.is_eog((*rest)[i])) {
+            break;
+        }
+    }
+    return offer;
+}
+
+// Column i is branch i: of level 0 it has the tokens up to its own, of the others its own. The text's last token stands
+// for the first one of level 0.
+std::vector<BesideRow> LookaheadDrafter::beside(std::size_t most) {
+    said_.clear();
+    const std::size_t columns = window_->columns();
+    const auto & levels = window_->levels();
+    std::vector<BesideRow> rows;
+    if (!has_begun_ || columns * levels.size() - 1 > most) {
+        return rows;
+    }
+    for (std::size_t i = 1; i < columns; ++i) {
+        rows.push_back({levels[0][i], i, i, columns - i, false});
+    }
+    for (std::size_t j = 1; j < levels.size(); ++j) {
+        for (std::size_t i = 0; i < columns; ++i) {
+            rows.push_back({levels[j][i], j + i, i, 1, j + 1 == levels.size()});
+        }
+    }
+    return rows;
+}
+
+void LookaheadDrafter::read_beside(const std::vector<const float *> & logits, std::size_t n_vocab) {
+    for (const float * row : logits) {
+        said_.push_back(std::max(argmax(row, n_vocab), 0));  // a row of NaNs says nothing
+    }
+}
+
+}  // namespace
+
+DrafterPriors lookahead_priors() { return DrafterPriors::apart({0.5}); }
+
+std::unique_ptr<Drafter> make_lookahead(const DrafterParts & parts) {
+    if (!parts.lookahead) {
+        throw std::invalid_argument("the drafter 'lookahead' needs a window");
+    }
+    return std::make_unique<LookaheadDrafter>(parts.lookahead);
+}
+
+}  // namespace specllama
