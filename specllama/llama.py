@@ -416,7 +416,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         chat = with_grammar_of_format(chat)
         parallel = parallel_tool_calls is None or bool(parallel_tool_calls)
         chat, forced = with_forced_calls(self, chat, parallel=parallel)
-        answer = ChatAnswer(self, chat, forced, parallel=parallel)
+        answer = ChatAnswer(self, chat, forced, parallel=parallel, keeps_thoughts=call.keeps_thoughts)
         token_bytes: dict[str, bytes] = {}
         call = dataclasses.replace(
             call,

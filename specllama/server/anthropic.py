@@ -45,7 +45,9 @@ _OF_CHATS = {
     "reasoning_effort": "output_config.effort",
     "response_format": "output_config.format",
     "stop": "stop_sequences",
-    **dict.fromkeys(("logprobs", "stream_options", "timings_per_token", "return_origins"), "/v1/chat/completions"),
+    **dict.fromkeys(
+        ("logprobs", "stream_options", "timings_per_token", "return_origins", "return_progress"), "/v1/chat/completions"
+    ),
 }
 """Fields of chats, and what says the same here."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}

@@ -30,6 +30,10 @@ class OtherForm(BaseModel):
         """What of the fields that are here does nothing, by its name."""
         return []
 
+    def progress_chunk(self) -> Item:
+        """See ``Translated``. Nothing: `return_progress` is refused."""
+        return {}
+
     def warned(self, told: Mapping[str, Any]) -> Item:
         """The warnings of an answer, if there are any: those of the request that it means, and what does nothing.
 
