@@ -46,6 +46,33 @@ ASKS_FOR_NOTHING: dict[str, tuple[Callable[[Any], bool], str]] = {
 """Fields that are taken with the values that ask for nothing, and why others are refused."""
 
 
+DOCUMENTED: dict[str, dict[str, Any]] = {
+    "samplers": {
+        "anyOf": [{"type": "array", "items": {"enum": list(ORDER)}}, {"type": "string"}],
+        "description": "Those that are applied, in this order. The others do nothing.",
+    },
+    "n_probs": {"type": "integer", "minimum": 0, "description": "How many alternatives to each token; 0: none."},
+    "n_predict": {"type": "integer", "minimum": -1, "description": "Another name of max_tokens."},
+    "n_cmpl": {"type": "integer", "minimum": 1, "description": "Another name of n."},
+    "mirostat": {"type": "integer", "minimum": 0, "maximum": 2, "description": "Another name of mirostat_mode."},
+    "lora": {"type": "array", "maxItems": 0, "description": "Has no effect."},
+    "min_keep": {"const": 0, "description": "Has no effect."},
+    "n_indent": {"const": 0, "description": "Has no effect."},
+    "post_sampling_probs": {"const": False, "description": "Has no effect."},
+    "t_max_predict_ms": {"type": "integer", "maximum": 0, "description": "Has no effect."},
+    "adaptive_target": {"type": "number", "exclusiveMaximum": 0, "description": "Has no effect."},
+}
+"""What the document says of fields that become others, or none."""
+DOCUMENTED_OF_CHATS: dict[str, dict[str, Any]] = {
+    **DOCUMENTED,
+    "json_schema": {"type": "object", "description": "What the answer must be: as response_format."},
+    **{
+        name: {"enum": [-1, 0], "description": "0: the model does not think, where the chat template reads it."}
+        for name in ("thinking_budget_tokens", "reasoning_budget_tokens")
+    },
+}
+
+
 def as_ours(body: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
     """A body without nulls, in which llama-server's fields stand under our names.
 

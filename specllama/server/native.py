@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from starlette.responses import Response
 
 from specllama import Llama
@@ -19,7 +19,7 @@ from .errors import error_body
 from .generating import Generating
 from .job import Item
 from .llama_server import generation_settings
-from .other_form import OtherForm
+from .other_form import OtherForm, with_fields_of
 from .request_limits import checked
 from .requests import CompletionRequest, PromptOfCompletion, ids_of
 from .wire import without_nulls
@@ -86,6 +86,8 @@ class NativeRequest(_Native):
 
     prompt: PromptOfCompletion
 
+    model_config = ConfigDict(json_schema_extra=with_fields_of(CompletionRequest, _OF_COMPLETIONS))
+
     def asked(self, llm: Llama) -> CompletionRequest:
         """See ``Translated``."""
         return self.completion(llm, self.prompt)
@@ -99,6 +101,8 @@ class InfillRequest(_Native):
     input_extra: list[Extra] = Field(
         [], description="Other files, the nearest one last. What does not fit is left out."
     )
+    model_config = ConfigDict(json_schema_extra=with_fields_of(CompletionRequest, _OF_COMPLETIONS))
+
     prompt: str = Field("", description="How what is to be filled in begins.")
 
     ignored: ClassVar[frozenset[str]] = frozenset(

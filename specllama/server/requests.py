@@ -35,7 +35,7 @@ from specllama.engine.options import Verify, checked_seed
 from specllama.engine.vocabulary import end_tokens
 from specllama.grammars.schemas import why_not_enforced, with_grammar_of_format
 from specllama.server.images import require_images
-from specllama.server.llama_fields import any_object, as_ours
+from specllama.server.llama_fields import DOCUMENTED, DOCUMENTED_OF_CHATS, any_object, as_ours
 from specllama.server.sampler_fields import ChainFields, SamplerFields
 from specllama.server.wire import chat_body, plain_body, without_nulls
 
@@ -145,6 +145,13 @@ def with_nulls(schema: dict[str, Any]) -> None:
             schema["properties"][name] = {"anyOf": [field, {"type": "null"}], **kept}
 
 
+def with_llama_servers(schema: dict[str, Any]) -> None:
+    """The same, with llama-server's names of fields."""
+    properties = schema["properties"]
+    properties.update(DOCUMENTED_OF_CHATS if "messages" in properties else DOCUMENTED)
+    with_nulls(schema)
+
+
 class Additions(ChainFields, SamplerFields):
     """What every request may say besides llama-cpp-python's fields."""
 
@@ -222,7 +229,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         None, description="What the answer must be, as llama-server has it. It is enforced as a whole or refused."
     )
 
-    model_config = ConfigDict(json_schema_extra=with_nulls)
+    model_config = ConfigDict(json_schema_extra=with_llama_servers)
 
     @field_validator("logprobs", mode="before")
     @classmethod
@@ -355,7 +362,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         None, description="Default true; false is for continue_final_message, which begins no new message."
     )
 
-    model_config = ConfigDict(json_schema_extra=with_nulls)
+    model_config = ConfigDict(json_schema_extra=with_llama_servers)
 
     _is_strict: bool = PrivateAttr(True)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -21,7 +21,7 @@ from .errors import error_body, error_reply
 from .generating import Generating
 from .job import Item
 from .llama_server import chat_prompt, counted
-from .other_form import OtherForm
+from .other_form import OtherForm, with_fields_of
 from .replies import JsonReply
 from .request_limits import checked
 from .requests import ChatRequest
@@ -82,6 +82,8 @@ class ResponsesRequest(OtherForm):
     store: bool = Field(False, description="Nothing is stored.")
 
     ignored: ClassVar[frozenset[str]] = _IGNORED
+
+    model_config = ConfigDict(json_schema_extra=with_fields_of(ChatRequest, _OF_CHATS))
 
     @model_validator(mode="before")
     @classmethod
