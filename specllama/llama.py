@@ -419,7 +419,7 @@ class Llama(ClosedWhenGone, ParallelCompletions, ContextParams, ChatTemplates, T
         chat = of_format
         parallel = parallel_tool_calls is None or bool(parallel_tool_calls)
         chat, forced = with_forced_calls(self, chat, parallel=parallel)
-        answer = ChatAnswer(self, chat, forced, parallel=parallel)
+        answer = ChatAnswer(self, chat, forced, parallel=parallel, keeps_thoughts=call.keeps_thoughts)
         token_bytes: dict[str, bytes] = {}
         call = dataclasses.replace(
             call,

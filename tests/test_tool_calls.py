@@ -42,6 +42,10 @@ LLAMA = (
 )
 MISTRAL = "{# [TOOL_CALLS]name[ARGS]{} #}" + ROUNDS + END
 DEEPSEEK = "{# <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>name<｜tool▁sep｜>{} #}" + ROUNDS + END
+XML = "{# <tool_call><function=name><parameter=key> #}" + ROUNDS + END
+GLM = "{# <tool_call>name<arg_key>key #}" + ROUNDS + END
+MINIMAX = "{# <minimax:tool_call> #}" + ROUNDS + END
+KIMI = "{# <|tool_calls_section_begin|> #}" + ROUNDS + END
 HARMONY = "{# <|channel|> <|message|> #}{% if reasoning_effort %}{{ reasoning_effort }}{% endif %}" + ROUNDS + END
 
 LOOK_AT = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
@@ -59,6 +63,10 @@ MARKS = (
     "<｜tool▁sep｜>",
     "<｜tool▁call▁end｜>",
     "<｜tool▁calls▁end｜>",
+)
+SECTION = (
+    *("<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
+    *("<|tool_call_end|>", "<|tool_calls_section_end|>"),
 )
 OPENS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>")
 
@@ -226,6 +234,30 @@ FORMS: dict[str, tuple[str, list[str], Sequence[str], str]] = {
         OPENS,
         "",
     ),
+    "kimi": (KIMI, [*SECTION[:2], "functions.look:0", SECTION[2], '{"n": 1}', *SECTION[3:]], SECTION, ""),
+    "qwen-xml": (
+        XML,
+        ["<tool_call>\n", "<function=look>", "\n<parameter=n>\n1", "\n</parameter>\n</function>\n</tool_call>"],
+        (),
+        "",
+    ),
+    "glm": (
+        GLM,
+        ["<tool_call>", "look\n", "<arg_key>n</arg_key>", "\n<arg_value>1", "</arg_value></tool_call>"],
+        (),
+        "",
+    ),
+    "minimax": (
+        MINIMAX,
+        [
+            "<minimax:tool_call>\n",
+            '<invoke name="look">',
+            '<parameter name="n">1',
+            "</parameter></invoke>\n</minimax:tool_call>",
+        ],
+        (),
+        "",
+    ),
 }
 
 
@@ -243,6 +275,10 @@ BEGINNINGS = {
     "mistral": "[TOOL_CALLS]",
     "deepseek": MARKS[0] + MARKS[1],
     "gpt-oss": "<|channel|>commentary to=functions.",
+    "kimi": SECTION[0] + SECTION[1] + "functions.",
+    "qwen-xml": "<tool_call>\n<function=",
+    "glm": "<tool_call>",
+    "minimax": '<minimax:tool_call>\n<invoke name="',
 }
 
 
@@ -285,6 +321,15 @@ BEGUN: dict[str, tuple[str, list[str], Sequence[str], str]] = {
         OPENS,
         OPENS[0],  # of the next message, which has begun: nothing that was not made to has an end here
     ),
+    "kimi": (KIMI, ["Hm.", *SECTION[:2], "functions.loop", ":0", SECTION[2], '{"m": 1}', *SECTION[3:]], SECTION, "Hm."),
+    "qwen-xml": (XML, ["Well", ".\n", "<tool_call>\n<function=loo", "oop>", "\n<parameter=q>\n3", "!!"], (), "Well."),
+    "glm": (GLM, ["Well", ".\n", "<tool_call>loo", "oop\n", "<arg_key>q</arg_key>", "3"], (), "Well."),
+    "minimax": (
+        MINIMAX,
+        ["Well", ".\n", "<minimax:tool_call>\n", '<invoke name="loo', 'oop">', '<parameter name="q">3'],
+        (),
+        "Well.",
+    ),
 }
 
 
@@ -300,6 +345,36 @@ def test_a_call_that_was_begun_follows_its_schema(saying: Saying, name: str) -> 
     one: dict[str, Any] = {**GREEDY, "tools": TOOLS[:1], "parallel_tool_calls": False}
     for options in ({"num_draft_tokens": 0}, {"num_draft_tokens": 1}, {"num_draft_tokens": "auto"}, {"seed": 1}):
         assert said(llm.create_chat_completion(**one, **options)) == found
+
+
+ALL_KINDS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string"},
+        "how": {"enum": ["r", "w"]},
+        "whole": {"$ref": "#/$defs/whole"},
+        "flag": {"type": "boolean"},
+    },
+    "required": ["path", "how", "whole", "flag"],
+    "additionalProperties": False,
+    "$defs": {"whole": {"enum": [1, 2]}},
+}
+
+
+@pytest.mark.parametrize("template", [XML, GLM, MINIMAX])
+def test_keys_and_values_follow_the_schema(saying: Saying, template: str) -> None:
+    """Texts as they are, anything else as JSON. Tools without parameters have no keys; others may have any."""
+    tools = [{"type": "function", "function": {"name": "open", "parameters": ALL_KINDS}}]
+    ends = {XML: "\n</parameter>\n", GLM: "</arg_value>", MINIMAX: "</parameter>"}[template]
+    llm = saying(['So "it" is\n', ends], template)
+    found = everywhere(llm, tools=tools, tool_choice="required", max_tokens=400, parallel_tool_calls=False)
+    [(name, arguments)] = found["calls"]
+    assert name == "open" and found["content"] == ""
+    jsonschema.validate(json.loads(arguments), ALL_KINDS)
+    free = [{"type": "function", "function": {"name": "go", "parameters": {"type": "object", "title": "any"}}}]
+    for tools in (free, TOOLS[1:]):
+        found = everywhere(llm, tools=tools, tool_choice="required", max_tokens=200, parallel_tool_calls=False)
+        assert [name for name, _ in found["calls"]] == [tools[0]["function"]["name"]]
 
 
 def test_calls_that_were_begun_have_the_targets_distribution(saying: Saying) -> None:

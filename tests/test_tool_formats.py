@@ -81,6 +81,25 @@ def xml(call: tuple[str, dict[str, Any]]) -> str:
     return f"<tool_call>\n<function={call[0]}>\n{parts}</function>\n</tool_call>"
 
 
+def glm(call: tuple[str, dict[str, Any]], line: str = "\n") -> str:
+    values = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in call[1].items()]
+    pairs = [f"<arg_key>{key}</arg_key>{line}<arg_value>{value}</arg_value>{line}" for key, value in values]
+    return f"<tool_call>{call[0]}{line}{''.join(pairs)}</tool_call>"
+
+
+def invoke(call: tuple[str, dict[str, Any]]) -> str:
+    values = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in call[1].items()]
+    pairs = [f'<parameter name="{key}">{value}</parameter>\n' for key, value in values]
+    return f'<invoke name="{call[0]}">\n{"".join(pairs)}</invoke>\n'
+
+
+def kimi(call: tuple[str, dict[str, Any]], number: int) -> str:
+    name = f"functions.{call[0]}:{number}"
+    return f"<|tool_call_begin|>{name}<|tool_call_argument_begin|>{arguments(call)}<|tool_call_end|>"
+
+
+SECTION = "<|tool_calls_section_begin|>{}<|tool_calls_section_end|>"
+MINIMAX = "<minimax:tool_call>\n{}</minimax:tool_call>"
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 TO = "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>{}<|call|>"
 SAYS = "<|channel|>final<|message|>Hi, <b>you</b>."
@@ -138,6 +157,14 @@ WRITTEN: list[tuple[str, str, str, list[Any]]] = [
     ("function-gemma", gemma(LOOK, "<escape>", "<start_function_call>", "<end_function_call>"), "", [LOOK]),
     ("qwen-xml", f"Well.\n\n{xml(LOOK)}\n{xml(ADD)}", "Well.", [LOOK, ADD]),
     ("qwen-xml", "<function=add>\n<parameter=x>\n[1]\n</parameter>\n</function>", "", [("add", {"x": [1]})]),
+    ("qwen-xml", "<function=add>\n<parameter=x>\nTrue\n</parameter>\n</function>", "", [("add", {"x": True})]),
+    ("glm", f"Well.\n{glm(LOOK)}\n{glm(ADD)}", "Well.", [LOOK, ADD]),
+    ("glm", f"{glm(LOOK, '')}{glm(ADD, '')} So.", "So.", [LOOK, ADD]),
+    ("glm", "<tool_call>so\nit is", "<tool_call>so\nit is", []),
+    ("minimax", f"Well.\n\n{MINIMAX.format(invoke(LOOK) + invoke(ADD))}", "Well.", [LOOK, ADD]),
+    ("minimax", "<minimax:tool_call>so", "<minimax:tool_call>so", []),
+    ("kimi", f"Hm.{SECTION.format(kimi(LOOK, 0) + kimi(ADD, 1))}", "Hm.", [LOOK, ADD]),
+    ("kimi", SECTION.format("so").partition("<|tool_calls_section_end|>")[0], "<|tool_calls_section_begin|>so", []),
     ("qwen-xml", "<tool_call>\nso", "<tool_call>\nso", []),
     ("harmony", SAYS, "Hi, <b>you</b>.", []),
     ("harmony", TO.format("look", arguments(LOOK)), "", [LOOK]),
@@ -279,7 +306,10 @@ TAUGHT = {
     "function-gemma": "{{- '<start_function_call>call:' + function['name'] + '{' -}}",
     "qwen-xml": "<tool_call>\\n<function=example_function_name>\\n<parameter=example_parameter_1>",
     "harmony": "{{- '<|start|>assistant<|channel|>final<|message|>' }}",
-    None: "{{- '<tool_call>' + name + '\\n<arg_key>' + key }}",
+    "glm": "{{- '<tool_call>' + name + '\\n<arg_key>' + key }}",
+    "minimax": "{%- set toolcall_begin_token = '<minimax:tool_call>' -%}",
+    "kimi": "<|tool_calls_section_begin|>{%- for tool_call in message['tool_calls'] -%}",
+    None: "{{- '<tool_call>' + name }}",
 }
 
 

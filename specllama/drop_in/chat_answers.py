@@ -31,13 +31,20 @@ class ChatAnswer:
         chat: the arguments of ``create_chat_completion``.
         forced: the calls that it must be; None: it may be anything.
         parallel: whether there may be more than one call.
+        keeps_thoughts: thoughts stay in the text.
 
     Attributes:
         shown: special tokens that stand in the text: it is read by them.
     """
 
     def __init__(
-        self, llama: BaseLlama, chat: Mapping[str, Any], forced: ForcedCalls | None, *, parallel: bool = True
+        self,
+        llama: BaseLlama,
+        chat: Mapping[str, Any],
+        forced: ForcedCalls | None,
+        *,
+        parallel: bool = True,
+        keeps_thoughts: bool = False,
     ) -> None:
         form, self._thoughts = taught_by(template_of(llama))
         self._tools = tools_of(chat) if chat.get("tool_choice") != "none" else {}
@@ -47,6 +54,7 @@ class ChatAnswer:
         self._forced = forced
         self._begun = begun_calls(llama, chat, self._form, self._thoughts, parallel=parallel)
         self._parallel = parallel
+        self._keeps_thoughts = keeps_thoughts
         self._is_free = True
         self._is_thinking = False
         self.shown = special_tokens(llama, self._form, self._thoughts)
@@ -100,7 +108,9 @@ class ChatAnswer:
 
     def _reader(self) -> Reader:
         reading = Reading(self._tools, parallel=self._parallel, has_calls=self._form is not None)
-        parsing = read_answer(reading, self._form, self._thoughts, is_thinking=self._is_thinking, is_free=self._is_free)
+        thoughts = None if self._keeps_thoughts else self._thoughts
+        is_thinking = self._is_thinking and not self._keeps_thoughts
+        parsing = read_answer(reading, self._form, thoughts, is_thinking=is_thinking, is_free=self._is_free)
         return Reader(reading, parsing)
 
     def _response(self, response: Any) -> Any:

@@ -117,6 +117,14 @@ def _named(data: bytes) -> str:
     return _HALF + "".join(f"\\x{byte:02x}" for byte in data)
 
 
+def bytes_named(text: str) -> bytes:
+    """The bytes of a token, of what it is named in log-probabilities."""
+    if not text.startswith(_HALF):
+        return text.encode("utf-8", "replace")
+    parts = text.removeprefix(_HALF).split("\\x")[1:]
+    return bytes(int(part, 16) for part in parts)
+
+
 def with_bytes(answer: Any, token_bytes: dict[str, bytes]) -> Any:
     """A chat's answer, or the chunks of one, with the bytes of the tokens in its log-probabilities.
 

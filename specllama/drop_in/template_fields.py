@@ -37,6 +37,8 @@ def given_fields(chat_template_kwargs: Any, reasoning_effort: Any) -> dict[str, 
         return dict(fields)
     if not isinstance(reasoning_effort, str):
         raise TypeError(f"reasoning_effort={reasoning_effort!r:.100} must be a text, such as 'low', or None")
+    if reasoning_effort == "none":
+        return {"enable_thinking": False, **fields}
     return {_EFFORT: reasoning_effort, **fields}
 
 

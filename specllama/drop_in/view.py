@@ -51,6 +51,7 @@ class Call:
         asked: arguments of a chat, which its handler may leave out when it asks for a completion.
         answer: how the answer of a chat is read.
         chat_handler: what makes the prompt of a chat; None: the Llama's own.
+        keeps_thoughts: thoughts stay in the text of a chat's answer.
         continued: puts what the answer of a chat begins with behind its prompt.
     """
 
@@ -67,6 +68,7 @@ class Call:
     asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     answer: Answer | None = None
     chat_handler: Callable[..., Any] | None = None
+    keeps_thoughts: bool = False
     continued: Callable[[bytes], bytes] | None = None
 
     @property

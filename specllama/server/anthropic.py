@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from specllama import Llama
@@ -20,7 +20,7 @@ from .errors import error_body, error_headers, status_of
 from .generating import Generating
 from .job import Item
 from .llama_server import chat_prompt
-from .other_form import OtherForm
+from .other_form import OtherForm, with_fields_of
 from .replies import JsonReply
 from .request_limits import checked
 from .requests import ChatRequest
@@ -45,7 +45,9 @@ _OF_CHATS = {
     "reasoning_effort": "output_config.effort",
     "response_format": "output_config.format",
     "stop": "stop_sequences",
-    **dict.fromkeys(("logprobs", "stream_options", "timings_per_token", "return_origins"), "/v1/chat/completions"),
+    **dict.fromkeys(
+        ("logprobs", "stream_options", "timings_per_token", "return_origins", "return_progress"), "/v1/chat/completions"
+    ),
 }
 """Fields of chats, and what says the same here."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -70,6 +72,8 @@ class CountRequest(OtherForm):
     chat_template_kwargs: dict[str, Any] | None = None
 
     ignored: ClassVar[frozenset[str]] = _IGNORED
+
+    model_config = ConfigDict(json_schema_extra=with_fields_of(ChatRequest, _OF_CHATS))
 
     @model_validator(mode="before")
     @classmethod

@@ -30,7 +30,7 @@ from .generating import Generating
 from .head import HeadAnswered
 from .hosts import HostsChecked, checked_host
 from .lender import Lender
-from .llama_server import BODIES, add_llama_servers
+from .llama_server import BODIES, add_llama_servers, meta_of
 from .log import RequestsLogged
 from .metrics import Metrics, RequestsCounted
 from .native import InfillRequest, NativeRequest, add_native
@@ -107,7 +107,7 @@ def create_app(
     add_embeddings(app, bodies, name, embeds, embedding_worker)
     _add_tokenizer(app, llm, bodies)
     add_llama_servers(app, llm, bodies, name=name, worker=worker)
-    _add_service(app, name, worker, registry)
+    _add_service(app, name, worker, registry, meta_of(llm))
     _add_errors(app)
     generated = (
         CompletionRequest,
@@ -162,9 +162,10 @@ def _add_tokenizer(app: FastAPI, llm: Llama, bodies: Bodies) -> None:
         return {"text": text.decode("utf-8", errors="replace")}
 
 
-def _add_service(app: FastAPI, name: str, worker: Worker, registry: CollectorRegistry) -> None:
+def _add_service(app: FastAPI, name: str, worker: Worker, registry: CollectorRegistry, meta: dict[str, Any]) -> None:
     page, policy = page_and_policy()
     model = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "me", "permissions": []}
+    model["meta"] = meta
 
     @app.get("/", include_in_schema=False)
     async def index() -> HTMLResponse:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Callable, Generator
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import llama_cpp
 import numpy as np
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
+from typing_extensions import Self
 
 from specllama import Llama
 from specllama.drop_in.chat_arguments import require_known
@@ -31,9 +32,11 @@ from .worker import Worker
 
 
 class EmbeddingRequest(BaseModel):
-    """The body of /v1/embeddings."""
+    """The body of /v1/embeddings, and of llama-server's /embedding, which calls the input its content."""
 
-    input: Prompt
+    input: Prompt | None = None
+    content: Prompt | None = Field(None, description="llama-server's name of input. It is answered in its form, too.")
+    embd_normalize: Literal[2] = Field(2, description="llama-server's: vectors have the length 1.")
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
@@ -47,10 +50,19 @@ class EmbeddingRequest(BaseModel):
         require_known("the request", body, set(cls.model_fields))
         return without_nulls(body) if isinstance(body, dict) else body
 
+    @model_validator(mode="after")
+    def _of_one_name(self) -> Self:
+        if (self.input is None) == (self.content is None):
+            raise ValueError(
+                'send "input", a text or a list of texts, or "content", which is llama-server\'s name of it'
+            )
+        return self
+
     @property
     def inputs(self) -> list[str | list[int]]:
         """The texts, or their tokens."""
-        return as_inputs(self.input)[0]
+        given = self.content if self.input is None else self.input
+        return as_inputs(cast("str | list[int] | list[str] | list[list[int]]", given))[0]
 
     def require_room(self, llm: Llama) -> None:
         """Refuse before it is tokenized what cannot be embedded.
@@ -88,6 +100,13 @@ def add_embeddings(app: FastAPI, bodies: Bodies, name: str, embedder: Llama | No
     @app.post("/embeddings", include_in_schema=False, response_model=None)
     @app.post("/v1/embeddings", response_model=None, openapi_extra=with_body(EmbeddingRequest))
     async def embeddings(request: Request) -> Response:
+        return await answered(request)
+
+    @app.post("/embedding", include_in_schema=False, response_model=None)
+    async def llama_servers(request: Request) -> Response:
+        return await answered(request, is_theirs=True)
+
+    async def answered(request: Request, is_theirs: bool = False) -> Response:
         try:
             body = await bodies.parsed(request, EmbeddingRequest)
             if embedder is None:
@@ -96,7 +115,8 @@ def add_embeddings(app: FastAPI, bodies: Bodies, name: str, embedder: Llama | No
             job = worker.start(_work(embedder, body, body.model or name))
             note_job(request.scope, job)
             async with stopped_when_client_leaves(request.receive, job):
-                return JsonReply(await anext(job))
+                made = await anext(job)
+            return JsonReply(_as_theirs(made) if is_theirs or body.content is not None else made)
         except Exception as error:
             return error_reply(error)
 
@@ -113,6 +133,11 @@ def _work(llm: Llama, body: EmbeddingRequest, name: str) -> Work:
         yield {"object": "list", "data": data, "model": name, "usage": usage}
 
     return work
+
+
+def _as_theirs(made: Item) -> Any:
+    """llama-server's own form: each text has a list of vectors, of which there is one."""
+    return [{"index": each["index"], "embedding": [each["embedding"]]} for each in made["data"]]
 
 
 def _base64(vector: list[float]) -> str:

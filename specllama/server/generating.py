@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from .errors import error_body, error_reply
 from .job import Item, Work
 from .lender import Lender
 from .log import note_job
-from .prompt_progress import WithProgress
+from .prompt_progress import WithProgress, empty_chunk
 from .replies import EventStream, JsonReply, stopped_when_client_leaves
 from .request_limits import Bodies
 from .requests import ChatRequest, CompletionRequest
@@ -45,6 +46,9 @@ class Translated(Protocol):
     def teller(self, asked: Any) -> Teller:
         """What tells the answer."""
 
+    def progress_chunk(self) -> Item:
+        """What a chunk has besides that says how much of the prompt is read; only if ``return_progress`` is taken."""
+
 
 class Generating:
     """Answers requests.
@@ -66,7 +70,8 @@ class Generating:
         """A response in the form that llama_cpp's methods have."""
         try:
             body: CompletionRequest | ChatRequest = await self.bodies.parsed(request, model)
-            return await self._answer(request, body, body.stream, None, lambda error, _: error_body(error))
+            chunk = functools.partial(empty_chunk, body)
+            return await self._answer(request, body, body.stream, None, lambda error, _: error_body(error), chunk)
         except Exception as error:
             return error_reply(error)
 
@@ -88,7 +93,8 @@ class Generating:
         try:
             body: Translated = await self.bodies.parsed(request, model)
             asked = await self.bodies.run(body.asked, self.lender.llm)
-            return await self._answer(request, asked, body.stream, body.teller(asked), error_event)
+            teller = body.teller(asked)
+            return await self._answer(request, asked, body.stream, teller, error_event, body.progress_chunk)
         except Exception as error:
             return reply_to(error)
 
@@ -99,13 +105,14 @@ class Generating:
         is_stream: bool,
         teller: Teller | None,
         error_event: Callable[[Exception, int], Item],
+        progress_chunk: Callable[[], Item],
     ) -> Response:
         await self.bodies.run(asked.require_room, self.lender.llm)
         asked.model = asked.model or self.name
         work = self.lender.work(asked)
         job = self._worker.start(work if teller is None else _told(work, teller))
         note_job(request.scope, job)
-        items = WithProgress(job, asked) if is_stream and teller is None and asked.return_progress else job
+        items = WithProgress(job, progress_chunk()) if is_stream and asked.return_progress else job
         async with stopped_when_client_leaves(request.receive, items):
             first = await anext(items)  # so that an error has a status of its own, in a stream too
             if not is_stream:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Annotated, Any
 
+import llama_cpp
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, PlainValidator
 from starlette.exceptions import HTTPException
@@ -18,6 +20,7 @@ from specllama.engine.samplers import CHAIN, DEFAULTS
 
 from .document import with_body
 from .errors import error_reply
+from .llama_fields import ORDER
 from .replies import JsonReply
 from .request_limits import Bodies
 from .requests import ChatRequest, DetokenizeRequest
@@ -38,7 +41,9 @@ def _content(given: Any) -> str | list[str | int]:
 class TokenizeRequest(BaseModel):
     """The body of /tokenize."""
 
-    content: Annotated[str | list[str | int], PlainValidator(_content, json_schema_input_type=str | list[str | int])]
+    content: Annotated[
+        str | list[str | int], PlainValidator(_content, json_schema_input_type=str | list[str | int])
+    ] = ""
     add_special: bool | None = False
     parse_special: bool | None = True
     with_pieces: bool | None = False
@@ -78,6 +83,13 @@ def add_llama_servers(app: FastAPI, llm: Llama, bodies: Bodies, *, name: str, wo
         call = await bodies.run(chat_prompt, llm, body)
         text = llm.engine.text(call.tokens, special=True).decode("utf-8", "replace") if call.text is None else call.text
         return {"prompt": text}
+
+    @app.post("/chat/completions/input_tokens", include_in_schema=False)
+    @app.post("/v1/chat/completions/input_tokens", openapi_extra=with_body(ChatRequest))
+    async def count(request: Request) -> dict[str, Any]:
+        body = await bodies.parsed(request, ChatRequest)
+        await bodies.run(body.require_room, llm)
+        return counted(await bodies.run(chat_prompt, llm, body))
 
     @app.get("/props")
     async def props() -> dict[str, Any]:
@@ -119,6 +131,24 @@ def _piece(whole: bytes) -> str | list[int]:
         return list(whole)
 
 
+def meta_of(llm: Llama) -> dict[str, Any]:
+    """What /v1/models says of a model beside its name."""
+    known = llm.engine.models["target"].describe()
+    return {
+        "n_vocab": llm.n_vocab(),
+        "n_ctx": llm.n_ctx(),
+        "n_ctx_train": llama_cpp.llama_model_n_ctx_train(llm.model),
+        "n_embd": llm.n_embd(),
+        "n_params": known["parameters"],
+        "size": known["size"],
+    }
+
+
+def counted(call: ChatCall) -> dict[str, Any]:
+    """How many tokens a prompt has, in OpenAI's words."""
+    return {"object": "response.input_tokens", "input_tokens": len(call.tokens)}
+
+
 def chat_prompt(llm: Llama, body: ChatRequest) -> ChatCall:
     """The prompt that a chat becomes."""
     messages: Any = [message.model_dump(exclude_unset=True) for message in body.messages]
@@ -126,13 +156,40 @@ def chat_prompt(llm: Llama, body: ChatRequest) -> ChatCall:
     return chat_call(llm, messages, **{name: getattr(body, name) for name in names})
 
 
+def generation_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a generation by llama-server's names.
+
+    Args:
+        given: the fields of a completion that have a value. The others have their defaults.
+    """
+    asked = {name: value for name, value in given.items() if value is not None}
+    numbers = {**CHAIN, **DEFAULTS, "repeat_last_n": CHAIN["penalty_last_n"], "mirostat_tau": 5.0, "mirostat_eta": 0.1}
+    del numbers["penalty_last_n"]
+    settings = {name: asked.get(name, default) for name, default in numbers.items()}
+    most, stop = asked.get("max_tokens", -1), asked.get("stop", [])
+    flags = ("ignore_eos", "stream", "timings_per_token")
+    return {
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
+        **{name: asked.get(name, False) for name in flags},
+        "mirostat": asked.get("mirostat_mode", 0),
+        "n_predict": most,
+        "max_tokens": most,
+        "seed": asked.get("seed", -1),
+        "stop": [stop] if isinstance(stop, str) else stop,
+        "n_probs": asked.get("logprobs", 0),
+        "grammar": asked.get("grammar", ""),
+        "logit_bias": [{"token": token, "bias": bias} for token, bias in asked.get("logit_bias", {}).items()],
+        "samplers": list(ORDER),
+        **dict.fromkeys(("min_keep", "n_keep", "n_discard"), 0),
+    }
+
+
 def _props(llm: Llama, name: str, num_slots: int) -> dict[str, Any]:
     def text_of(token: int) -> str:
         return llm.engine.text([token], special=True).decode("utf-8", "replace") if token >= 0 else ""
 
-    settings = {**CHAIN, **{name: list(v) if isinstance(v, tuple) else v for name, v in DEFAULTS.items()}}
     return {
-        "default_generation_settings": {"n_ctx": llm.n_ctx(), "params": settings},
+        "default_generation_settings": {"n_ctx": llm.n_ctx(), "params": generation_settings({})},
         "total_slots": num_slots,
         "model_alias": name,
         "model_path": name,  # where the file lies is nobody's business

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Annotated, Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, Field, PlainValidator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from starlette.responses import Response
 
 from specllama import Llama
+from specllama.drop_in.logprobs import bytes_named
 from specllama.drop_in.prompt_tokens import infill_tokens
 from specllama.engine.limits import require_room, size_of
 
@@ -17,19 +18,13 @@ from .document import with_body
 from .errors import error_body
 from .generating import Generating
 from .job import Item
-from .other_form import OtherForm
+from .llama_server import generation_settings
+from .other_form import OtherForm, with_fields_of
 from .request_limits import checked
-from .requests import CompletionRequest, checked_prompt
+from .requests import CompletionRequest, PromptOfCompletion, ids_of
 from .wire import without_nulls
 
-_OF_COMPLETIONS = ("best_of", "echo", "logprobs", "n", "n_cmpl", "suffix", "stream_options")
-
-
-def _one_prompt(given: Any) -> str | list[int]:
-    prompt = checked_prompt(given)
-    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-        raise ValueError("it must be one text, or its token ids: for several there is /v1/completions")
-    return cast("str | list[int]", prompt)
+_OF_COMPLETIONS = ("best_of", "echo", "logprobs", "suffix", "stream_options")
 
 
 class Extra(BaseModel):
@@ -45,6 +40,10 @@ class _Native(OtherForm):
     max_tokens: int | None = Field(None, ge=-1, description="Default, and -1: as many as fit.")
     stream: bool = False
     response_fields: list[str] = Field([], description="Of the answer only these, such as timings/prompt_n.")
+    return_tokens: bool = Field(False, description="The answer has its tokens anyway.")
+    n_probs: int | None = Field(None, ge=0, description="How many alternatives to each token; 0: none.")
+
+    _llm: Llama | None = PrivateAttr(None)
 
     @model_validator(mode="before")
     @classmethod
@@ -58,8 +57,9 @@ class _Native(OtherForm):
             raise ValueError(f'"{name}" is for /v1/completions: ask there, or leave it out')
         return plain
 
-    def completion(self, prompt: str | list[int]) -> CompletionRequest:
+    def completion(self, llm: Llama, prompt: Any) -> CompletionRequest:
         """The completion that it means, of this prompt."""
+        self._llm = llm
         body = {
             **self.others(),
             "prompt": prompt,
@@ -67,22 +67,30 @@ class _Native(OtherForm):
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_origins": True,
+            "n_probs": self.n_probs,
         }
         return checked(body, CompletionRequest)
 
     def teller(self, asked: CompletionRequest) -> _Told:
         """See ``Translated``."""
-        return _Told(self, asked)
+        assert self._llm is not None
+        return _Told(self, asked, self._llm)
+
+    def progress_chunk(self) -> Item:
+        """What a chunk has that says how much of the prompt is read."""
+        return _part(0, "", [])
 
 
 class NativeRequest(_Native):
     """The body of /completion. Fields of completions that are not here go on as they are."""
 
-    prompt: Annotated[str | list[int], PlainValidator(_one_prompt, json_schema_input_type=str | list[int])]
+    prompt: PromptOfCompletion
+
+    model_config = ConfigDict(json_schema_extra=with_fields_of(CompletionRequest, _OF_COMPLETIONS))
 
     def asked(self, llm: Llama) -> CompletionRequest:
         """See ``Translated``."""
-        return self.completion(self.prompt)
+        return self.completion(llm, self.prompt)
 
 
 class InfillRequest(_Native):
@@ -93,6 +101,8 @@ class InfillRequest(_Native):
     input_extra: list[Extra] = Field(
         [], description="Other files, the nearest one last. What does not fit is left out."
     )
+    model_config = ConfigDict(json_schema_extra=with_fields_of(CompletionRequest, _OF_COMPLETIONS))
+
     prompt: str = Field("", description="How what is to be filled in begins.")
 
     ignored: ClassVar[frozenset[str]] = frozenset(
@@ -107,7 +117,7 @@ class InfillRequest(_Native):
             require_room(size_of(text), llm.n_ctx())
         most = llm.n_ctx() - max(1, self.max_tokens or 0)
         prompt = infill_tokens(llm, self.input_prefix + self.prompt, self.input_suffix, extra=extra, most=most)
-        return self.completion(prompt)
+        return self.completion(llm, prompt)
 
 
 def add_native(app: FastAPI, generating: Generating) -> None:
@@ -127,52 +137,105 @@ def add_native(app: FastAPI, generating: Generating) -> None:
         return await generating.told(request, InfillRequest, lambda error, _: error_body(error))
 
 
+def _part(index: int, text: str, tokens: list[int]) -> Item:
+    return {"index": index, "content": text, "tokens": tokens, "id_slot": -1, "stop": False}
+
+
+class _Text:
+    """What is known of one text of the answer."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.tokens: list[int] = []
+        self.probabilities: list[Item] = []
+        self.last: Item = {}
+
+
 class _Told:
     """Tells an answer in the form of llama-server's own completions."""
 
-    def __init__(self, request: _Native, asked: CompletionRequest) -> None:
+    def __init__(self, request: _Native, asked: CompletionRequest, llm: Llama) -> None:
         self._request = request
         self._asked = asked
+        self._llm = llm
 
     def __call__(self, chunks: Generator[Item, None, None]) -> Generator[Item, None, None]:
-        """One response, or the chunks of a stream."""
-        texts: list[str] = []
-        tokens: list[int] = []
-        last: Item = {}
+        """One response, a list of them if several texts were asked for, or the chunks of a stream."""
+        prompts = [text.prompt for text in self._asked.texts()]
+        texts = [_Text() for _ in prompts]
         for chunk in chunks:
-            new = [token["id"] for token in chunk.get("tokens", ())]
-            tokens += new
-            last.update(chunk, choices=chunk["choices"] or last["choices"])  # none in the one with the usage
-            text = "".join(choice["text"] for choice in chunk["choices"])
-            texts.append(text)
-            if self._request.stream and (text or new):
-                yield {"index": 0, "content": text, "tokens": new, "id_slot": -1, "stop": False}
-        if self._request.stream:
-            yield self._done(last, "", [])
-        else:
-            yield self._done(last, "".join(texts), tokens)
+            for choice in chunk["choices"]:  # none in the one with the usage
+                index = choice["index"]
+                text = texts[index]
+                new = [token["id"] for token in chunk.get("tokens", ())]
+                found = self._probabilities(choice["logprobs"], new)
+                text.tokens += new
+                text.parts.append(choice["text"])
+                text.probabilities += found
+                text.last.update(chunk)
+                more = {"completion_probabilities": found} if found else {}
+                if self._request.stream and (choice["text"] or new):
+                    yield {**_part(index, choice["text"], new), **more}
+                if self._request.stream and choice["finish_reason"] is not None:
+                    yield self._done(index, prompts[index], text)
+        if not self._request.stream:
+            whole = [
+                self._done(index, prompt, text) for index, (prompt, text) in enumerate(zip(prompts, texts, strict=True))
+            ]
+            yield whole if len(whole) > 1 else whole[0]  # type: ignore[misc]
 
-    def _done(self, last: Item, text: str, tokens: list[int]) -> Item:
-        word, usage = last.get("stopping_word", ""), last["usage"]
+    def _done(self, index: int, prompt: Any, text: _Text) -> Item:
+        streams, last = self._request.stream, text.last
+        word, timings, whole_text = last.get("stopping_word", ""), last["timings"], "".join(text.parts)
         cut_off = last["choices"][0]["finish_reason"] == "length"
+        num_prompt = timings["cache_n"] + timings["prompt_n"]
         whole: Item = {
-            "index": 0,
-            "content": text,
-            "tokens": tokens,
-            "id_slot": -1,
+            **_part(index, "" if streams else whole_text, [] if streams else text.tokens),
             "stop": True,
             "model": last["model"],
-            "tokens_predicted": usage["completion_tokens"],
-            "tokens_evaluated": usage["prompt_tokens"],
+            "tokens_predicted": len(text.tokens),
+            "tokens_evaluated": num_prompt,
+            "generation_settings": generation_settings(self._asked.model_dump()),
+            "prompt": prompt if isinstance(prompt, str) else self._text_of(prompt),
+            "has_new_line": "\n" in whole_text,
             "truncated": False,
             "stop_type": "limit" if cut_off else "word" if word else "eos",
             "stopping_word": word,
-            "tokens_cached": usage["total_tokens"],
-            "timings": last["timings"],
+            "tokens_cached": num_prompt + len(text.tokens),
+            "timings": timings,
             **self._request.warned(last),
         }
+        if text.probabilities and not streams:
+            whole["completion_probabilities"] = text.probabilities
         paths = self._request.response_fields
         return {path: found for path in paths if (found := _at(whole, path)) is not None} if paths else whole
+
+    def _text_of(self, prompt: list[int | str]) -> str:
+        ids = ids_of(self._llm, prompt)
+        assert not isinstance(ids, str)
+        return self._llm.engine.text(ids, special=True).decode("utf-8", "replace")
+
+    def _probabilities(self, logprobs: Any, tokens: list[int]) -> list[Item]:
+        """Of each token, from OpenAI's form of them."""
+        if logprobs is None:
+            return []
+        found = []
+        for token, name, score, top in zip(
+            tokens, logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True
+        ):
+            ranked = sorted(top.items(), key=lambda each: each[1], reverse=True)[: self._request.n_probs]
+            others = [self._entry(token if other == name else None, other, value) for other, value in ranked]
+            found.append({**self._entry(token, name, score), "top_logprobs": others})
+        return found
+
+    def _entry(self, token: int | None, name: str, logprob: float) -> Item:
+        """A token, with its number where its text says which one it is."""
+        data = bytes_named(name)
+        if token is None:
+            ids = self._llm.tokenize(data, add_bos=False, special=True) if data else []
+            token = ids[0] if len(ids) == 1 and self._llm.engine.text(ids, special=True) == data else None
+        number = {} if token is None else {"id": token}
+        return {**number, "token": data.decode("utf-8", "replace"), "bytes": list(data), "logprob": logprob}
 
 
 def _at(value: Any, path: str) -> Any:

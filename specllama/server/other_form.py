@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
 from .job import Item
 from .requests import with_nulls
+
+
+def with_fields_of(model: type[BaseModel], without: Iterable[str]) -> Callable[[dict[str, Any]], None]:
+    """What adds to the document of a body the fields that go on as they are.
+
+    Args:
+        model: whose fields these are.
+        without: those that are said otherwise here.
+    """
+
+    def add(schema: dict[str, Any]) -> None:
+        with_nulls(schema)
+        for name, field in model.model_json_schema()["properties"].items():
+            if name not in without and "$ref" not in json.dumps(field):
+                schema["properties"].setdefault(name, field)
+
+    return add
 
 
 class OtherForm(BaseModel):
@@ -29,6 +47,10 @@ class OtherForm(BaseModel):
     def without_effect(self) -> list[str]:
         """What of the fields that are here does nothing, by its name."""
         return []
+
+    def progress_chunk(self) -> Item:
+        """See ``Translated``. Nothing: `return_progress` is refused."""
+        return {}
 
     def warned(self, told: Mapping[str, Any]) -> Item:
         """The warnings of an answer, if there are any: those of the request that it means, and what does nothing.

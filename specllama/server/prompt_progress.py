@@ -20,13 +20,13 @@ class WithProgress:
 
     Args:
         job: what answers.
-        request: what is asked.
+        chunk: what such a chunk has besides.
     """
 
-    def __init__(self, job: Job, request: ChatRequest | CompletionRequest) -> None:
+    def __init__(self, job: Job, chunk: Item) -> None:
         self._job = job
         self._first: asyncio.Future[Item] | None = asyncio.ensure_future(anext(job))
-        self._chunk = _empty_chunk(request)
+        self._chunk = chunk
         self._said = -1
         self._began: float | None = None
 
@@ -64,7 +64,8 @@ class WithProgress:
         return {"total": total, "cache": cached, "processed": processed, "time_ms": round((now - self._began) * 1000)}
 
 
-def _empty_chunk(request: ChatRequest | CompletionRequest) -> dict[str, Any]:
+def empty_chunk(request: ChatRequest | CompletionRequest) -> Item:
+    """A chunk of an answer that has no text yet."""
     is_chat = isinstance(request, ChatRequest)
     text: dict[str, Any] = {"delta": {}} if is_chat else {"text": "", "logprobs": None}
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeGuard, cast
 
 import llama_cpp
 from llama_cpp.llama_grammar import LlamaGrammar
@@ -23,7 +23,9 @@ from typing_extensions import Self
 
 from specllama import Llama
 from specllama.drop_in.chat_arguments import require_known
+from specllama.drop_in.formats.kinds import taught_by
 from specllama.drop_in.images import reads_images
+from specllama.drop_in.messages import template_of
 from specllama.drop_in.parts import text_of
 from specllama.drop_in.prediction import checked_prediction, is_looked_up
 from specllama.drop_in.template_fields import given_fields, unread_fields
@@ -31,16 +33,21 @@ from specllama.drop_in.view import Call, call_on
 from specllama.engine.limits import BYTES_OF_TOKEN, require_room, size_of
 from specllama.engine.options import Verify, checked_seed
 from specllama.engine.vocabulary import end_tokens
-from specllama.grammars.schemas import why_not_enforced
+from specllama.grammars.schemas import why_not_enforced, with_grammar_of_format
 from specllama.server.images import require_images
+from specllama.server.llama_fields import DOCUMENTED, DOCUMENTED_OF_CHATS, any_object, as_ours
 from specllama.server.sampler_fields import ChainFields, SamplerFields
 from specllama.server.wire import chat_body, plain_body, without_nulls
 
-_OURS = {"timings_per_token", "return_origins", "return_progress", "stream_options", "repeat_last_n", "ignore_eos"}
+_OURS = {
+    *("timings_per_token", "return_origins", "return_progress", "stream_options", "repeat_last_n", "ignore_eos"),
+    "reasoning_format",
+}
 _OF_CHATS = {"response_format", "tools", "functions", "tool_choice", "function_call"}  # what an answer must be
 _ENDED = {"grammar", "response_format"}  # what ends by itself
 _THEIRS = {"n", "best_of", "user", "logit_bias_type", "add_generation_prompt"}  # theirs that no method of Llama takes
 _IMAGE = "image_url"
+OnePrompt = str | list[int | str]
 _LEAST_OF_MESSAGE = 4  # tokens: chat templates put about as many around each
 _MOST_LOGPROBS = 20  # OpenAI's limit in chats; that in completions, 5, is too low for some clients of other servers
 _MOST_TEXTS = 128  # OpenAI's limit of n
@@ -59,13 +66,48 @@ class StreamOptions(BaseModel):
         return without_nulls(options) if isinstance(options, dict) else options
 
 
-def checked_prompt(prompt: Any) -> str | list[int] | list[str] | list[list[int]]:
-    """One text, token ids, or a list of these. A union of types would make millions of errors of a long list."""
-    if isinstance(prompt, str) or _is_list_of(int, prompt) or (_is_list_of(str, prompt) and prompt):
-        return cast("str | list[int] | list[str]", prompt)
-    if isinstance(prompt, list) and prompt and all(_is_list_of(int, part) for part in prompt):
-        return cast("list[list[int]]", prompt)
-    raise ValueError("it must be a text, a list of token ids, which are whole numbers, or a list of one of these")
+def checked_prompt(prompt: Any) -> OnePrompt | list[OnePrompt]:
+    """One prompt, or several. A union of types would make millions of errors of a long list."""
+    if isinstance(prompt, list) and prompt and not any(type(part) is int for part in prompt):
+        return [_one_prompt(part) for part in prompt]
+    return _one_prompt(prompt)
+
+
+def _one_prompt(prompt: Any) -> OnePrompt:
+    """A text, token ids, a list of both, which llama-server takes, or its object around a text."""
+    if isinstance(prompt, dict) and prompt.keys() <= {"prompt_string", "multimodal_data"}:
+        if prompt.get("multimodal_data"):
+            raise ValueError("multimodal_data is not supported: send images in messages, to /v1/chat/completions")
+        prompt = prompt.get("prompt_string")
+    if isinstance(prompt, str) or (isinstance(prompt, list) and {type(part) for part in prompt} <= {int, str}):
+        return cast("OnePrompt", prompt)
+    raise ValueError(
+        "it must be a text, a list of token ids, which are whole numbers, and texts, or a list of one of these"
+    )
+
+
+def checked_ids(given: Any) -> OnePrompt | list[OnePrompt]:
+    """The same, but for lists of ids and texts and objects, which an embedding cannot be asked of."""
+    prompt = checked_prompt(given)
+    each = prompt if isinstance(prompt, list) and not is_one(prompt) else [prompt]
+    if isinstance(given, dict) or any(isinstance(part, list) and not _is_list_of(int, part) for part in each):
+        raise ValueError("it must be a text, a list of token ids, which are whole numbers, or a list of one of these")
+    return prompt
+
+
+def is_one(prompt: OnePrompt | list[OnePrompt]) -> TypeGuard[OnePrompt]:
+    """Whether it is one prompt, and no list of them."""
+    return isinstance(prompt, str) or not prompt or any(isinstance(part, int) for part in prompt)
+
+
+def ids_of(llm: Llama, prompt: OnePrompt) -> str | list[int]:
+    """A prompt of texts and ids in ids; any other as it is."""
+    if isinstance(prompt, str) or _is_list_of(int, prompt):
+        return cast("str | list[int]", prompt)
+    ids: list[int] = []
+    for number, part in enumerate(prompt):
+        ids += [part] if isinstance(part, int) else _tokens_of(llm, part, is_first=number == 0)
+    return ids
 
 
 def _is_list_of(kind: type, given: Any) -> bool:
@@ -87,7 +129,11 @@ class DetokenizeRequest(BaseModel):
 
 Prompt = Annotated[
     str | list[int] | list[str] | list[list[int]],
-    PlainValidator(checked_prompt, json_schema_input_type=str | list[int] | list[str] | list[list[int]]),
+    PlainValidator(checked_ids, json_schema_input_type=str | list[int] | list[str] | list[list[int]]),
+]
+PromptOfCompletion = Annotated[
+    OnePrompt | list[OnePrompt],
+    PlainValidator(checked_prompt, json_schema_input_type=OnePrompt | list[OnePrompt] | dict[str, Any]),
 ]
 
 
@@ -97,6 +143,13 @@ def with_nulls(schema: dict[str, Any]) -> None:
         if name not in schema.get("required", ()) and {"type": "null"} not in field.get("anyOf", ()):
             kept = {key: field.pop(key) for key in ("title", "description", "default") if key in field}
             schema["properties"][name] = {"anyOf": [field, {"type": "null"}], **kept}
+
+
+def with_llama_servers(schema: dict[str, Any]) -> None:
+    """The same, with llama-server's names of fields."""
+    properties = schema["properties"]
+    properties.update(DOCUMENTED_OF_CHATS if "messages" in properties else DOCUMENTED)
+    with_nulls(schema)
 
 
 class Additions(ChainFields, SamplerFields):
@@ -124,7 +177,8 @@ class Additions(ChainFields, SamplerFields):
     def _known(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        plain = plain_body(body, {*CompletionRequest.model_fields, *ChatRequest.model_fields})
+        ours = as_ours(body, is_chat="messages" in cls.model_fields)
+        plain = plain_body(ours, {*CompletionRequest.model_fields, *ChatRequest.model_fields})
         for name in _OF_CHATS - cls.model_fields.keys():
             if name in plain:
                 raise ValueError(f'"{name}" is for /v1/chat/completions: ask there, or leave it out')
@@ -164,14 +218,18 @@ class Additions(ChainFields, SamplerFields):
 class CompletionRequest(Additions, CreateCompletionRequest):
     """The body of /v1/completions."""
 
-    prompt: Prompt = Field("", description="A text, or token ids.")  # type: ignore[assignment]
+    prompt: PromptOfCompletion = Field("", description="A text, or token ids.")  # type: ignore[assignment]
     max_tokens: int | None = Field(None, ge=-1, description="Default 16; -1: as many as fit; 0 generates nothing.")
     logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS, description="How many alternatives to each token.")
     best_of: int | None = Field(
         None, ge=1, le=_MOST_TEXTS, description="How many answers are generated, of which the n likeliest are given."
     )
 
-    model_config = ConfigDict(json_schema_extra=with_nulls)
+    json_schema: dict[str, Any] | None = Field(
+        None, description="What the answer must be, as llama-server has it. It is enforced as a whole or refused."
+    )
+
+    model_config = ConfigDict(json_schema_extra=with_llama_servers)
 
     @field_validator("logprobs", mode="before")
     @classmethod
@@ -180,6 +238,8 @@ class CompletionRequest(Additions, CreateCompletionRequest):
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
+        if self.json_schema is not None and self.grammar is not None:
+            raise ValueError('"json_schema" and "grammar" each say what the answer must be: leave one out')
         if self.best_of is not None and self.best_of < self.num_choices:
             raise ValueError(f"best_of={self.best_of} must be n={self.num_choices} or more")
         if self.stream and self.num_candidates > self.num_choices:
@@ -210,8 +270,7 @@ class CompletionRequest(Additions, CreateCompletionRequest):
         return made if len(made) > 1 else [self.model_copy(update={"prompt": self._prompts()[0]})]
 
     def _prompts(self) -> list[Any]:
-        is_one = isinstance(self.prompt, str) or _is_list_of(int, self.prompt)
-        return [self.prompt] if is_one else list(self.prompt)
+        return [self.prompt] if is_one(self.prompt) else list(self.prompt)
 
     def require_room(self, llm: Llama) -> None:
         """Refuse before it is tokenized what cannot fit.
@@ -220,8 +279,11 @@ class CompletionRequest(Additions, CreateCompletionRequest):
             ValueError: it is too long.
         """
         for prompt in self._prompts():
-            size = size_of(prompt) if isinstance(prompt, str) else len(prompt) * BYTES_OF_TOKEN
+            parts = [prompt] if isinstance(prompt, str) else prompt
+            size = sum(size_of(part) if isinstance(part, str) else BYTES_OF_TOKEN for part in parts)
             require_room(size + size_of(self.suffix), llm.n_ctx())
+        if reason := why_not_enforced(self._format()):
+            raise ValueError(f"{reason}; simplify it".replace("response_format", "json_schema"))
         self._require_room_for_prediction(llm)
 
     def text(self) -> str:
@@ -231,7 +293,16 @@ class CompletionRequest(Additions, CreateCompletionRequest):
     def begin(self, llm: Llama, call: Call) -> Any:
         """A response, or the chunks of a stream."""
         call = _asked(self, llm, call, is_prompt_only=self.max_tokens == 0, knows_what_is_ignored=True)
-        return llm.create_completion(**_arguments(self, llm), call=call)
+        arguments = _arguments(self, llm)
+        if arguments.pop("json_schema", None) is not None:
+            arguments["grammar"] = with_grammar_of_format(self._format())["grammar"]
+        return llm.create_completion(**{**arguments, "prompt": ids_of(llm, cast("OnePrompt", self.prompt))}, call=call)
+
+    def _format(self) -> dict[str, Any]:
+        """The ``response_format`` of a chat that is to follow the same schema."""
+        if self.json_schema is None:
+            return {}
+        return {"response_format": {"type": "json_object", "schema": any_object(self.json_schema)}}
 
 
 class Message(BaseModel):
@@ -276,6 +347,9 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         "strict: false beside it, what is not enforced is named in warnings.",
     )
 
+    reasoning_format: Literal["auto", "deepseek", "none"] | None = Field(
+        None, description="none: thoughts stay in the content. Else, and by default, they are reasoning_content."
+    )
     parallel_tool_calls: bool | None = Field(None, description="Whether there may be several calls. Default true.")
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="What the chat template reads beside the messages, such as enable_thinking."
@@ -288,7 +362,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         None, description="Default true; false is for continue_final_message, which begins no new message."
     )
 
-    model_config = ConfigDict(json_schema_extra=with_nulls)
+    model_config = ConfigDict(json_schema_extra=with_llama_servers)
 
     _is_strict: bool = PrivateAttr(True)
 
@@ -302,7 +376,7 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
     @model_validator(mode="before")
     @classmethod
     def _as_llama_cpp_has_it(cls, body: Any) -> Any:
-        return chat_body(body) if isinstance(body, dict) else body
+        return chat_body(as_ours(body, is_chat=True)) if isinstance(body, dict) else body
 
     @model_validator(mode="after")
     def _begins_or_continues(self) -> Self:
@@ -364,6 +438,9 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         reason = None if self._is_strict else self._not_enforced()
         fields = given_fields(self.chat_template_kwargs, self.reasoning_effort)
         unread = [f"{name} has no effect here" for name in unread_fields(llm, fields)]
+        form = taught_by(template_of(llm))[0]
+        if self.reasoning_format == "none" and form is not None and form.thoughts:
+            unread.append("reasoning_format has no effect here")  # its thoughts are no text between two marks
         return [*super().warnings(llm), *unread, *([reason] if reason else [])]
 
     def _not_enforced(self) -> str | None:
@@ -376,7 +453,9 @@ class ChatRequest(Additions, CreateChatCompletionRequest):
         newer = arguments.pop("max_completion_tokens", None)
         max_tokens = self.max_tokens if newer is None else newer
         arguments["messages"] = [message.model_dump(exclude_unset=True) for message in self.messages]
-        call = _asked(self, llm, call, is_prompt_only=max_tokens == 0, knows_what_is_ignored=True)
+        keeps_thoughts = self.reasoning_format == "none"
+        changes = {"is_prompt_only": max_tokens == 0, "keeps_thoughts": keeps_thoughts, "knows_what_is_ignored": True}
+        call = _asked(self, llm, call, **changes)
         return llm.create_chat_completion(**{**arguments, "max_tokens": max_tokens}, call=call)
 
 
@@ -387,6 +466,15 @@ def _is_strict(body: Any) -> bool:
     wanted = body.get("response_format") if isinstance(body, dict) else None
     places += [wanted, wanted.get("json_schema")] if isinstance(wanted, dict) else []
     return not any(isinstance(place, dict) and place.get("strict") is False for place in places)
+
+
+def _is_id(name: str) -> bool:
+    """Whether it is the number of a token; llama-server takes texts, too, which stand for all of their tokens."""
+    return name.lstrip("-").isdecimal()
+
+
+def _tokens_of(llm: Llama, text: str, *, is_first: bool = False) -> list[int]:
+    return llm.tokenize(text.encode("utf-8", errors="replace"), add_bos=is_first, special=True)
 
 
 def _seed_of(seed: int | None, number: int) -> int | None:
@@ -408,11 +496,11 @@ def _arguments(body: CompletionRequest | ChatRequest, llm: Llama) -> dict[str, A
     arguments = {name: value for name, value in dumped.items() if value is not None}
     if body.grammar is not None:
         arguments["grammar"] = LlamaGrammar.from_string(body.grammar, verbose=False)
-    if body.logit_bias and body.logit_bias_type == "tokens":
+    if body.logit_bias:
         arguments["logit_bias"] = {
             token: bias
-            for text, bias in body.logit_bias.items()
-            for token in llm.tokenize(text.encode("utf-8"), add_bos=False, special=True)
+            for name, bias in body.logit_bias.items()
+            for token in ([name] if _is_id(name) and body.logit_bias_type != "tokens" else _tokens_of(llm, name))
         }
     if body.ignore_eos:
         never = {str(token): float("-inf") for token in llm.engine.model.once(end_tokens)}

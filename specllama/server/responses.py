@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -20,7 +20,9 @@ from .document import with_body
 from .errors import error_body, error_reply
 from .generating import Generating
 from .job import Item
-from .other_form import OtherForm
+from .llama_server import chat_prompt, counted
+from .other_form import OtherForm, with_fields_of
+from .replies import JsonReply
 from .request_limits import checked
 from .requests import ChatRequest
 from .wire import without_nulls
@@ -45,7 +47,7 @@ _OF_CHATS = {
     **dict.fromkeys(("n", "n_cmpl"), "several requests"),
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
-    **dict.fromkeys(("timings_per_token", "return_origins"), "/v1/chat/completions"),
+    **dict.fromkeys(("timings_per_token", "return_origins", "return_progress"), "/v1/chat/completions"),
 }
 """Fields of chats, and what says the same here."""
 _LOGPROBS = "message.output_text.logprobs"
@@ -80,6 +82,8 @@ class ResponsesRequest(OtherForm):
     store: bool = Field(False, description="Nothing is stored.")
 
     ignored: ClassVar[frozenset[str]] = _IGNORED
+
+    model_config = ConfigDict(json_schema_extra=with_fields_of(ChatRequest, _OF_CHATS))
 
     @model_validator(mode="before")
     @classmethod
@@ -156,11 +160,26 @@ def add_responses(app: FastAPI, generating: Generating) -> None:
     async def responses(request: Request) -> Response:
         return await generating.told(request, ResponsesRequest, _error_event)
 
+    @app.post("/responses/input_tokens", include_in_schema=False, response_model=None)
+    @app.post("/v1/responses/input_tokens", response_model=None, openapi_extra=with_body(ResponsesRequest))
+    async def count(request: Request) -> Response:
+        try:
+            body = await generating.bodies.parsed(request, ResponsesRequest)
+            return JsonReply(await generating.bodies.run(_counted, body, generating.lender.llm))
+        except Exception as error:
+            return error_reply(error)
+
     @app.api_route("/v1/responses/{found}", methods=["GET", "DELETE"], include_in_schema=False)
     @app.get("/v1/responses/{found}/input_items", include_in_schema=False)
     @app.post("/v1/responses/{found}/cancel", include_in_schema=False)
     async def stored(found: str) -> Response:
         return error_reply(HTTPException(404, f"there is no response {found[:100]!r}: this server stores none"))
+
+
+def _counted(body: ResponsesRequest, llm: Llama) -> Item:
+    asked = body.asked(llm)
+    asked.require_room(llm)
+    return counted(chat_prompt(llm, asked))
 
 
 def _error_event(error: Exception, number: int) -> Item:

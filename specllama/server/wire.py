@@ -9,6 +9,8 @@ from typing import Any
 from specllama.drop_in.arguments import nearest
 from specllama.drop_in.chat_arguments import as_llama_cpp_has_it, check_request, with_parameters
 
+from .llama_fields import ASKS_FOR_NOTHING
+
 WITHOUT_EFFECT = {
     # OpenAI's that mean nothing to one local model
     *("metadata", "moderation", "prompt_cache_key", "prompt_cache_options"),
@@ -23,14 +25,13 @@ WITHOUT_EFFECT = {
         "n_discard",
         "n_keep",
     ),
-    *("sse_ping_interval", "verbose"),
+    *("return_tokens", "sse_ping_interval", "verbose"),
+    *("adaptive_decay", "t_max_prompt_ms"),  # of what is refused, and what llama-server itself passes over
 }
 """Fields that are taken and do nothing: the answer would be the same."""
 REFUSED = {
     "audio": "an answer is text",
     "web_search_options": "nothing is searched for",
-    "t_max_predict_ms": "set max_tokens",
-    "samplers": "the order of samplers is fixed",
 }
 """Fields that would make another answer, and why there is none."""
 OTHER_NAMES = {"n_predict": "max_tokens", "n_cmpl": "n", "mirostat": "mirostat_mode"}
@@ -57,7 +58,7 @@ def plain_body(body: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
         plain["logit_bias"] = _biases(plain["logit_bias"])
     if plain.get("modalities", ["text"]) != ["text"]:
         raise ValueError('"modalities" must be ["text"]: an answer is text')
-    fields = {*known, *WITHOUT_EFFECT}
+    fields = {*known, *WITHOUT_EFFECT, *ASKS_FOR_NOTHING, "samplers", "n_probs"}
     for name in plain.keys() - fields:
         if name in REFUSED:
             raise ValueError(f'"{name}" is not supported: {REFUSED[name]}; leave it out')

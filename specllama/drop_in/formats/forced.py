@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .format import Pieces, Written
+from .format import Pieces, Regex, Written
 
 _TEXT = r"TEXT: /(.|\n)*/"
 _BLANKS = r"/[ \n]{0,4}/"
@@ -36,29 +36,57 @@ def forced_calls(
         is_thinking: it has been begun.
         is_loose: a model may have other blanks between the pieces.
     """
-
-    def text(pieces: Pieces) -> str:
-        ids = [(piece, token(piece)) for piece in pieces if piece]
-        return " ".join(_literal(piece, is_loose) if known is None else f"<[{known}]>" for piece, known in ids)
-
-    rules = [f"call: {' | '.join(f'call_{number}' for number in range(len(schemas)))}"]
-    for number, name in enumerate(schemas):
-        rules.append(f"call_{number}: {text(written.before(name))} @schema_{number} {text(written.after)}")
+    grammar = _Grammar(token, is_loose)
+    text, rules = grammar.text, grammar.rules
+    arguments = written.arguments or (lambda schema, grammar: grammar.schema(schema))
+    rules.append(f"call: {' | '.join(f'call_{number}' for number in range(len(schemas)))}")
+    for number, (name, schema) in enumerate(schemas.items()):
+        call = f"{text(written.before(name))} {arguments(schema, grammar)} {text(written.after)}"
+        rules.append(f"call_{number}: {call}")
     rules.append(f"calls: {text(written.begin)} call {_more(written, text) if several else ''} {text(written.end)}")
     start = "calls"
     if thoughts is not None:
         begin, (first, *rest) = thoughts
-        known = token(first)
-        rules.append(_TEXT)
-        if known is None:
-            rules.append(f"thought[lazy]: TEXT {json.dumps(first)}")
-        else:
-            rules.append(f"thought: TEXT <[{known}]>")
+        thought = grammar.text_until(first)
         tail = " ".join(part for part in (text(tuple(rest)), _BLANKS) if part)
-        start = f"thought {tail} calls" if is_thinking else f"({text(begin)} thought {tail})? calls"
-    parts = [{"name": f"schema_{number}", "json_schema": schema} for number, schema in enumerate(schemas.values())]
+        start = f"{thought} {tail} calls" if is_thinking else f"({text(begin)} {thought} {tail})? calls"
     lark = "\n".join([f"start: {start}", *rules])
-    return json.dumps({"grammars": [{"name": "calls", "lark_grammar": lark}, *parts]})
+    return json.dumps({"grammars": [{"name": "calls", "lark_grammar": lark}, *grammar.parts]})
+
+
+class _Grammar:
+    """See ``Grammar``."""
+
+    def __init__(self, token: Callable[[str], int | None], is_loose: bool) -> None:
+        self._token = token
+        self._is_loose = is_loose
+        self.rules: list[str] = []
+        self.parts: list[dict[str, Any]] = []
+        self._marks: list[str] = []  # that end texts
+
+    def text(self, pieces: Pieces) -> str:
+        return " ".join(self._piece(piece) for piece in pieces if piece)
+
+    def text_until(self, mark: str) -> str:
+        if not self._marks:
+            self.rules.append(_TEXT)
+        if mark not in self._marks:
+            known = self._token(mark)
+            end = json.dumps(mark) if known is None else f"<[{known}]>"
+            self.rules.append(f"text_{len(self._marks)}{'[lazy]' if known is None else ''}: TEXT {end}")
+            self._marks.append(mark)
+        return f"text_{self._marks.index(mark)}"
+
+    def schema(self, schema: Any) -> str:
+        name = f"schema_{len(self.parts)}"
+        self.parts.append({"name": name, "json_schema": schema})
+        return f"@{name}"
+
+    def _piece(self, piece: str) -> str:
+        if isinstance(piece, Regex):
+            return f"/{piece}/"
+        known = self._token(piece)
+        return _literal(piece, self._is_loose) if known is None else f"<[{known}]>"
 
 
 def behind_trigger(
@@ -78,7 +106,7 @@ def _without(pieces: Pieces, trigger: str) -> Pieces:
     left = []
     for piece in pieces:
         covered, trigger = min(len(piece), len(trigger)), trigger[len(piece) :]
-        left.append(piece[covered:])
+        left.append(piece[covered:] if covered else piece)
     return tuple(filter(None, left))
 
 

@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from .reading import Parsing, Reading
 
 Pieces = tuple[str, ...]
 """A text in pieces. One of them that is a token of its own in the model's vocabulary is written as that."""
+
+
+class Regex(str):
+    """A piece that is any text of a regular expression."""
+
+    __slots__ = ()
+
+
+class Grammar(Protocol):
+    """A grammar of llguidance's that is being written."""
+
+    def text(self, pieces: Pieces) -> str:
+        """What says that this text is next."""
+
+    def text_until(self, mark: str) -> str:
+        """What says that any text is next, up to a mark, which is read with it."""
+
+    def schema(self, schema: Any) -> str:
+        """What says that JSON of a schema is next."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +44,7 @@ class Written:
         trigger: the text at the beginning of the first call behind which there is nothing else; empty: none is.
         bare: what small models write instead before the arguments of a call of that name, with a brace behind them.
         bare_behind: where that is a call, beside the start of an answer.
+        arguments: gives the grammar of arguments from the schema of the parameters; None: they are JSON.
     """
 
     before: Callable[[str], Pieces]
@@ -34,6 +55,7 @@ class Written:
     trigger: str = ""
     bare: Callable[[str], str] | None = None
     bare_behind: Pieces = ()
+    arguments: Callable[[Mapping[str, Any], Grammar], str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +68,7 @@ class Format:
         openings: what reads on behind each text that begins a call, and is given it.
         marks: other texts that may be tokens of their own, which are read and not shown.
         at_start: what reads an answer that begins without any of these.
-        written: how calls are written; None: their arguments are no JSON, or they must not be forced.
+        written: how calls are written; None: nothing forces them.
         thoughts: pieces around a thought, if they are none of `thinking.THOUGHTS`.
     """
 

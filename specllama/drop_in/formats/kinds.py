@@ -7,9 +7,12 @@ import functools
 from .deepseek import DEEPSEEK, DEEPSEEK_FENCED
 from .format import Format, Pieces
 from .gemma import FUNCTION_GEMMA, GEMMA4
+from .glm import GLM
 from .harmony import HARMONY
 from .hermes import HERMES
+from .kimi import KIMI
 from .llama3 import LLAMA3
+from .minimax import MINIMAX
 from .mistral import MISTRAL, MISTRAL_LIST
 from .qwen_xml import QWEN_XML
 from .reading import Parsing, Reading, text_until
@@ -23,6 +26,9 @@ FORMATS = (
     MISTRAL_LIST,
     GEMMA4,
     FUNCTION_GEMMA,
+    KIMI,
+    MINIMAX,
+    GLM,
     QWEN_XML,
     HERMES,
     LLAMA3,

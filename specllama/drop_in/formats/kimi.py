@@ -1,0 +1,45 @@
+"""``<|tool_calls_section_begin|>`` and what is within: Kimi K2. A call has the name ``functions.NAME:NUMBER``."""
+
+from __future__ import annotations
+
+from .format import Format, Regex, Written
+from .json_calls import json_value
+from .reading import Parsing, Reading, closing, spaces, text_until
+
+_CALLS, _CALLS_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_CALL, _ARGUMENTS, _CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+_KIND = "functions."
+
+
+def _called(reading: Reading, mark: str) -> Parsing[None]:
+    at = reading.at
+    while (yield from closing(reading, _CALL)):
+        words: list[str] = []
+        found = yield from text_until(reading, words.append, (_ARGUMENTS,))
+        name = "".join(words).strip().removeprefix(_KIND).rpartition(":")[0] or "".join(words).strip()
+        if not found or not name:
+            reading.content(mark + reading.since(at))
+            return
+        reading.call(name)
+        yield from spaces(reading)
+        yield from json_value(reading, reading.arguments)
+        yield from closing(reading, _CALL_END)
+        mark, at = "", reading.at
+    if mark:
+        reading.content(mark)
+    yield from closing(reading, _CALLS_END)
+
+
+KIMI = Format(
+    "kimi",
+    lambda template: _CALLS in template,
+    {_CALLS: _called},
+    marks=(_CALLS_END, _CALL, _ARGUMENTS, _CALL_END),
+    written=Written(
+        before=lambda name: (_CALL, f"{_KIND}{name}:", Regex("[0-9]{1,2}"), _ARGUMENTS),
+        after=(_CALL_END,),
+        begin=(_CALLS,),
+        end=(_CALLS_END,),
+        trigger=_CALLS,
+    ),
+)
