@@ -344,6 +344,7 @@ void Speculator::ask_beside() {
 }
 
 void Speculator::read_beside() {
+    const Stopwatch stopwatch(counters_.sample_seconds);
     if (beside_.empty()) {
         return;
     }
