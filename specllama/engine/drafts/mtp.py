@@ -1,4 +1,4 @@
-"""The MTP layer in the target's own file (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
+"""The MTP layer (multi-token prediction) in the target's own file (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ MTP = "mtp"
 
 
 class OwnMtp(DecodingKind):
-    """The layer in the file that the target was loaded from, again and again."""
+    """The kind of draft that is an MTP layer of the target's file.
+
+    The layer runs once for each token that it drafts.
+    """
 
     takes = OF_A_HEAD
     drafter = HeadDraft.drafter
@@ -34,7 +37,7 @@ class OwnMtp(DecodingKind):
         return shown_to_mtp(target)
 
     def open(self, target: Model, loader: Loader) -> HeadDraft:
-        """See the base class. The weights are the target's, and the context is one of its own."""
+        """See the base class. The layer uses the target's weights, with a context of its own."""
         corpus, own = self.corpus(target, loader), target.settings
         if own.hidden != shown_to_mtp(own.path):
             raise ValueError(
@@ -53,7 +56,7 @@ class OwnMtp(DecodingKind):
             model = Model(target.address, int(context), settings, name="draft", taps=taps)
 
         def close() -> None:
-            model.close(lambda: llama_cpp.llama_free(context), lambda: None)  # the weights are the target's
+            model.close(lambda: llama_cpp.llama_free(context), lambda: None)  # the weights belong to the target
 
         with freed_after_errors(close):
             return HeadDraft(target, model, corpus, given=MTP, window=self.options.draft_window, close=close)
