@@ -5,4 +5,4 @@ from __future__ import annotations
 import llama_cpp
 
 BaseLlama = llama_cpp.Llama
-"""Not looked up in llama_cpp again: an application may put specllama.Llama, or a class made of it, in its place."""
+"""The base class is fixed here, since an application may put specllama.Llama in the place of llama_cpp.Llama later."""
