@@ -27,8 +27,9 @@ _SETTINGS = (
     *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "attention_type", "type_k", "type_v"),
     *("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow", "yarn_orig_ctx"),
 )
-"""The context's parameters that keys and values depend on. ``n_rs_seq`` is not among them: only the last recurrent
-state is saved, whatever its value is.
+"""The parameters of a context that keys and values depend on.
+
+``n_rs_seq`` is not among them, because only the last recurrent state is saved.
 """
 _BASE = 10_000.0  # llama.cpp's base of RoPE if neither the user nor the file gives one
 

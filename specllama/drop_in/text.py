@@ -86,9 +86,7 @@ def _shorter_matches(stop: bytes) -> list[int]:
 
 
 class _NamedText:
-    """A text in which special tokens have their names, although these are not shown.
-
-    Finds stop strings with such names.
+    """Finds stop strings that contain names of special tokens. These names are not shown in the text.
 
     A special token can only match as a whole, since a part of its name means nothing.
 

@@ -10,10 +10,7 @@ _Result = TypeVar("_Result")
 Parsing = Generator[None, str, _Result]
 """A reader of an answer, as a generator. It is sent one character at a time, and empty strings after the end."""
 Delta = dict[str, Any]
-"""What is new of ``reasoning_content``, ``content`` and ``tool_calls``, as in OpenAI's chunks.
-
-Empty ones are left out.
-"""
+"""The new parts of a message: ``reasoning_content``, ``content`` and ``tool_calls``, without those that are empty."""
 
 
 class Reading:
