@@ -1,4 +1,4 @@
-"""`specllama batch`: many texts from a file into a file."""
+"""`specllama batch`: answers the prompts of a file, and writes the answers into another file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from specllama.commands import Subparsers
     from specllama.many.outcomes import Outcome
 
-_LINE_SECONDS = 30.0  # between two lines of progress where stderr is no terminal
+_LINE_SECONDS = 30.0  # the time between two lines of progress if stderr is no terminal
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -61,7 +61,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Answer what has no answer yet; on Ctrl-C and SIGTERM say how to go on."""
+    """Answer all lines that have no answer yet. On Ctrl-C and SIGTERM, tell the user how to continue."""
     from specllama.batch.answers import Answers
     from specllama.batch.survey import Survey
 
@@ -92,10 +92,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_files(source: Path, output: Path) -> None:
-    """Refuse what cannot be gone on with.
+    """Check that the batch can be continued later.
 
     Raises:
-        ValueError: a pipe, or one file for both.
+        ValueError: a file is a pipe, or input and output are one file.
         OSError: the input cannot be read.
     """
     for option, path in (("--input", source), ("--output", output)):
@@ -105,7 +105,7 @@ def _check_files(source: Path, output: Path) -> None:
         raise FileNotFoundError(
             f"--input {source} does not exist: give the path of a file with a prompt, a chat or a request on each line"
         )
-    with source.open("rb"):  # before the output is made
+    with source.open("rb"):  # fails before the output is created
         pass
     if output.exists() and source.samefile(output):
         raise ValueError(f"--input and --output are both {source}: give another --output")
@@ -134,7 +134,7 @@ def _shown(arguments: argparse.Namespace, survey: Survey) -> Shown | None:
 
 
 def _progress_lines(outcomes: Iterator[Outcome], total: int, num_done: int) -> Generator[Outcome, None, None]:
-    """The same outcomes, with a line on stderr every half minute: what reads a log sees that it goes on."""
+    """Pass outcomes on, and print a line on stderr every half minute, so that a log shows the progress."""
     from specllama.commands.steps import duration
 
     started, ended = time.monotonic(), threading.Event()
@@ -159,7 +159,7 @@ def _progress_lines(outcomes: Iterator[Outcome], total: int, num_done: int) -> G
 
 
 def _report(arguments: argparse.Namespace, batch: Batch, survey: Survey, num_done: int) -> None:
-    """Say what became of it. A signal may have come between an answer and its count, so `num_done` is of the file."""
+    """Report the result. `num_done` is counted in the file, since a signal may come between an answer and its count."""
     stats = batch.stats
     if not arguments.quiet and stats.num_tokens:
         print(stats, file=sys.stderr)

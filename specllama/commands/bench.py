@@ -1,4 +1,4 @@
-"""`specllama bench`: what the draft gains, as ratios to plain decoding on the same prompts."""
+"""`specllama bench`: measures what a draft gains, as ratios to plain decoding of the same prompts."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure; whatever ends it, print what is there."""
+    """Measure. Whatever ends it, the results so far are printed."""
     from specllama.commands.steps import steps
     from specllama.evidence.bench import Bench, Plan
     from specllama.prompts import builtin_prompts, limited
@@ -154,11 +154,11 @@ def _probabilities(text: str) -> list[float]:
     return [float(number) for number in text.split(",")]
 
 
-_probabilities.__name__ = "list of numbers"  # as argparse calls it
+_probabilities.__name__ = "list of numbers"  # argparse's name of the type
 
 
 def _against(prompts: list[Prompt], problems: list[str], plan: Plan, arguments: argparse.Namespace) -> int:
-    """Compare with llama_cpp's own class; whatever ends it, print what is there."""
+    """Compare with llama_cpp's own class. Whatever ends it, the results so far are printed."""
     import json
 
     from specllama.commands.steps import steps
@@ -181,11 +181,11 @@ def _against(prompts: list[Prompt], problems: list[str], plan: Plan, arguments: 
 
 
 def _shown_in(progress: Steps, num_modes: int) -> Callable[[Run | Call, int, int], None]:
-    """Shows each run; where there is no bar, a line for all modes of a prompt."""
+    """A function that shows each run. Without a bar, it prints one line for all modes of a prompt."""
     turn: list[Run | Call] = []
 
     def on_run(run: Run | Call, done: int, total: int) -> None:
-        if turn and (turn[0].prompt_id, turn[0].repeat) != (run.prompt_id, run.repeat):  # a call of it has failed
+        if turn and (turn[0].prompt_id, turn[0].repeat) != (run.prompt_id, run.repeat):  # a call of the turn has failed
             turn.clear()
         turn.append(run)
         line = None
@@ -198,7 +198,7 @@ def _shown_in(progress: Steps, num_modes: int) -> Callable[[Run | Call, int, int
 
 
 def _signed(result: _R, arguments: argparse.Namespace, problems: list[str]) -> _R:
-    """The result with the command that made it. It is made to be published: no names of home folders."""
+    """Add the command line to the result. It is meant to be published, so names of home folders are left out."""
     from specllama.evidence.machine import without_home
 
     words: Sequence[str] = arguments.command_line
@@ -208,7 +208,7 @@ def _signed(result: _R, arguments: argparse.Namespace, problems: list[str]) -> _
 
 
 def _quoted(word: str) -> str:
-    # A shell expands ~ only where it is not quoted.
+    # A shell expands ~ only if it is not quoted.
     return "~/" + shlex.quote(word[2:]) if word.startswith("~/") else shlex.quote(word)
 
 
@@ -217,7 +217,7 @@ def _write(result: BenchResult, arguments: argparse.Namespace) -> None:
     from specllama.evidence.tables import curves_table
 
     print(FORMATS[arguments.output](result), flush=True)
-    if arguments.output in ("csv", "jsonl"):  # which have no place for these
+    if arguments.output in ("csv", "jsonl"):  # these formats have no place for curves and notes
         if result.curves:
             print(curves_table(result.curves), file=sys.stderr)
         for note in result.notes:

@@ -1,4 +1,4 @@
-"""`specllama compare`: plain and speculative decoding of one prompt, side by side."""
+"""`specllama compare`: shows plain and speculative decoding of one prompt side by side."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace, models: str = "") -> int:
-    """Decode both ways, and show them. `models`: what they are called, if not by their files."""
+    """Decode in both ways, and show the texts.
+
+    `models` names the models in the report; empty for their files' names.
+    """
     from rich.console import Console
 
     from specllama.commands.side_by_side import report, report_gain, show

@@ -1,4 +1,4 @@
-"""`specllama drafts`: what could draft for a model on this machine."""
+"""`specllama drafts`: shows what could draft for a model on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CTX_SIZE = 4096
 _LOOKUP = "lookup"
 _MODELS = ("model", "foreign")
-_MOST_FOREIGN = 3  # of the models of other tokenizers, which a folder may be full of, the cheapest are shown and tried
+_MOST_FOREIGN = 3  # models of other tokenizers that are shown and tried, the cheapest ones: a folder may have many
 _CONVERT = "convert it with llama.cpp's convert_hf_to_gguf.py"
 
 
@@ -61,7 +61,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look, and print what was found."""
+    """Search for drafts, and print the result."""
     from specllama.models.catalog import resolve
     from specllama.models.found_drafts import survey
 
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _all_expected(survey: Survey) -> dict[str, Expected]:
-    """What is expected of each that was found."""
+    """What is expected of each draft on this machine, by ``draft_model``."""
     from specllama.engine.costs import KeptCurves
     from specllama.engine.expected_gain import expected
 
@@ -93,7 +93,7 @@ def _all_expected(survey: Survey) -> dict[str, Expected]:
     return found
 
 
-# --- What does something ----------------------------------------------------------------------------------------------
+# --- Actions ----------------------------------------------------------------------------------------------------------
 
 
 def _forget(model: str | None) -> int:
@@ -117,7 +117,7 @@ def _remember(survey: Survey, gains: dict[str, Gain | str]) -> None:
 
 
 def _pull(survey: Survey) -> bool:
-    """Download the first draft of the table that can be. False: there is none, which is said."""
+    """Download the first draft of families.toml that can be downloaded. Returns False if there is none."""
     from specllama.models import download
     from specllama.models.catalog import catalog
     from specllama.models.hub import HubName
@@ -143,7 +143,7 @@ def _can_be_pulled(known: KnownDraft) -> bool:
 
 
 def _measured(survey: Survey, arguments: argparse.Namespace) -> dict[str, Gain | str]:
-    """What each draft gains; in place of that, why it could not be tried."""
+    """The measured gain of each draft, or the reason why it could not be tried."""
     import specllama
     from specllama.backend.cpu import default_threads
     from specllama.commands.steps import steps
@@ -169,7 +169,7 @@ def _measured(survey: Survey, arguments: argparse.Namespace) -> dict[str, Gain |
     return gains
 
 
-# --- What is shown ----------------------------------------------------------------------------------------------------
+# --- Output -----------------------------------------------------------------------------------------------------------
 
 
 def _as_json(survey: Survey, gains: dict[str, Gain | str]) -> str:
@@ -253,7 +253,7 @@ def _table(survey: Survey) -> list[str]:
 
 
 def _shown(survey: Survey) -> list[FoundDraft]:
-    """Those that can be used, of models of other tokenizers the cheapest."""
+    """The usable drafts. Of models of other tokenizers only the cheapest are shown."""
     foreign = [draft for draft in survey.usable if draft.kind == "foreign"]
     return [draft for draft in survey.usable if draft not in foreign[_MOST_FOREIGN:]]
 
@@ -265,7 +265,7 @@ def _auto(survey: Survey) -> Choice:
 
 
 def _short(survey: Survey, draft: FoundDraft) -> str:
-    """Its path, from the model's folder where it lies there."""
+    """The draft's path; only its name if it is in the model's folder."""
     folder = os.path.dirname(os.path.abspath(survey.path))
     path = draft.draft_model
     return os.path.basename(path) if os.path.dirname(path) == folder else path
@@ -286,7 +286,7 @@ def _how_to_get(known: KnownDraft) -> str:
 
 
 def _advice(survey: Survey, gains: dict[str, Gain | str]) -> list[str]:
-    """What to do, by what is here and what was measured."""
+    """The advice for the user, from the drafts on this machine and from what was measured."""
     model, auto = survey.path, _auto(survey)
     ratios = {name: gain.ratio for name, gain in gains.items() if not isinstance(gain, str)}
     if ratios:

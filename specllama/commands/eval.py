@@ -1,4 +1,4 @@
-"""`specllama eval`: answers that can be graded, with and without a draft."""
+"""`specllama eval`: compares how many answers are right with a draft and without one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ If that is what you want, on a machine where it may happen, add --allow-code-exe
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
-    """Add the command, with one of its own for each experiment."""
+    """Add the command, with a subcommand for each experiment."""
     parser = subparsers.add_parser(
         "eval",
         help="see whether answers are as often right with a draft as without",
@@ -41,7 +41,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do the experiment that was named."""
+    """Run the experiment that was named."""
     return int(arguments.experiment(arguments))
 
 
@@ -132,7 +132,7 @@ def _humaneval(arguments: argparse.Namespace) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace, name: str, prompts: Sequence[Prompt], grade: Grader) -> int:
-    """Load the pair and ask; whatever ends it, print what is there."""
+    """Load the models, and ask all questions. Whatever ends it, the results so far are printed."""
     from specllama.commands.steps import steps
     from specllama.evidence.eval import Evaluation
     from specllama.evidence.eval.report import to_text
@@ -152,7 +152,7 @@ def _evaluate(arguments: argparse.Namespace, name: str, prompts: Sequence[Prompt
 
 
 def _shown_in(progress: Steps) -> Callable[[Record, int, int], None]:
-    """Shows how many answers were right; where there is no bar, a line for every tenth of the way."""
+    """A function that shows how many answers are right. Without a bar, it prints a line for every tenth of the way."""
     right = [0, 0]
 
     def on_answer(record: Record, done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""`specllama pull`: download a model of the catalog or of the hub, or list them."""
+"""`specllama pull`: downloads a model of the catalog or of the hub, or lists models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Download or list."""
+    """Download a model, or list models."""
     if arguments.list:
         _list()
         return 0
@@ -66,7 +66,7 @@ def _list() -> None:
         table.add_row(model.name, model.title, model.type, size, model.licence, ", ".join(here) or "-")
     for name, _, num_bytes in all_on_disk():
         table.add_row(name, "", "", gigabytes(num_bytes), "", "yes")
-    # A pipe has no width: whoever reads it wants whole lines.
+    # A pipe has no width, and its readers need whole lines.
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=200)
     console.print(table)

@@ -1,4 +1,4 @@
-"""`specllama serve`: an OpenAI-compatible server."""
+"""`specllama serve`: runs an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _KEY_VARIABLE = "SPECLLAMA_API_KEY"
 _CACHE_RAM = 1024  # MiB
-_LONGEST_EMBEDDED = 2048  # tokens, where the context is as long as the model's
-_MAX_BODY = 8 << 20  # server.request_limits.MAX_BODY, which takes the extra to import
+_LONGEST_EMBEDDED = 2048  # tokens of a text to embed, with --ctx-size 0
+_MAX_BODY = 8 << 20  # equal to server.request_limits.MAX_BODY, which cannot be imported without the extra
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -101,7 +101,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until told to end."""
+    """Serve until a signal ends it."""
     try:
         from specllama import server
         from specllama.drop_in.images import give_image_handler
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
             embedder = None
             if arguments.embedding_model is not None:
                 context = common.context_options(arguments)
-                for name in ("type_k", "type_v"):  # an encoder has no cache
+                for name in ("type_k", "type_v"):  # an encoder has no KV cache
                     context.pop(name, None)
                 context["n_batch"] = arguments.ctx_size or _LONGEST_EMBEDDED
                 embedder = stack.enter_context(
@@ -151,5 +151,5 @@ def run(arguments: argparse.Namespace) -> int:
             finally:
                 for worker in {app.state.worker, app.state.embedding_worker}:
                     worker.shut_down()
-                    worker.close()  # the model is freed next
+                    worker.close()  # leaving the block frees the model
     return 0

@@ -1,4 +1,4 @@
-"""`specllama train-draft`: a draft for a model that has none."""
+"""`specllama train-draft`: trains a draft for a model that has none."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, and say whether it pays."""
+    """Train a head, and report whether it makes decoding faster."""
     import specllama
     from specllama.backend.cpu import default_threads
     from specllama.commands.steps import steps
@@ -132,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Shown:
-    """How far a training is, on stderr: every step on a terminal, and every tenth of each elsewhere."""
+    """Shows the progress of a training on stderr: each step on a terminal, and every tenth of it elsewhere."""
 
     def __init__(self, bar: Steps) -> None:
         self._bar = bar
@@ -144,14 +144,14 @@ class _Shown:
         self._step = ""
 
     def done(self, step: str, done: int, total: int, name: str = "") -> None:
-        """The same."""
+        """See `training.progress.Progress`. `name` replaces the step's name in the output."""
         if step != self._step:
             self._step, self._tenths = step, 0
         before, self._tenths = self._tenths, done * 10 // max(1, total)
         self._bar.done(name or step, max(1, done), max(1, total), (name or step) if self._tenths > before else None)
 
     def answered(self, name: str, done: int, total: int) -> None:
-        """An answer of the comparison is there."""
+        """Note that the comparison has an answer more."""
         self.done("answers", done, total, f"against {name}" if name.startswith("plain") else f"as {name}")
 
 

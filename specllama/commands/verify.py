@@ -1,4 +1,4 @@
-"""`specllama verify`: proof that a draft changes neither texts nor probabilities, on the user's own pair."""
+"""`specllama verify`: shows with the user's own models that a draft changes neither texts nor probabilities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specllama.commands import arguments as common
 if TYPE_CHECKING:
     from specllama.commands import Subparsers
 
-_NOT_TOLD = 2  # of an exit code; 1 says that something does not hold
+_NOT_TOLD = 2  # the exit code if verifying has failed; 1 means that a draft has changed something
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -61,7 +61,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify; whatever ends it, print what was found."""
+    """Verify. Whatever ends it, the results so far are printed."""
     from specllama.commands.steps import shown_in_tenths, steps
     from specllama.engine.rules import DEPENDENT_ON_DRAFT
     from specllama.evidence.verify import Verification
