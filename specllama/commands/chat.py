@@ -277,7 +277,7 @@ def _history(path: Path) -> Iterator[None]:
     """A context manager that offers what was typed in earlier chats, and keeps what is typed in its block."""
     try:
         import readline
-    except ImportError:  # Windows
+    except ImportError:  # Windows has no readline
         yield
         return
     can_be_read = True

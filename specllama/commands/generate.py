@@ -73,7 +73,7 @@ def _cut_off(llm: Llama, max_tokens: int | None) -> str:
 
 
 def add_prompt(parser: argparse.ArgumentParser) -> None:
-    """Add the prompt that `read_prompt` reads."""
+    """Add the option for the prompt, which `read_prompt` reads."""
     parser.add_argument(
         "--prompt",
         "-p",

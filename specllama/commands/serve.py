@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specllama.commands import Subparsers
 
 _KEY_VARIABLE = "SPECLLAMA_API_KEY"
-_CACHE_RAM = 1024  # MiB
+_CACHE_RAM = 1024  # the default in MiB
 _LONGEST_EMBEDDED = 2048  # tokens of a text to embed, with --ctx-size 0
 _MAX_BODY = 8 << 20  # equal to server.request_limits.MAX_BODY, which cannot be imported without the extra
 
@@ -151,5 +151,5 @@ def run(arguments: argparse.Namespace) -> int:
             finally:
                 for worker in {app.state.worker, app.state.embedding_worker}:
                     worker.shut_down()
-                    worker.close()  # leaving the block frees the model
+                    worker.close()  # before the end of the block frees the model
     return 0

@@ -50,11 +50,11 @@ _COMPLETION = {
     "logit_bias",
 }
 _NEAR = 0.8  # difflib's measure of similarity: two names that differ in meaning reach up to 0.7
-_LEAST_BEGINNING = 4  # letters
+_LEAST_BEGINNING = 4  # letters: with fewer, a beginning of a name does not hint at that name
 _signature = functools.cache(inspect.signature)  # inspecting a method takes longer than decoding a token
 _KNOWN = {*SAMPLING, *_GENERATE, *_COMPLETION, "idx"}
 _MIROSTATS = (0, 1, 2)
-_PENALTIES = {name: CHAIN[name] for name in ("repeat_penalty", "frequency_penalty", "presence_penalty")}  # switched off
+_PENALTIES = {name: CHAIN[name] for name in ("repeat_penalty", "frequency_penalty", "presence_penalty")}  # off values
 _OF_OLD_RELEASES = {"f16_kv", "low_vram", "mul_mat_q", "n_gqa", "n_parts", "rms_norm_eps"}
 """Constructor arguments of early releases that other software (LangChain) still gives. They have no effect."""
 

@@ -1,4 +1,4 @@
-"""The class that specllama.Llama extends, as it was when specllama was imported."""
+"""The class that specllama.Llama extends: llama_cpp.Llama at the time when specllama was imported."""
 
 from __future__ import annotations
 

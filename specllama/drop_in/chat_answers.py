@@ -73,7 +73,7 @@ class ChatAnswer:
             grammar: the grammar of the answer, or None.
 
         Returns:
-            The grammar of the answer behind this prompt, or None.
+            The grammar of the answer after this prompt, or None.
         """
         end = b"".join(model.piece(token, special=True) for token in prompt[-_LAST:] if token >= 0)
         self._is_thinking = self._thoughts is not None and is_open(end.decode("utf-8", "replace"), self._thoughts)
@@ -87,7 +87,7 @@ class ChatAnswer:
     def follow(self) -> Callable[[bytes], bool] | None:
         """A function that is given each piece of the text and returns whether the answer is over.
 
-        It ends an answer behind the only call that it may have.
+        It ends an answer after the only call that it may have.
 
         Returns:
             None if nothing in the text ends the answer.

@@ -37,7 +37,7 @@ class ChatTemplates:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """See the class."""
+        """The file's metadata. While the constructor runs, the templates that cannot be read are left out."""
         hidden = self._unreadable or {}
         return (
             {name: value for name, value in self._metadata.items() if name not in hidden} if hidden else self._metadata

@@ -324,7 +324,7 @@ class Completion:
             llama._seed = seed
 
     def _save_cached_state(self) -> None:
-        # A state is found again by its tokens, and an image has none.
+        # A cache finds a state by its tokens. Prompts with images are left out, since images have no tokens.
         is_found = len(self._read_tokens) == len(self._prompt_tokens)
         if self._llama.cache and is_found and self._call.slot.is_alone and not self._call.is_prompt_only:
             self._llama.cache[self._prompt_tokens + self._assembler.tokens] = self._llama.save_state()

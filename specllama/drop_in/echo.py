@@ -54,8 +54,8 @@ def echo_of_text(model: Model, text: str, tokens: Sequence[int]) -> Echo:
 
 
 def _place_of(piece: bytes, text: bytes, at: int) -> tuple[int, int]:
-    """The begin and the end of a token's bytes in a text, at or behind `at`; (`at`, `at`) if they are not there."""
-    # A tokenizer may put a space before a text and behind special tokens.
+    """The begin and the end of a token's bytes in a text, at or after `at`; (`at`, `at`) if they are not there."""
+    # A tokenizer may put a space before a text and after special tokens.
     forms = (piece, piece.removeprefix(b" "), piece.replace(b" ", _SPACE))
     for form in forms:
         if text.startswith(form, at):

@@ -124,6 +124,6 @@ class _Owner:
             return None
         position = getattr(llama, "position", None)
         held = position.tokens() if isinstance(position, Position) else llama.input_ids[: llama.n_tokens]
-        tokens: npt.NDArray[np.int32] = held.astype(np.int32)  # a copy
+        tokens: npt.NDArray[np.int32] = held.astype(np.int32)  # astype() copies
         llama.n_tokens = 0
         return tokens

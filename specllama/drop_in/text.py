@@ -32,7 +32,7 @@ def has_own_tokenizer(llama: BaseLlama) -> bool:
 
 
 def text_of(pieces: Pieces, tokens: Sequence[int], special: bool = False) -> bytes:
-    """The text of tokens. As in llama_cpp, the space that a tokenizer puts behind BOS is left out."""
+    """The text of tokens. As in llama_cpp, the space that a tokenizer puts after BOS is left out."""
     text = b"".join([pieces.piece(token, special=special) for token in tokens])
     return text.removeprefix(b" ") if tokens and tokens[0] == pieces.bos else text
 
@@ -91,7 +91,7 @@ class _NamedText:
     A special token can only match as a whole, since a part of its name means nothing.
 
     Args:
-        stops: the states of the stop strings behind the text before the first special token.
+        stops: the states of the stop strings after the text before the first special token.
         size: the length of that text in bytes.
     """
 
@@ -237,7 +237,7 @@ class TextAssembler:
         self.num_taken = first
 
     def _piece(self, token: int) -> bytes:
-        """The bytes that a token adds. As in the base class, the space that a tokenizer puts behind BOS is left out."""
+        """The bytes that a token adds. As in the base class, the space that a tokenizer puts after BOS is left out."""
         if len(self.tokens) == 1 and token == self._bos:
             self._drops_space = True
         piece = self._pieces.piece(token, special=token in self._shown)

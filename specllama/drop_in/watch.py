@@ -60,7 +60,7 @@ class Watch(Listener):
         self._began_at = time.monotonic()
 
     def end(self, tally: Tally) -> None:
-        """The generation has ended with these numbers."""
+        """A generation has ended. `tally` has its numbers."""
         if self._running is not None and tally.num_tokens:
             self._had_first_token(self._began_at + tally.stats().prompt_seconds)
         self._running = None

@@ -255,7 +255,7 @@ def catalog() -> Catalog:
 
 
 def catalog_path() -> Path:
-    """The file of the catalog that ships with this package."""
+    """The path of the catalog that ships with this package."""
     return shipped("catalog.toml")
 
 

@@ -105,7 +105,7 @@ def family_of(named: Named) -> Family | None:
 
 @functools.lru_cache(maxsize=1)
 def families() -> tuple[Family, ...]:
-    """The table that ships with this package."""
+    """The families of the table that ships with this package."""
     return load_families(shipped("families.toml"))
 
 

@@ -125,7 +125,7 @@ def _behind_texts(data: mmap.mmap, at: int, count: int) -> int:
     """The end of `count` texts that begin at the offset `at`.
 
     Raises:
-        EOFError: they end behind the file.
+        EOFError: they end beyond the file.
     """
     length = _LENGTH.unpack_from
     for _ in range(count):

@@ -307,7 +307,7 @@ def require_turns(path: str, values: Mapping[str, Any], architecture: str, *, sa
     heads = values.get(f"{architecture}.attention.head_count")
     of_keys = values.get(f"{architecture}.attention.head_count_kv", heads)
     if not isinstance(heads, int) or not isinstance(of_keys, int):
-        return  # an array, of a size for each layer: the shapes of its tensors are checked in its place
+        return  # arrays with a number for each layer: llama.cpp checks the shapes of the tensors
     if not 0 < of_keys <= heads <= width or heads % of_keys:
         raise ValueError(
             f"{path} is a head that says it has {heads} attention heads, {of_keys} of keys, in {width} numbers"

@@ -28,7 +28,7 @@ EPOCHS = 4
 CHECKPOINT = 240.0
 """The most seconds between two checkpoints."""
 _FURTHER = 0.25  # the factor of the learning rates for a head that is trained further
-_WARM_UP = 0.01  # of the training
+_WARM_UP = 0.01  # of the training, in which the learning rates rise
 _LARGEST_GRADIENT = 1.0
 _LEAST_CELLS, _MOST_CELLS, _BATCHES = 256, 4096, 800
 _MEASURES = 12  # how often the head is measured in a training

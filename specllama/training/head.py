@@ -99,7 +99,7 @@ class AnyHead(nn.Module):
         raise NotImplementedError
 
     def forward(self, embedded: torch.Tensor, states: torch.Tensor, steps: int) -> list[torch.Tensor]:
-        """The states from which each step's logits are computed. Step s drafts the s-th token behind a place's text.
+        """The states from which each step's logits are computed. Step s drafts the s-th token after a place's text.
 
         Args:
             embedded: the embedding of token p + 1 at each place p [batch, places, n_embd].

@@ -39,7 +39,7 @@ class Muon(torch.optim.Optimizer):
                 state = self.state[weight]
                 average = state.setdefault("momentum", torch.zeros_like(weight))
                 average.lerp_(weight.grad, 1 - group["momentum"])
-                update = _orthogonal(weight.grad.lerp(average, group["momentum"]))  # Nesterov's
+                update = _orthogonal(weight.grad.lerp(average, group["momentum"]))  # Nesterov momentum
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.add_(update, alpha=-group["lr"] * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5)
 

@@ -19,10 +19,10 @@ class Silent:
     """A `Progress` that shows nothing."""
 
     def note(self, text: str) -> None:
-        """See `Progress`."""
+        """Show nothing."""
 
     def done(self, step: str, done: int, total: int) -> None:
-        """See `Progress`."""
+        """Show nothing."""
 
 
 SILENT = Silent()

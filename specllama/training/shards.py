@@ -32,7 +32,7 @@ class Example:
         tokens: the text [n].
         start: the index of the first token that is learned.
         states: the inputs of the layers that the head reads, in float16 [n, num_read, n_embd].
-        likely: the head's rows of the most likely next tokens behind each token, the most likely one first [n, k].
+        likely: the head's rows of the most likely next tokens after each token, the most likely one first [n, k].
         shares: the target's probabilities of these [n, k]. They are over all tokens, so their sum is below 1.
         best: the head's row of the target's most likely next token [n], or -1 if the head cannot draft it.
     """

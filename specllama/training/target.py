@@ -16,7 +16,7 @@ from specllama.models.weights_digest import Digest
 from .torch_here import require_gguf_package
 
 _HEAD_SIZE = 64  # numbers in an attention head, for a target whose file does not say it
-_FEW = 8  # layers
+_FEW = 8  # layers: a model with fewer shows others to its head
 _N_CTX = 4096  # tokens of the trained context, for a target whose file does not say it
 
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from .state_head import AnyShape
 
 _N_CTX, _LONGEST_PROMPT = 1024, 2048
-_TRIED = 4096  # the most tokens, and
-_MEASURED = 60.0  # the most seconds, of the text that is written to measure the speed
+_TRIED = 4096  # the most tokens of text that are written to measure the speed
+_MEASURED = 60.0  # the most seconds for each measurement of the speed
 _LATE = 1.3  # a step ends after this many times its planned seconds, even if it is not complete
 _TYPES = ("Q8_0", "Q4_0")
 

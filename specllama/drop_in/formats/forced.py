@@ -98,7 +98,7 @@ class _Grammar:
 def behind_trigger(
     written: Written, schemas: Mapping[str, Any], token: Callable[[str], int | None], *, several: bool
 ) -> str:
-    """The grammar of the text behind the trigger of the first call.
+    """The grammar of the text after the trigger of the first call.
 
     Args:
         written: the form of the calls, with a trigger.

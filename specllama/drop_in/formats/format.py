@@ -37,14 +37,14 @@ class Written:
 
     Attributes:
         before: gives the text before the arguments, from the tool's name.
-        after: the text behind the arguments.
+        after: the text after the arguments.
         begin: the text before the first call.
-        end: the text behind the last call.
+        end: the text after the last call.
         between: the text between two calls; None if there is only one call.
         trigger: the beginning of the first call that always starts a call; empty if there is no such text.
         bare: gives another text before the arguments, as small models write it, from the tool's name. The arguments
             and a brace follow it.
-        bare_behind: the texts behind which `bare` begins a call. At the start of an answer it always does.
+        bare_behind: the texts after which `bare` begins a call. At the start of an answer it always does.
         arguments: gives the grammar of the arguments from the schema of the parameters; None if they are JSON.
     """
 
@@ -70,7 +70,7 @@ class Format:
         marks: other texts that may be special tokens. They are read, and not shown.
         at_start: reads an answer that begins with none of the openings; None if there is nothing to read then.
         written: how calls are written; None if calls of this form cannot be forced.
-        thoughts: the texts before and behind a thought, if they are not in `thinking.THOUGHTS`.
+        thoughts: the texts before and after a thought, if they are not in `thinking.THOUGHTS`.
     """
 
     name: str

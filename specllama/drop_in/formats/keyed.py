@@ -23,8 +23,8 @@ class Keyed:
 
     Attributes:
         before: the mark before a key.
-        behind: the mark behind a key.
-        end: the mark behind a value.
+        behind: the mark after a key.
+        end: the mark after a value.
         opening: the mark before a value; empty if there is none.
         breaks: whether a value stands on lines of its own.
     """
@@ -36,7 +36,7 @@ class Keyed:
     breaks: bool = False
 
     def read(self, reading: Reading, tool: str, ends: Pieces) -> Parsing[None]:
-        """Read the arguments of a call of `tool`, and the mark behind them, which is one of `ends`."""
+        """Read the arguments of a call of `tool`, and the mark after them, which is one of `ends`."""
         types, before = _types(reading.tools.get(tool)), "{"
         while (yield from closing(reading, self.before)):
             key: list[str] = []

@@ -1,4 +1,4 @@
-"""Calls as ``{"name": ..., "parameters": {...}}``, alone or behind ``<|python_tag|>``: Llama 3.1 to 3.3.
+"""Calls as ``{"name": ..., "parameters": {...}}``, alone or after ``<|python_tag|>``: Llama 3.1 to 3.3.
 
 `BARE` has no such tag, and ``arguments`` in place of ``parameters``. It is asked of models whose chat template teaches
 no form.

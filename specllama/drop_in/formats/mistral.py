@@ -1,4 +1,4 @@
-"""Calls behind ``[TOOL_CALLS]``: Mistral.
+"""Calls after ``[TOOL_CALLS]``: Mistral.
 
 A list of JSON objects follows the mark. Since 2025 it is a name with its arguments, and each call has its own mark.
 """

@@ -18,7 +18,7 @@ class Reading:
 
     Args:
         tools: the schemas of the tools' parameters, by the tools' names.
-        parallel: whether the answer may have more than one call. If not, calls behind the first are left out.
+        parallel: whether the answer may have more than one call. If not, calls after the first are left out.
         has_calls: whether the answer may have calls. Then spaces are held back, since those before a call are left out.
 
     Attributes:
@@ -33,7 +33,7 @@ class Reading:
         self._read: list[str] = []
         self._back: list[str] = []  # characters to read again, the next one last
         self._spaces = ""  # spaces of the content that are held back
-        self._is_fresh = False  # behind a call or a thought, where blanks before the content are left out
+        self._is_fresh = False  # after a call or a thought, where blanks before the content are left out
         self._has_content = False
         self._thought_spaces = ""
         self._thinks_first = True
@@ -43,7 +43,7 @@ class Reading:
         self._is_left_out = False
         self.is_over = False
 
-    # What is read
+    # The characters
 
     def next(self) -> Parsing[str]:
         """Read the next character; empty at the end."""
@@ -62,11 +62,11 @@ class Reading:
         return "".join(self._read[at:])
 
     def back_to(self, at: int) -> None:
-        """Go back to position `at`, to read the text behind it again."""
+        """Go back to position `at`, to read the text after it again."""
         self._back += reversed(self._read[at:])
         del self._read[at:]
 
-    # What it says
+    # The message
 
     def content(self, text: str) -> None:
         """Add text for the user."""

@@ -63,7 +63,7 @@ class DecodingDraft(Draft):
 
     @property
     def label(self) -> str:
-        """The name of its file."""
+        """The name of the model's file."""
         return os.path.basename(self.model.settings.path)
 
     @property

@@ -63,7 +63,7 @@ class DraftOptions:
             object.__setattr__(self, "draft_mask_token", mask)
         what = "an int, from 1 up, or None (all that the draft's context has room for)"
         object.__setattr__(self, "draft_window", checked_optional("draft_window", self.draft_window, 1, what))
-        if self.draft_model is None:  # the others may be for a draft that is assigned later
+        if self.draft_model is None:  # the other options may be for a draft that is assigned later
             self.refuse(("draft_kwargs", "lookup_corpus"))
 
     @property

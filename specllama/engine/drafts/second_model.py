@@ -172,7 +172,7 @@ def _check_inner(options: DraftOptions) -> None:
     """Check the draft's own draft (staged speculative decoding, Spector and Re 2023, arXiv 2308.04623).
 
     Raises:
-        ValueError: it is not ``"lookup"``, or a mask token was given besides.
+        ValueError: it is not ``"lookup"``, or a mask token was given, too.
     """
     given = options.inner
     if given not in (None, LOOKUP):

@@ -39,7 +39,7 @@ class Together(Draft):
 
     @property
     def label(self) -> str:
-        """The names of both."""
+        """The names of both drafts."""
         return " and ".join(draft.label for draft in self.both)
 
     @property

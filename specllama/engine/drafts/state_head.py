@@ -41,7 +41,7 @@ class StateHeadDraft(Draft):
 
     @property
     def label(self) -> str:
-        """The name of its file."""
+        """The name of the head's file."""
         return os.path.basename(str(self.given))
 
     def loop(

@@ -58,7 +58,7 @@ class DraftVocabulary:
 
     The list is fixed while the draft is open, so that a seed always gives the same text. (Under some rules the text
     depends on the draft.) What the target writes is counted, and makes the list of the next process. Tokens of the
-    current text are always drafted besides.
+    current text can always be drafted, too.
 
     Args:
         target: the model whose texts are counted.
