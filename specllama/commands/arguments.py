@@ -99,16 +99,18 @@ def checked_text(given: str) -> str:
 def add_models(parser: argparse.ArgumentParser, draft_required: bool = False) -> argparse._ArgumentGroup:
     """Add the target and the draft. Returns their group."""
     group = parser.add_argument_group("models (a GGUF file, a catalog name, or a name with a type as in NAME:F16)")
-    group.add_argument("--model", "-m", required=True, metavar="TARGET", help="the model whose text is wanted")
+    group.add_argument(
+        "--model", "-m", required=True, metavar="TARGET", help="the target: the model that writes the text"
+    )
     group.add_argument(
         "--draft-model",
         "-md",
         required=draft_required,
         action="append",
         metavar="DRAFT",
-        help="what drafts for it: a smaller model, a head, mtp (a layer in its own file), lookup (the text itself), "
-        "lookahead (the model itself, beside its text), or auto (what pays of that which is on this machine, see "
-        "`specllama drafts`); twice: a head and a model",
+        help="the draft: a smaller model, a head, mtp (a layer in the target's file), lookup (copies from the text), "
+        "lookahead (guesses of the target itself), or auto (the best one on this machine, as `specllama drafts` "
+        "shows); give it twice for a head and a model together",
     )
     return group
 
@@ -123,7 +125,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, pair: bool = False) -> 
         "--lookup-corpus",
         type=Path,
         metavar="FILE",
-        help="a text to look up besides prompt and answer (with a draft model: by auto)",
+        help="a text file to look up besides prompt and answer (with a draft model: only by --num-draft-tokens auto)",
     )
     add_context_arguments(parser)
 
@@ -134,7 +136,7 @@ def add_num_draft_tokens(parser: argparse._ActionsContainer) -> None:
         "--num-draft-tokens",
         type=_num_draft_tokens,
         metavar="N",
-        help="tokens drafted in a round (0: plain decoding); default auto, as many as measurements say that pay",
+        help="tokens to draft in a round; 0 for plain decoding; default auto: as many as pay by measured costs",
     )
 
 
@@ -144,7 +146,7 @@ def add_max_draft_tokens(parser: argparse._ActionsContainer) -> None:
         "--max-draft-tokens",
         type=whole(1, MOST_DRAFT_TOKENS),
         metavar="N",
-        help="the most that auto drafts in a round, default 64",
+        help="the most tokens that auto drafts in a round, default 64",
     )
 
 
@@ -155,8 +157,9 @@ def _num_draft_tokens(text: str) -> int | str:
 def add_max_tokens(parser: argparse._ActionsContainer, default: int | None, least: int = 1, of: str = "") -> None:
     """Add the most tokens of an answer. A default of None means no limit."""
     shown = "no limit" if default is None else default
+    what = f"the most tokens {of}".rstrip()
     parser.add_argument(
-        "--max-tokens", "-n", type=whole(least), default=default, metavar="N", help=f"{of or 'tokens'}, default {shown}"
+        "--max-tokens", "-n", type=whole(least), default=default, metavar="N", help=f"{what}, default {shown}"
     )
 
 
@@ -173,7 +176,7 @@ def add_parallel(parser: argparse._ActionsContainer, default: int, of: str) -> N
         "--cache-tokens",
         type=whole(1),
         metavar="N",
-        help="tokens that the cache of all of them holds, at least --ctx-size; default: --ctx-size for each",
+        help="tokens in the KV cache of all of them together, at least --ctx-size; default: --ctx-size for each",
     )
 
 
@@ -186,15 +189,20 @@ def add_context_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the size of the context, the threads and the GPU layers."""
     group = parser.add_argument_group("context")
     group.add_argument(
-        "--ctx-size", "-c", type=whole(0), default=4096, metavar="N", help="default 4096; 0: the model's own"
+        "--ctx-size",
+        "-c",
+        type=whole(0),
+        default=4096,
+        metavar="N",
+        help="tokens of the context, default 4096; 0 for as many as the model was trained with",
     )
-    add_threads(group, "for prompts and generation alike, default: what suits this machine")
+    add_threads(group, "threads for prompts and generation, default: what suits this machine")
     group.add_argument(
         "--threads-batch",
         "-tb",
         type=whole(1, MOST_THREADS),
         metavar="N",
-        help="for batches of several tokens, if another number",
+        help="threads for batches of several tokens, default: as --threads",
     )
     group.add_argument(
         "--kernels",
@@ -208,16 +216,18 @@ def add_context_arguments(parser: argparse.ArgumentParser) -> None:
             type=str.upper,
             choices=CACHE_TYPES,
             metavar="TYPE",
-            help=f"of the KV cache's {of}: {', '.join(CACHE_TYPES)}; default F16. Q8_0 takes half the memory",
+            help=f"the type of the KV cache's {of}: {', '.join(CACHE_TYPES)}; default F16. Q8_0 takes half the memory",
         )
     group.add_argument("--n-gpu-layers", "-ngl", type=whole(-1), metavar="N", help="layers on the GPU (-1: all)")
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser, seed: str = _SEED) -> None:
     """Add the sampler chain and its seed. `seed` is the help text of the seed."""
-    group = parser.add_argument_group("sampling (unset values are llama-cpp-python's)")
-    group.add_argument("--temp", type=usable("temperature", float), metavar="T", help="0 is greedy")
-    group.add_argument("--top-k", type=whole(-1), metavar="K", help="0 or -1: all")
+    group = parser.add_argument_group("sampling (defaults are llama-cpp-python's)")
+    group.add_argument("--temp", type=usable("temperature", float), metavar="T", help="the temperature; 0 is greedy")
+    group.add_argument(
+        "--top-k", type=whole(-1), metavar="K", help="choose among the K likeliest tokens; 0 or -1 for all"
+    )
     group.add_argument("--top-p", type=usable("top_p", float), metavar="P")
     group.add_argument("--min-p", type=usable("min_p", float), metavar="P")
     group.add_argument("--repeat-penalty", type=usable("repeat_penalty", float), metavar="X")
@@ -238,7 +248,7 @@ def add_server_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         dest="dry_sequence_breakers",
         action="append",
         metavar="TEXT",
-        help="instead of the default ones",
+        help="a text at which DRY ends a repetition, in place of the default ones; may be repeated",
     )
 
 

@@ -30,9 +30,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "batch",
         help="answer a file of prompts, many at once",
-        description="Answer each line of a file, many at once. Answers are appended as texts end. When the command is "
-        "ended, the same command goes on: it never answers a line twice. A line that fails has its error as its "
-        "answer, and the exit code stays 0.",
+        description="Answer each line of a file, many at once. Each answer is appended to the output when its text "
+        "ends. If the command was interrupted, the same command continues, and never answers a line twice. A line "
+        "that fails gets its error as its answer, and the exit code stays 0.",
     )
     parser.add_argument(
         "--input",
@@ -43,7 +43,11 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "batch format",
     )
     parser.add_argument(
-        "--output", type=Path, required=True, metavar="FILE", help="where answers are appended, in the order they end"
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the file that answers are appended to, in the order in which they end",
     )
     common.add_parallel(parser, default=8, of="texts")
     parser.add_argument(
@@ -51,11 +55,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "-n",
         type=common.whole(1),
         metavar="N",
-        help="tokens of an answer whose line does not say; default: 16 to a prompt, as many as fit in a chat",
+        help="the most tokens of an answer whose line does not say it; default: 16 for a prompt, as many as fit for a "
+        "chat",
     )
-    parser.add_argument("--quiet", "-q", action="store_true", help="neither progress nor statistics")
+    parser.add_argument("--quiet", "-q", action="store_true", help="show neither progress nor statistics")
     common.add_model_arguments(parser)
-    common.add_sampling_arguments(parser, "that of every text whose line has none")
+    common.add_sampling_arguments(parser, "the seed of every text whose line has none")
     common.add_server_sampling_arguments(parser)
     return parser
 

@@ -42,7 +42,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--system", "-sys", type=common.utf8_text, metavar="TEXT", help="the system message")
     common.add_max_tokens(parser, None, of="of an answer")
-    parser.add_argument("--origins", action="store_true", help="colour the tokens by where they came from, as compare")
+    parser.add_argument(
+        "--origins", action="store_true", help="colour the tokens by where they came from, as `specllama compare` does"
+    )
     common.add_model_arguments(parser)
     common.add_sampling_arguments(parser)
     common.add_server_sampling_arguments(parser)

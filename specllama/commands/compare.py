@@ -34,7 +34,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print one object with both texts and their statistics")
     common.add_model_arguments(parser, pair=True)
-    common.add_sampling_arguments(parser, "default 1, so that both write the same text")
+    common.add_sampling_arguments(parser, "the seed of both ways, default 1; with it both write the same text")
     parser.set_defaults(seed=1)
     return parser
 

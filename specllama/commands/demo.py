@@ -33,9 +33,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "--prompt", "-p", type=utf8_text, metavar="TEXT", help="a user's message; - reads it from stdin"
     )
     add_max_tokens(parser, 128)
-    parser.add_argument("--temp", type=float, default=0.0, metavar="T", help="default 0, greedy")
+    parser.add_argument("--temp", type=float, default=0.0, metavar="T", help="the temperature, default 0 (greedy)")
     add_num_draft_tokens(parser)
-    add_threads(parser, "default: what suits this machine")
+    add_threads(parser, "threads, default: what suits this machine")
     return parser
 
 

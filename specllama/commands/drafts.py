@@ -32,31 +32,39 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "drafts",
         help="show what could draft for a model on this machine",
-        description="Show what could draft for a model: its own MTP layers, heads beside it, and heads and smaller "
-        "models in its folder, in specllama's cache, and in those of llama.cpp, LM Studio, ollama and the hub, of its "
-        "vocabulary or another. Only headers are read. Of what is not here it says what is known for the model's "
-        "family. A cost is what a drafted token takes over one of the model: measured, where `tune` or a run has "
-        "measured both, else estimated by sizes. The last lines say what -md auto takes.",
+        description="Show what could draft for a model: MTP layers in its file, heads beside it, and heads and "
+        "smaller models in its folder and in the caches of specllama, llama.cpp, LM Studio, ollama and the hub. Such "
+        "a model may have another vocabulary. Only headers are read. Drafts that are known for the model's family and "
+        "are not on this machine are listed, too. A draft's cost is the time of a drafted token over that of a token "
+        "of the model. It is measured if `tune` or a run has measured both, and estimated by sizes otherwise. The "
+        "last lines say what -md auto takes.",
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="a GGUF file, a catalog name, or a name of the hub")
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="try those that are here on eight prompts, beside lookup (minutes); -md auto goes by what this finds",
+        help="try the drafts on this machine, and lookup, on eight prompts (minutes); -md auto then uses the results",
     )
     parser.add_argument(
         "--forget",
         action="store_true",
-        help="have -md auto decide again for this model, or without one for all, whatever was measured",
+        help="forget what -md auto has decided and what was measured, for this model, or without one for all models",
     )
     parser.add_argument(
-        "--pull", action="store_true", help="download the first that is known for the family, if none is here"
+        "--pull",
+        action="store_true",
+        help="download the first draft that is known for the model's family, if none is on this machine",
     )
-    parser.add_argument("--output", "-o", choices=("md", "json"), default="md", help="default md")
+    parser.add_argument("--output", "-o", choices=("md", "json"), default="md", help="the format, default md")
     parser.add_argument(
-        "--max-tokens", "-n", type=whole(8), default=64, metavar="N", help="of an answer of --measure, default 64"
+        "--max-tokens",
+        "-n",
+        type=whole(8),
+        default=64,
+        metavar="N",
+        help="the most tokens of an answer of --measure, default 64",
     )
-    add_threads(parser, "of --measure, default: what suits this machine")
+    add_threads(parser, "threads for --measure, default: what suits this machine")
     return parser
 
 

@@ -49,13 +49,17 @@ def _add_multiply(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "multiply",
         help="small multiplications, sampled",
-        description="Ask small multiplications in chat form, answered plainly and speculatively by independent "
-        "samples at temperature 1 unless --temp says otherwise, and compare both accuracies. The same --seed asks the "
-        "same questions.",
+        description="Ask small multiplications as chats, and compare how many answers are right with plain and with "
+        "speculative decoding. Answers are independent samples, at temperature 1 by default. One --seed always asks "
+        "the same questions.",
     )
     parser.add_argument("--count", type=common.whole(1), default=200, metavar="N", help="questions, default 200")
     parser.add_argument(
-        "--digits", type=_shapes, default=_shapes("2x1,2x2"), metavar="AxB,...", help="of the factors, default 2x1,2x2"
+        "--digits",
+        type=_shapes,
+        default=_shapes("2x1,2x2"),
+        metavar="AxB,...",
+        help="the digits of the factors, default 2x1,2x2",
     )
     _add_common(parser, max_tokens=32)
     parser.set_defaults(experiment=_multiply, temp=1.0)
@@ -65,8 +69,8 @@ def _add_humaneval(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "humaneval",
         help="HumanEval's programming tasks (executes generated code)",
-        description="Have the model solve each task once plainly and once speculatively, run the tests, and compare "
-        "pass@1, at temperature 0.2 unless --temp says otherwise. This executes code that a model wrote: with "
+        description="Let the model solve each task once plainly and once speculatively, run the tests, and compare "
+        "pass@1. The temperature is 0.2 by default. This executes code that a model wrote: with "
         "limits on time and memory, but with your rights.",
     )
     parser.add_argument(
@@ -77,7 +81,9 @@ def _add_humaneval(subparsers: Subparsers) -> None:
         help="HumanEval as JSON lines: HumanEval.jsonl.gz of github.com/openai/human-eval (data/), unpacked",
     )
     parser.add_argument("--limit", type=common.whole(1), metavar="N", help="only the first N tasks")
-    parser.add_argument("--allow-code-execution", action="store_true", help="needed: execute what the model wrote")
+    parser.add_argument(
+        "--allow-code-execution", action="store_true", help="required: allow that code of the model is executed"
+    )
     parser.add_argument(
         "--time-limit", type=float, default=10.0, metavar="S", help="seconds for each program, default 10"
     )
@@ -96,7 +102,9 @@ def _add_common(parser: argparse.ArgumentParser, max_tokens: int) -> None:
     common.add_max_tokens(parser, max_tokens, of="of an answer")
     parser.add_argument("--json", action="store_true", help="print one object, with every question and answer")
     common.add_model_arguments(parser, pair=True)
-    common.add_sampling_arguments(parser, "of the run, default 0; every answer is a sample with a seed derived from it")
+    common.add_sampling_arguments(
+        parser, "the seed of the run, default 0; every answer is a sample with a seed derived from it"
+    )
     parser.set_defaults(seed=0, verify="block")
 
 

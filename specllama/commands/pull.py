@@ -16,13 +16,15 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "pull",
         help="download a model and print its path",
-        description="Download a model, and print its path. One of the catalog is checked by its hash, and lies in "
-        "SPECLLAMA_CACHE, else in the user's cache directory. ORG/NAME, ORG/NAME:TYPE or ORG/NAME:FILE is a GGUF file "
-        "of the hub, and lies in the hub's own cache (HF_HOME). HF_TOKEN is sent, where it is set.",
+        description="Download a model, and print its path. A model of the catalog is checked by its hash, and is kept "
+        "in SPECLLAMA_CACHE, or else in the user's cache directory. ORG/NAME, ORG/NAME:TYPE or ORG/NAME:FILE is a GGUF "
+        "file of the hub, and is kept in the hub's own cache (HF_HOME). HF_TOKEN is sent if it is set.",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("name", nargs="?", metavar="NAME", help="a name from `specllama pull --list`, or ORG/NAME:TYPE")
-    what.add_argument("--list", action="store_true", help="show the models there are, and which are here")
+    what.add_argument(
+        "--list", action="store_true", help="show the models of the catalog, and which models are on this machine"
+    )
     return parser
 
 

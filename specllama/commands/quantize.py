@@ -26,8 +26,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the command."""
     parser = subparsers.add_parser(
         "quantize",
-        help="write a model in another type and print its path",
-        description="Write a model in another type with llama.cpp's quantizer, and print the path. "
+        help="write a model with another type of weights and print its path",
+        description="Write a model with another type of weights by llama.cpp's quantizer, and print the path. "
         "A model of the catalog is then known as NAME:TYPE wherever a model is asked for.",
         epilog="types: " + ", ".join(FILE_TYPES),
     )
@@ -39,12 +39,16 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="instead of TYPE: try several types, and keep the one with which TARGET writes fastest here (minutes)",
     )
     parser.add_argument(
-        "--output", "-o", type=Path, metavar="FILE", help="default: in the cache for a name, beside a file"
+        "--output",
+        "-o",
+        type=Path,
+        metavar="FILE",
+        help="the file to write; default: in the cache for a name, beside the model for a file",
     )
     parser.add_argument(
-        "--threads", "-t", type=whole(0, MOST_THREADS), default=0, metavar="N", help="default: all cores"
+        "--threads", "-t", type=whole(0, MOST_THREADS), default=0, metavar="N", help="threads, default: all cores"
     )
-    parser.add_argument("--force", "-f", action="store_true", help="make it again where it exists")
+    parser.add_argument("--force", "-f", action="store_true", help="replace a file that exists")
     return parser
 
 

@@ -26,52 +26,57 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="train a draft for a model that has none, and print its path",
         description="Train a head for a model on this machine, from its GGUF alone: the model writes text, "
         "its states are read, the head is trained, written beside the model as KIND-NAME.gguf, and compared with "
-        "plain decoding. The text that the model writes with it stays the same; it comes faster if the head is often "
-        "right. "
-        'It needs PyTorch: pip install "specllama[train]". Ended in whatever way, the same command goes on where it '
-        "was. Progress goes to stderr.",
+        "plain decoding. A head does not change the text that the model writes; the text comes faster if the head is "
+        "often right. "
+        'It needs PyTorch: pip install "specllama[train]". If the command was interrupted, the same command continues '
+        "where it stopped. Progress goes to stderr.",
     )
     parser.add_argument("model", metavar="MODEL", help="a GGUF file, or a name of the catalog")
     budget = parser.add_mutually_exclusive_group()
-    budget.add_argument("--hours", type=_positive, metavar="H", help="what all may take together, default 8")
-    budget.add_argument("--tokens", type=whole(1), metavar="N", help="instead: tokens of text to learn from")
+    budget.add_argument("--hours", type=_positive, metavar="H", help="the time for all steps together, default 8")
+    budget.add_argument(
+        "--tokens", type=whole(1), metavar="N", help="in place of --hours: the tokens of text to learn from"
+    )
     parser.add_argument(
         "--text",
         action="append",
         default=[],
         type=Path,
         metavar="FILE",
-        help="yours, to learn from besides; may be repeated: prompts (.jsonl, .json; as bench reads them), which the "
-        "model answers, or any other text, which is learned as it is",
+        help="a file of your own to learn from, too; may be repeated. The model answers prompts (.jsonl, .json; as "
+        "bench reads them), and learns any other text as it is",
     )
     parser.add_argument(
         "--from",
         dest="start",
         type=Path,
         metavar="HEAD",
-        help="train this EAGLE-3 head further: a public one on your own text, say, or one whose model was fine-tuned",
+        help="train this EAGLE-3 head further: for example a public one on your own text, or one whose model was "
+        "fine-tuned",
     )
     parser.add_argument(
         "--kind",
         choices=TRAINED,
         default=TRAINED[0],
-        help="of the head; the others than eagle3, the default, read the model's final state alone, cost less and are "
+        help="the kind of head, default eagle3; the other kinds read only the model's final state, cost less, and are "
         "right less often",
     )
-    parser.add_argument("--output", "-o", type=Path, metavar="FILE", help="default: KIND-NAME.gguf beside the model")
-    parser.add_argument("--force", "-f", action="store_true", help="replace a head that is there")
+    parser.add_argument(
+        "--output", "-o", type=Path, metavar="FILE", help="the file to write, default: KIND-NAME.gguf beside the model"
+    )
+    parser.add_argument("--force", "-f", action="store_true", help="replace a head that exists")
     parser.add_argument(
         "--max-tokens",
         "-n",
         type=whole(8, _MOST_ANSWER),
         default=256,
         metavar="N",
-        help="of an answer that is learned from, default 256",
+        help="the most tokens of an answer to learn from, default 256",
     )
     parser.add_argument(
-        "--parallel", type=whole(1, 64), default=8, metavar="N", help="texts that are written at once, default 8"
+        "--parallel", type=whole(1, 64), default=8, metavar="N", help="texts to write at once, default 8"
     )
-    add_threads(parser, "of everything, default: what suits this machine")
+    add_threads(parser, "threads for everything, default: what suits this machine")
     return parser
 
 

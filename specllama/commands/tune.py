@@ -26,12 +26,14 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "tune",
         help="measure what batches cost here, and keep it",
         description="Measure what decoding a batch of n tokens costs the target and the draft, and show how many "
-        "drafted tokens follow from it. Every run learns these costs by itself; measured beforehand they are better, "
-        "and known from the first token on. They are kept in the cache directory for these files and settings: tune "
-        "with the threads and GPU layers with which you generate, and while nothing else runs. Where specllama's "
-        "kernels multiply the target's weights, llama.cpp's are measured for comparison. Takes some minutes.",
+        "drafted tokens follow from it. Every run learns these costs by itself. Measured beforehand they are more "
+        "exact, and known from the first token on. They are kept in the cache directory for these files and settings, "
+        "so use the threads and GPU layers with which you generate, and let nothing else run. If specllama's kernels "
+        "multiply the target's weights, llama.cpp's kernels are measured, too, for comparison. Takes some minutes.",
     )
-    parser.add_argument("--output", "-o", choices=("md", "json"), default="md", help="default md; json has all samples")
+    parser.add_argument(
+        "--output", "-o", choices=("md", "json"), default="md", help="the format, default md; json has all samples"
+    )
     common.add_max_draft_tokens(common.add_models(parser))
     common.add_context_arguments(parser)
     parser.set_defaults(lookup_corpus=None, num_draft_tokens=None, verify=None)

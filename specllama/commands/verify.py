@@ -43,19 +43,25 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         metavar="FILE",
         help="prompts as for `specllama bench`; may be repeated. Default: some that come with specllama",
     )
-    group.add_argument("--num-prompts", type=common.whole(1), default=4, metavar="N", help="of these, default 4")
+    group.add_argument(
+        "--num-prompts", type=common.whole(1), default=4, metavar="N", help="prompts to use of these, default 4"
+    )
     common.add_max_tokens(group, 32, least=2, of="of each text")
     group.add_argument(
         "--samples",
         type=common.whole(1),
         default=200,
         metavar="N",
-        help="for each context and rule, default 200; more see more",
+        help="samples for each context and rule, default 200; more of them show smaller differences",
     )
-    group.add_argument("--num-contexts", type=common.whole(1), default=2, metavar="N", help="to sample in, default 2")
+    group.add_argument(
+        "--num-contexts", type=common.whole(1), default=2, metavar="N", help="contexts to sample in, default 2"
+    )
     parser.add_argument("--json", action="store_true", help="print one object, with every difference and test")
     common.add_model_arguments(parser, pair=True)
-    common.add_sampling_arguments(parser, seed="of the texts, with N + 1, and of the samples; default 1")
+    common.add_sampling_arguments(
+        parser, seed="the seed of the texts and the samples, default 1; texts are sampled with N + 1, too"
+    )
     parser.set_defaults(seed=1, error_code=_NOT_TOLD)
     return parser
 
