@@ -122,7 +122,7 @@ def fitted(llama: BaseLlama, own: Mapping[str, Any], state: Any) -> llama_cpp.Ll
     if origin is not None:
         _require_same(origin, own)
         if origin["checksum"] != _checksum(state):
-            raise StateError("the state is damaged: its checksum is another one than when it was saved; save it anew")
+            raise StateError("the state is damaged: its checksum has changed since it was saved; save it anew")
     return llama_cpp.LlamaState(
         input_ids=input_ids,
         scores=llama.scores,
@@ -142,7 +142,9 @@ def _require_same(origin: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         StateError: something differs.
     """
     if origin["model"] != own["model"]:
-        raise StateError(f"the state is of the model {origin['model']}, and this Llama has {own['model']}: load that")
+        raise StateError(
+            f"the state is of the model {origin['model']}, and this Llama has {own['model']}: load the first model"
+        )
     # llama.cpp does not check versions: it would read the bytes as if they had its own layout.
     if origin["library"] != own["library"]:
         raise StateError(
@@ -156,7 +158,7 @@ def _require_same(origin: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         )
     if origin.get("flash_attn", own["flash_attn"]) != own["flash_attn"]:
         raise StateError(
-            f"the state was saved with flash_attn={origin['flash_attn']}, and lies otherwise in memory: create the "
+            f"the state was saved with flash_attn={origin['flash_attn']}, and has another layout in memory: create the "
             f"Llama with flash_attn={origin['flash_attn']}"
         )
     if origin.get("lora", own["lora"]) != own["lora"]:
