@@ -133,7 +133,7 @@ def _require_known(
     turned = values.get("eagle3.rope.dimension_count", shape.head_size)
     others = [key for key in _TURNED_OTHERWISE if values.get(key) not in (None, "none", 1.0)]
     if turned != shape.head_size or others or any("rope_" in tensor for tensor in weights):
-        raise ValueError(f"the head {name} tells places apart in a way that cannot be trained further (RoPE scaling)")
+        raise ValueError(f"the head {name} has a scaled or partial RoPE, and cannot be trained further")
     if values.get("eagle3.norm_before_fc"):
         raise ValueError(f"the head {name} norms the states before it reads them, which cannot be trained further")
     if "token_embd.weight" in weights:
