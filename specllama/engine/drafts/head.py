@@ -100,7 +100,7 @@ def _require_fit(target: Model, head: FileOfHead) -> None:
     )
     if target.settings.hidden != shown_to(head):
         raise ValueError(
-            f"the target was not opened for the head {os.path.basename(head.path)}, and does not show what that reads: "
-            "give it as draft_model where you create the Llama"
+            f"the target was not opened for the head {os.path.basename(head.path)}, and does not show the "
+            "states that the head reads: give the head as draft_model where you create the Llama"
         )
     check_vocabulary_of_file(require_same_vocabulary, target.vocab, head.path, as_head=True)

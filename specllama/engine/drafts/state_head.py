@@ -82,8 +82,8 @@ class StateHeadInFile(DraftKind):
         )
         if target.settings.hidden != self.shown(target.settings.path):
             raise ValueError(
-                f"the target was not opened for the head {os.path.basename(file.path)}, and does not show what that "
-                "reads: give it as draft_model where you create the Llama"
+                f"the target was not opened for the head {os.path.basename(file.path)}, and does not show the "
+                "states that the head reads: give the head as draft_model where you create the Llama"
             )
         file.require_vocabulary(target.settings.path)
         require_computed(target)
