@@ -89,8 +89,8 @@ class BlockHeadFile:
         most = self.n_vocab if "token_embd.weight" in self.tensors else min(self.n_vocab, n_vocab)
         if not 0 <= self.block.mask < most:
             raise ValueError(
-                f"the head {os.path.basename(self.path)} reads token {self.block.mask} in place of those that are not "
-                f"known (tokenizer.ggml.mask_token_id), and there are embeddings of the tokens 0 to {most - 1}"
+                f"the head {os.path.basename(self.path)} has the mask token {self.block.mask} "
+                f"(tokenizer.ggml.mask_token_id), and there are embeddings of the tokens 0 to {most - 1} only"
             )
 
 

@@ -73,7 +73,7 @@ class HeadFile:
         if self.embedding_length != n_embd and not {"token_embd.weight", "output.weight"} <= self.tensors.keys():
             raise ValueError(
                 f"{whose}: it uses the target's token embeddings or output matrix, which are for states of {n_embd} "
-                f"numbers, and its own have {self.embedding_length}"
+                f"numbers, and its own states have {self.embedding_length}"
             )
         require_tokens(self.path, self.tensors, self.n_vocab, n_vocab, has_matrix="output.weight" in self.tensors)
 
@@ -112,8 +112,8 @@ def require_layers(path: str, layers: Sequence[int], n_layer: int) -> None:
     """
     if not all(0 < layer < n_layer for layer in layers):
         raise ValueError(
-            f"the head {os.path.basename(path)} is for another target: it reads what enters the layers "
-            f"{', '.join(map(str, layers))}, and of this one that can be had of the layers 1 to {n_layer - 1}"
+            f"the head {os.path.basename(path)} is for another target: it reads the inputs of the layers "
+            f"{', '.join(map(str, layers))}, and this target shows those of the layers 1 to {n_layer - 1}"
         )
 
 
@@ -141,21 +141,21 @@ def require_tokens(
     said = tensors["d2t"].size if "d2t" in tensors else n_own
     if not has_matrix and said != n_vocab:
         raise ValueError(
-            f"the head {name} says {said} tokens by the target's output matrix, which says {n_vocab}: it needs "
-            "one of its own"
+            f"the head {name} drafts {said} tokens with the target's output matrix, which has {n_vocab} rows: it needs "
+            "a matrix of its own"
         )
     if "d2t" not in tensors:
         return
     if tensors["d2t"].kind != _I64:
         raise ValueError(f"the head {name} is damaged: d2t must be of 64-bit integers")
     if not tensors["d2t"].size:
-        raise ValueError(f"the head {name} says no tokens: its d2t is empty; convert it anew")
+        raise ValueError(f"the head {name} drafts no tokens: its d2t is empty; convert it anew")
     ids = np.frombuffer(stored(path, tensors["d2t"], 8 * tensors["d2t"].size), "<i8")
     most = min(n_vocab, n_own) - 1
     if not 0 <= ids.min() <= ids.max() <= most:
         raise ValueError(
-            f"the head {name} says tokens from {ids.min()} to {ids.max()}, and the target has 0 to {most}: its d2t "
-            "must have the target's numbers"
+            f"the head {name} drafts tokens from {ids.min()} to {ids.max()}, and the target has 0 to {most}: its d2t "
+            "must have token ids of the target"
         )
 
 
@@ -189,7 +189,9 @@ def require_mtp(path: str) -> None:
     if not isinstance(count, int) or count <= 0:
         raise ValueError(f"{path} has no MTP layers: give a draft model's path, or draft_model='lookup'")
     if not any(name.endswith(_OF_MTP) for _, tensors in parts for name in tensors):
-        raise ValueError(f"{path} says that it has MTP layers, and has none: they are in another file, perhaps")
+        raise ValueError(
+            f"{path} names MTP layers in its metadata, and does not have them: perhaps they are in another file"
+        )
     if architecture in (_WITH_SEVERAL if count > 1 else _WITH_MTP) or os.environ.get(WITHIN) == _MTP_TRIAL:
         return
     reason = "alone in a file" if any(_is_mtp(tensors) for _, tensors in parts) else _why_no_mtp(path)
@@ -310,7 +312,7 @@ def require_turns(path: str, values: Mapping[str, Any], architecture: str, *, sa
         return  # arrays with a number for each layer: llama.cpp checks the shapes of the tensors
     if not 0 < of_keys <= heads <= width or heads % of_keys:
         raise ValueError(
-            f"{path} is a head that says it has {heads} attention heads, {of_keys} of keys, in {width} numbers"
+            f"{path} is a head with impossible sizes: {heads} attention heads, {of_keys} heads for keys, width {width}"
         )
     size = values.get(f"{architecture}.attention.key_length", width // heads)
     turned = values.get(f"{architecture}.rope.dimension_count", size)

@@ -123,11 +123,11 @@ def _wrong_tokens(values: Mapping[str, Any]) -> Iterable[str]:
     kinds = values.get("tokenizer.ggml.token_type")
     if model in (*_WITH_BYTES, _WORD_PIECE) and isinstance(kinds, np.ndarray):
         for token in np.flatnonzero(kinds[: len(tokens)] == _BYTE):
-            said = f"its token {token}, {_shown(tokens[token])} is said to be a byte"
+            said = f"its token {token}, {_shown(tokens[token])} has the type of a byte"
             if model == _WORD_PIECE:
-                yield f"{said}, which this kind of vocabulary has none of"
+                yield f"{said}, and a vocabulary of this kind has no bytes"
             elif not re.fullmatch(rb"<0x[0-9A-F]{2}>", tokens[token]):
-                yield f"{said}, and not of the form <0x41>"
+                yield f"{said}, and not the form <0x41>"
     if model != b"llama":
         return
     without = [byte for byte in range(256) if b"<0x%02X>" % byte not in known]

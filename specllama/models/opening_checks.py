@@ -78,9 +78,7 @@ def n_ctx_with_positions(path: str | os.PathLike[str], n_ctx: int, *, is_asked: 
     most = table.shape[-1]
     whole = most - most % _N_CTX_STEP or most
     if is_asked and n_ctx > whole:
-        warn(
-            f"n_ctx={n_ctx} is {whole} here: {os.path.basename(path)} knows {most} positions of a text, and none behind"
-        )
+        warn(f"n_ctx={n_ctx} becomes {whole}: {os.path.basename(path)} has learned {most} positions, and no more")
     return min(n_ctx or whole, whole)
 
 
@@ -111,7 +109,8 @@ def _check_overrides(path: str, overrides: Any) -> None:
         kind, known_kind = type(value), _KINDS.get(type(values.get(name)), type(value))
         if kind is not known_kind:  # llama.cpp would ignore it
             raise TypeError(
-                f"kv_overrides has {name!r:.60}: {value!r:.100}, and its own is of the type {known_kind.__name__}"
+                f"kv_overrides has {name!r:.60}: {value!r:.100}, and the file's own value is of the type "
+                f"{known_kind.__name__}"
             )
     known = {*problems(values)}  # faults of the file itself are reported when it is loaded
     problem = next((problem for problem in problems(overridden(values, overrides)) if problem not in known), None)
