@@ -189,7 +189,7 @@ def _shown_in(progress: Steps, num_modes: int) -> Callable[[Run | Call, int, int
     turn: list[Run | Call] = []
 
     def on_run(run: Run | Call, done: int, total: int) -> None:
-        if turn and (turn[0].prompt_id, turn[0].repeat) != (run.prompt_id, run.repeat):  # a call of the turn has failed
+        if turn and (turn[0].prompt_id, turn[0].repeat) != (run.prompt_id, run.repeat):  # a call has failed
             turn.clear()
         turn.append(run)
         line = None

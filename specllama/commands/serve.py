@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _KEY_VARIABLE = "SPECLLAMA_API_KEY"
 _CACHE_RAM = 1024  # the default in MiB
-_LONGEST_EMBEDDED = 2048  # tokens of a text to embed, with --ctx-size 0
+_LONGEST_EMBEDDED = 2048  # the most tokens of a text to embed if --ctx-size is 0
 _MAX_BODY = 8 << 20  # equal to server.request_limits.MAX_BODY, which cannot be imported without the extra
 
 

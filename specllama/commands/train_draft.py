@@ -156,7 +156,7 @@ class _Shown:
         self._bar.done(name or step, max(1, done), max(1, total), (name or step) if self._tenths > before else None)
 
     def answered(self, name: str, done: int, total: int) -> None:
-        """Note that the comparison has an answer more."""
+        """Note that one more answer of the comparison is done."""
         self.done("answers", done, total, f"against {name}" if name.startswith("plain") else f"as {name}")
 
 

@@ -1,4 +1,7 @@
-"""Checks the arguments of ``create_chat_completion``. What llama_cpp would ignore is refused, or put as it reads it."""
+"""Checks the arguments of ``create_chat_completion``.
+
+An argument that llama_cpp would ignore is refused, or brought into a form that llama_cpp reads.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _MESSAGE = "[{'role': 'user', 'content': 'Hello'}]"
 _PART = "{'type': 'text', 'text': 'Hello'}"
 _OF_MESSAGE = (
     *("role", "content", "name", "tool_calls", "tool_call_id", "function_call"),
-    *("refusal", "annotations", "audio", "reasoning", "reasoning_content", "thinking"),  # fields of answers, sent back
+    *("refusal", "annotations", "audio", "reasoning", "reasoning_content", "thinking"),  # what answers have
 )
 _OF_FORMAT = {"type", "schema", "json_schema", "strict"}
 _OF_JSON_SCHEMA = {"name", "description", "schema", "strict"}

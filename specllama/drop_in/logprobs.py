@@ -99,7 +99,7 @@ class LogprobLog:
     def _top(self, entry: _core.TokenLogprob, text: str) -> dict[str, float]:
         top: dict[str, float] = {}
         for token, value in entry.top.items():
-            top.setdefault(self._text(token), value)  # of tokens with one text, the most probable comes first
+            top.setdefault(self._text(token), value)  # the most probable of the tokens with this text comes first
         top[text] = entry.logprob
         return top
 

@@ -223,7 +223,7 @@ def _read(fields: Fields, form: _Form) -> Fields:
     fields["content"] = _content(fields, form, bool(calls))
     if calls:
         fields["tool_calls"] = [_call(call, form) for call in calls]
-        if form.thinking and not fields["content"] and "reasoning_content" in fields:  # gpt-oss reads one of the two
+        if form.thinking and not fields["content"] and "reasoning_content" in fields:  # gpt-oss reads only one of them
             fields["thinking"] = fields.pop("reasoning_content")
     return fields
 

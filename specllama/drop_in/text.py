@@ -60,7 +60,7 @@ class StopString:
         return next(self.ends(piece), -1)
 
     def ends(self, piece: bytes) -> Iterator[int]:
-        """Append a piece. Yields the end, in the piece, of each complete match. It must be read to its end."""
+        """Append a piece. Yields the end, in the piece, of each complete match. The iterator must be exhausted."""
         stop, matched = self._stop, self.num_matched
         if not matched and stop[0] not in piece:
             return

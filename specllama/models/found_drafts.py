@@ -32,7 +32,7 @@ _OF_FAMILY = 0.6
 It is lower than what families.toml has for measured pairs, so that an untested pair does not look better than these.
 """
 _FOREIGN = (0.36, 0.24)
-"""The share for a model with another tokenizer: the first number, plus the second times the share of common tokens.
+"""The accepted share for another tokenizer: the first number, plus the second one times the share of common tokens.
 
 With all tokens in common it is that of a draft of the family, and with 26 % in common it is 42 %. SmolLM2-135M has 26 %
 of the tokens of Qwen2.5-Coder-1.5B, and predicts 54 % of its tokens (greedy). A draft of the family predicts 84 %, and

@@ -128,7 +128,7 @@ class StateHeadFile:
 
 
 def mapped(path: str, tensor: StoredTensor) -> npt.NDArray[np.uint8]:
-    """The bytes of a file from a tensor on, up to the end of the file. The tensor's own size is not needed for this.
+    """The bytes of a file from a tensor on, up to the end of the file. Later tensors may be among them.
 
     Raises:
         ValueError: the file ends before the tensor begins.

@@ -46,10 +46,10 @@ class Digest:
         return {name: value for name, value in named.items() if not _same(self.values.get(name), value)}
 
     def digest(self) -> str:
-        """The digest, in hexadecimal. It is equal for copies with other names, and differs if any tensor differs.
+        """The digest, in hexadecimal. Copies with other names have the same digest.
 
-        Of a large tensor only samples are read, so a change between them is not seen. Call it while the file is still
-        the one that was loaded.
+        Files with different weights have different digests, unless they differ only between the samples of large
+        tensors. Call it while the file is still the one that was loaded.
 
         Raises:
             OSError: a file cannot be read.
@@ -113,7 +113,7 @@ def _pieces(extent: int, most: int) -> Iterator[tuple[int, int]]:
 def _same(of_file: Any, given: Any) -> bool:
     if isinstance(given, str):
         return bool(of_file == given.encode())
-    if isinstance(given, float):  # the file has 32 of its bits
+    if isinstance(given, float):  # a file stores 32 bits of a float
         return isinstance(of_file, float) and bool(np.float32(of_file) == np.float32(given))
     return type(of_file) is type(given) and bool(of_file == given)
 

@@ -15,7 +15,7 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 def _character_of_bytes() -> dict[int, int]:
-    """The byte for each character by which byte-level tokenizers write it: GPT-2's ``bytes_to_unicode``, inverted."""
+    """The byte that each character in a byte-level token stands for: GPT-2's ``bytes_to_unicode``, inverted."""
     printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = (byte for byte in range(256) if byte not in printed)
     return {**{byte: byte for byte in printed}, **{256 + i: byte for i, byte in enumerate(others)}}

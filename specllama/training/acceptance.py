@@ -51,7 +51,7 @@ def acceptance(head: AnyHead, batches: Iterable[Batch]) -> Acceptance:
             logits = head.logits(multiplied).float()
             guess = logits.argmax(-1)
             is_right = (guess == batch.best) & batch.learned
-            if step > 0:  # the first token of the draft was predicted at the place before
+            if step > 0:  # in each further step a draft is one place further on
                 alive = torch.nn.functional.pad(alive, (1, 0))[:, :-1] & batch.learned
             alive_before[step] += int(alive.sum())
             alive = alive & is_right

@@ -108,9 +108,9 @@ class StateHead(AnyHead):
 class Layered(StateHead):
     """Medusa (Cai et al. 2024, arXiv 2401.10774, section 2.1.1) and Hydra (Ankner et al. 2024, arXiv 2402.05109).
 
-    Medusa computes x + SiLU(W x + b) of the state x. Hydra's W also multiplies the embeddings of the tokens after it.
-    In the papers an output matrix is trained for each place. Here a small matrix is trained before the target's output
-    matrix in its place: x + A x + SiLU(W x + b).
+    Medusa computes x + SiLU(W x + b) of the state x. Hydra's W also reads the embeddings of the text's last token
+    and of the tokens drafted after it. The papers train an output matrix for each place. Here, a matrix A is trained
+    instead, and the target's output matrix is applied to x + A x + SiLU(W x + b).
     """
 
     def __init__(self, shape: StateShape, sizes: torch.Tensor, size_of_token: float, output: torch.Tensor) -> None:

@@ -28,7 +28,7 @@ class Work:
     Args:
         target: the `Digest` of the target's weights.
         texts: everything that the text depends on. Trainings for which it is equal share one text.
-        asked: all other wishes. Other wishes are another training.
+        asked: everything else that was asked for. If it differs, it is another training, with a folder of its own.
 
     Attributes:
         folder: the folder of this training's own files.

@@ -66,7 +66,7 @@ class Format:
     Attributes:
         name: the name of the form.
         is_in: whether a chat template teaches it.
-        openings: the texts that begin a call, and for each the function that reads on. It gets the text.
+        openings: the texts that begin a call. The function of each reads what follows, and is given the text.
         marks: other texts that may be special tokens. They are read, and not shown.
         at_start: reads an answer that begins with none of the openings; None if there is nothing to read then.
         written: how calls are written; None if calls of this form cannot be forced.

@@ -85,7 +85,7 @@ class DraftVocabulary:
             path = None
         written = Counter[int]() if path is None else _read(path, key)
         self.tokens = _core.DraftTokens(draft.sequence.decoder, _most_written(written, draft.n_vocab, size))
-        if path is not None:  # the counts are kept when the draft is freed or the process ends
+        if path is not None:  # the counts are written when the draft is freed, or when the process ends
             weakref.finalize(self, _keep, self.tokens, path, key, os.getpid())
 
 
