@@ -128,7 +128,9 @@ def checked_stops(stop: Any) -> list[str]:
     """
     texts = [stop] if isinstance(stop, str) else stop or []
     if not isinstance(texts, (list, tuple, set)) or not all(text is None or isinstance(text, str) for text in texts):
-        raise TypeError(f"stop={stop!r:.100} must be a text or a list of texts, at the first of which the answer ends")
+        raise TypeError(
+            f"stop={stop!r:.100} must be a text or a list of texts: the answer ends before the first of them"
+        )
     return [text for text in texts if text]
 
 
@@ -203,7 +205,7 @@ def sampling_of(arguments: dict[str, Any]) -> dict[str, Any]:
         )
     if not sampling.get("penalize_nl", True) and any(sampling[name] != off for name, off in _PENALTIES.items()):
         raise ValueError(
-            "penalize_nl=False has no effect: llama.cpp's penalties leave no token out any more; leave it out, or give "
+            "penalize_nl=False has no effect: llama.cpp's penalties now include newlines; leave it out, or give "
             "newlines a logit_bias"
         )
     return sampling

@@ -62,7 +62,7 @@ def checked_chat(llama: BaseLlama, given: Mapping[str, Any]) -> dict[str, Any]:
     if len(names) > 1:
         raise ValueError(f"{names[0]} and {names[1]} both say what the answer must be, and only one can: leave one out")
     if chat.get("top_logprobs") and not chat.get("logprobs"):
-        raise ValueError(f"top_logprobs={chat['top_logprobs']} is for logprobs=True: give that, too")
+        raise ValueError(f"top_logprobs={chat['top_logprobs']} needs logprobs=True: give that, too")
     if chat.get("logprobs") and chat.get("top_logprobs") is None:
         chat["top_logprobs"] = 0  # llama_cpp gives no logprobs for None
     if chat.get("tools"):

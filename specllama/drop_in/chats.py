@@ -135,7 +135,7 @@ class _Noting(View):
             ValueError: this is the handler's second completion.
         """
         if self.call is not None:
-            raise ValueError("the chat handler asks for a second completion, behind the answer to the first")
+            raise ValueError("the chat handler asks for a second completion, after the answer to the first")
         options = with_left_out(options, self._asked)
         grammar = options.get("grammar")
         options["grammar"] = self._schemas.get(getattr(grammar, "_grammar", ""), grammar)

@@ -59,8 +59,8 @@ def batches(llama: Tokenizing, inputs: Sequence[Any], truncate: bool) -> Iterato
             raise ValueError(f"input {index} ({given!r:.60}) has no tokens, and so no embedding: leave it out")
         if len(tokens) > llama.n_batch and not truncate:
             raise ValueError(
-                f"input {index} has {len(tokens)} tokens, and n_batch={llama.n_batch} are embedded at once: create the "
-                "Llama with a larger n_batch (and n_ctx), or let it be truncated"
+                f"input {index} has {len(tokens)} tokens, and at most n_batch={llama.n_batch} are embedded at once: "
+                "create the Llama with a larger n_batch (and n_ctx), or let it be truncated"
             )
         tokens = tokens[: llama.n_batch]
         full = sum(map(len, batch)) + len(tokens) > llama.n_batch or len(batch) >= llama.context_params.n_seq_max

@@ -74,8 +74,8 @@ def with_forced_calls(
             return {**chat, "tool_choice": {"type": "function", "function": {"name": only}}}, None
         if not takes_grammar:
             raise ValueError(
-                'tool_choice="required" with several tools needs a chat handler that takes a grammar, which the one of '
-                f"{llama.model_path} does not: name the tool that is to be called"
+                'tool_choice="required" with several tools needs a chat handler that takes a grammar, and that of '
+                f"{llama.model_path} takes none: name the tool that is to be called"
             )
         form, how, thoughts = BARE, BARE_WRITTEN, None
     schemas = {name: _schema(tools[name]) for name in ([named] if named else tools)}

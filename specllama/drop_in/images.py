@@ -43,7 +43,8 @@ def require_room_for_words(llama: BaseLlama, messages: Any) -> None:
         if tokenizer.stack_for(text.encode("utf-8", "replace")) > _STACK:
             raise ValueError(
                 f"a message has {len(text)} characters with too few places where this model's tokenizer cuts them, "
-                "such as spaces: in chats with images llama.cpp has room for some thousand at a stretch; shorten it"
+                "such as spaces: in chats with images llama.cpp can read some thousand between two such places; "
+                "shorten the message"
             )
 
 
@@ -80,6 +81,6 @@ def give_image_handler(llama: BaseLlama, path: str | os.PathLike[str]) -> None:
     except ValueError as error:
         why = " ".join((errors[0] if errors else str(error)).split())
         raise ValueError(
-            f"{name} does not read images for {llama.model_path}: {why}; give the mmproj file of this model, whole"
+            f"{name} does not read images for {llama.model_path}: {why}; give the mmproj file of this model, complete"
         ) from None
     llama.chat_handler = handler

@@ -107,7 +107,7 @@ def _raise_no_fim(llama: BaseLlama) -> NoReturn:
         ValueError: always.
     """
     raise ValueError(
-        f"suffix: {llama.model_path} has no tokens for filling a gap (FIM), so it cannot see what comes behind it: "
+        f"suffix: {llama.model_path} has no tokens for filling a gap (FIM), so it cannot see what comes after it: "
         "leave the suffix out, or take a model that was trained to fill gaps"
     )
 

@@ -215,10 +215,11 @@ def raise_refused(state: llama_cpp.LlamaState, errors: Sequence[str]) -> NoRetur
         StateError: always.
     """
     reason = "; ".join(errors) or "llama.cpp gave no reason"
-    other = "" if hasattr(state, _MARK) else f", or saved by another library, and this is {_library()}"
+    other = "" if hasattr(state, _MARK) else f" or by another library than {_library()}"
     raise StateError(
-        f"the state cannot be loaded: {reason}. It is damaged, of other settings{other}. Load it with the model, "
-        "type_k, type_v, flash_attn and library that saved it. This Llama holds nothing now, as after reset()"
+        f"the state cannot be loaded: {reason}. It is damaged, or was saved with other settings{other}. Load it with "
+        "the model, type_k, type_v, flash_attn and library that saved it. This Llama holds nothing now, as after "
+        "reset()"
     )
 
 

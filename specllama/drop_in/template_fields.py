@@ -32,7 +32,7 @@ def given_fields(chat_template_kwargs: Any, reasoning_effort: Any) -> dict[str, 
             "as {'enable_thinking': False}"
         )
     for name in fields.keys() & _OURS:
-        raise ValueError(f"chat_template_kwargs has {name!r}, which the chat template has from the chat: leave it out")
+        raise ValueError(f"chat_template_kwargs has {name!r}, which the chat template already gets: leave it out")
     if reasoning_effort is None:
         return dict(fields)
     if not isinstance(reasoning_effort, str):
