@@ -95,7 +95,7 @@ def plan_of(rates: Rates, *, hours: float | None, tokens: int | None, have: int 
             least = sum(seconds_of(_FEWEST)) / 3600 / (1 - _FOR_THE_REST)
             raise ValueError(
                 f"the hours are enough for {max(0, tokens)} tokens of text here, and a head needs {_FEWEST} at least: "
-                f"give {least:.2f} hours more than measuring takes (--hours)"
+                f"give {least:.2f} hours and the time for measuring (--hours)"
             )
     return Plan(tokens, seconds_of(tokens))
 

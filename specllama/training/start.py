@@ -135,7 +135,7 @@ def _require_known(
     if turned != shape.head_size or others or any("rope_" in tensor for tensor in weights):
         raise ValueError(f"the head {name} has a scaled or partial RoPE, and cannot be trained further")
     if values.get("eagle3.norm_before_fc"):
-        raise ValueError(f"the head {name} norms the states before it reads them, which cannot be trained further")
+        raise ValueError(f"the head {name} norms the states before it reads them, and cannot be trained further")
     if "token_embd.weight" in weights:
         raise ValueError(f"the head {name} has token embeddings of its own, and cannot be trained further")
     if shape.n_head % shape.n_head_kv or not weights.keys() >= {f"{there}.weight" for there in _needed()}:
