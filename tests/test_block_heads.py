@@ -302,7 +302,7 @@ def test_a_context_without_room_for_a_block(tiny_files: TinyFiles, own: dict[str
 
 def test_two_heads_are_too_many(tiny_files: TinyFiles) -> None:
     both = [str(tiny_files.deep_head), str(tiny_files.deep_block)]
-    with pytest.raises(ValueError, match=r"must be a head .* and a smaller model, where it is a list"):
+    with pytest.raises(ValueError, match=r"must be a head .* and a smaller model, if it is a list"):
         specllama.Llama(str(tiny_files.deep), draft_model=both, verbose=False)
 
 
@@ -325,7 +325,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "a block of text": ({"changed": {"block_size": "8"}}, "block_size must be a number"),
     "causal": ({"changed": {"attention.causal": 1}}, "attention.causal must be true or false, and is 1"),
     "turned": ({"changed": {"rope.dimension_count": 3}}, r"rope\.dimension_count is 3: it must be even"),
-    "axes": ({"changed": {"rope.dimension_sections": [0, 0, 0, 4]}}, "must begin with time"),
+    "axes": ({"changed": {"rope.dimension_sections": [0, 0, 0, 4]}}, "which is for time, must not be 0"),
     "keys": ({"changed": {"attention.key_length": 16}}, "keys of 16 numbers and values of 8"),
     "heads": ({"changed": {"attention.head_count_kv": 3}}, "impossible sizes: 4 attention heads, 3 heads for keys"),
     "no heads": ({"changed": {"attention.head_count": 0}}, "impossible sizes: 0 attention heads"),

@@ -308,8 +308,8 @@ def test_what_else_is_wrong_with_a_file_has_its_own_advice(
         ({"model": swapped}, "is big-endian, for other processors"),
         ({"lora_path": cut}, "the LoRA adapter of lora_path is damaged: .*; get it again"),
         ({"lora_path": tiny_files.lora, "vocab_only": True}, "lora_path .* leave it out with vocab_only=True"),
-        ({"model": first}, "No such file or directory.*; its 2 parts must lie in one folder"),
-        ({"draft": first}, "No such file or directory.*; its 2 parts must lie in one folder"),
+        ({"model": first}, "No such file or directory.*; its 2 parts must be in one folder"),
+        ({"draft": first}, "No such file or directory.*; its 2 parts must be in one folder"),
         ({"model": without_size, "n_ctx": 0}, r"n_ctx=0 takes .* its file says none: give n_ctx"),
     ):
         with pytest.raises(ValueError, match=why):

@@ -105,7 +105,7 @@ def _check_files(source: Path, output: Path) -> None:
     """
     for option, path in (("--input", source), ("--output", output)):
         if str(path) == "-" or (path.exists() and not path.is_file()):
-            raise ValueError(f"{option} {path} is no file: a batch reads it again in order to go on where it stopped")
+            raise ValueError(f"{option} {path} is no file: a batch reads it again to continue where it stopped")
     if not source.exists():
         raise FileNotFoundError(
             f"--input {source} does not exist: give the path of a file with a prompt, a chat or a request on each line"

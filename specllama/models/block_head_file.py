@@ -151,8 +151,8 @@ def _require_axes(path: str, values: Mapping[str, Any]) -> None:
     sections = np.atleast_1d(values.get(f"{_ARCHITECTURE}.rope.dimension_sections", 0))
     if sections.dtype.kind not in "iu" or sections.min(initial=0) < 0 or (sections.any() and not sections[0]):
         raise ValueError(
-            f"{path} is a head whose rope.dimension_sections are {sections.tolist()!r:.60}: they must begin with time, "
-            "the one axis of a text"
+            f"{path} is a head whose rope.dimension_sections are {sections.tolist()!r:.60}: the first one, which "
+            "is for time, must not be 0, as a text has no other axis"
         )
 
 

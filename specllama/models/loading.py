@@ -80,7 +80,7 @@ def explained(
         except ValueError as error:
             if "Failed to create llama_context" in str(error):
                 smaller = "a smaller n_ctx (-c) needs less memory"
-                raise ValueError(f"no context over {path}: {why_no_context(errors, smaller)}") from error
+                raise ValueError(f"no context for {path}: {why_no_context(errors, smaller)}") from error
             if "Failed to load model" not in str(error):
                 raise
             raise ValueError(f"cannot load {path}: {_reason(path, errors)}") from error
@@ -138,7 +138,7 @@ def _reason(path: str, errors: list[str]) -> str:
     # The first message has the reason. The last ones only say that loading failed.
     reason = errors[0] if errors else "llama.cpp gave no reason; run again with verbose=True"
     if header.num_splits > 1:
-        return f"{reason}; its {header.num_splits} parts must lie in one folder, under the names that they came with"
+        return f"{reason}; its {header.num_splits} parts must be in one folder, with their original names"
     return f"{reason}; {catalog.remedy(path)}" if "corrupted or incomplete" in reason else reason
 
 

@@ -49,7 +49,7 @@ class OwnMtp(DecodingKind):
         with one_at_a_time(), captured_errors() as errors, quiet(own.verbose):
             context = llama_cpp.llama_init_from_model(target.address, params)
         if not context:
-            raise MemoryError(f"no context of the MTP layers: {why_no_context(errors, 'take a smaller n_ctx (-c)')}")
+            raise MemoryError(f"no context for the MTP layers: {why_no_context(errors, 'take a smaller n_ctx (-c)')}")
         with freed_after_errors(lambda: llama_cpp.llama_free(context)):
             hidden.begin(context)
             settings = dataclasses.replace(own, context_params=params, hidden=hidden)

@@ -177,12 +177,12 @@ def _check_inner(options: DraftOptions) -> None:
     given = options.inner
     if given not in (None, LOOKUP):
         raise ValueError(
-            f"draft_kwargs={{'draft_model': {given!r:.100}}}: a draft model's own draft can be 'lookup' alone"
+            f"draft_kwargs={{'draft_model': {given!r:.100}}}: a draft model's own draft can only be 'lookup'"
         )
     if given is not None and options.draft_mask_token is not None:
         raise ValueError(
-            "draft_mask_token is for a draft that says several tokens in one decode by itself: leave it out, or "
-            "draft_model out of draft_kwargs"
+            "draft_mask_token is for a draft that drafts several tokens in one decode, and takes no draft of its own: "
+            "leave it out, or the draft_model in draft_kwargs"
         )
 
 

@@ -110,7 +110,7 @@ class HeadAndModel(DraftKind):
         both.sort(key=lambda of_one: of_one[0].drafter)
         if [kind.drafter for kind, _ in both] not in _LISTS or len(given) > len(both):
             raise ValueError(
-                f"draft_model={[*given]!r:.200} must be a head (or 'mtp') and a smaller model, where it is a list"
+                f"draft_model={[*given]!r:.200} must be a head (or 'mtp') and a smaller model, if it is a list"
             )
         of_head, of_model = (kind.takes for kind, _ in both)
         if "draft_kwargs" in of_model:
