@@ -48,6 +48,9 @@ struct BesideRow {
     bool wanted = false;           // its logits
 };
 
+// Of MTP layers that stand one behind another: each of them, one after another.
+constexpr int32_t all_layers = -1;
+
 // What one sequence brings into a batch.
 struct BatchPart {
     int32_t sequence = 0;              // its seq_id
@@ -65,6 +68,8 @@ struct BatchPart {
     std::size_t num_injected = 0;
     // Of the only part of a batch: its rows stand behind the part's. Branch i takes the seq_id i + 1 behind the part's.
     const std::vector<BesideRow> * beside = nullptr;
+    // Of several MTP layers: which one computes the batch, from 0, or all_layers. All parts have the same.
+    int32_t layer = 0;
 };
 
 // What a head reads that says several tokens in one decode: the last token of the text, then masks. The target's states
@@ -89,6 +94,10 @@ struct HiddenStates {
     bool encodes = false;        // they go through an encoder of its own
     std::optional<NoiseBlock> block = std::nullopt;  // of a head that has one
     bool of_wanted = false;  // what is given is computed of those tokens alone whose logits are wanted
+    // Of MTP layers, the i-th of which predicts the i-th token: how many there are, and libllama's function that says
+    // which one computes the next batch. Null: there is one.
+    std::size_t num_layers = 1;
+    void (*choose_layer)(llama_context *, int32_t) = nullptr;
 };
 
 // Whether only the logits that are wanted are computed.
@@ -135,6 +144,7 @@ public:
     bool is_head() const { return hidden_.n_features > 0; }
     std::size_t n_features() const { return hidden_.n_features; }
     const std::optional<NoiseBlock> & noise_block() const { return hidden_.block; }
+    std::size_t num_layers() const { return hidden_.choose_layer == nullptr ? 1 : hidden_.num_layers; }
     // Whether it gives them of those tokens alone whose logits are wanted.
     bool gives_of_wanted() const { return hidden_.of_wanted; }
     // Floats that it gives for a token.
@@ -225,6 +235,8 @@ private:
     int32_t encode(const float * features, std::size_t count);
     int32_t decode_without_embeddings(const llama_batch & batch);
     int32_t decode_in_branches(const llama_batch & batch, const BatchPart & part);
+    int32_t decode_in_layers(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts);
+    int32_t decode_laid_out(const llama_batch & batch, const BatchPart * parts, std::size_t num_parts);
     std::size_t num_given() const { return hidden_.taps ? hidden_.taps->size() - (hidden_.encodes ? 1 : 0) : 0; }
     std::size_t row_of(std::size_t token, std::size_t num_rows) const;
     std::size_t place_in_batch(std::size_t token) const { return hidden_.block ? places_.at(token) : token; }

@@ -80,15 +80,17 @@ class HeadFile:
 
 @dataclasses.dataclass(frozen=True)
 class MtpFile:
-    """The description of a model's MTP layer in a file of its own.
+    """The description of a model's MTP layers in a file of their own.
 
     Attributes:
         path: the file.
         hidden_size: how many numbers a hidden state has, the target's and the head's.
+        num_layers: the number of MTP layers.
     """
 
     path: str
     hidden_size: int
+    num_layers: int
 
     def require_fit(self, *, n_layer: int, n_embd: int, n_vocab: int) -> None:
         """Check that the head was made for a target. The vocabularies are compared token by token when it is opened.
@@ -172,34 +174,39 @@ def require_width(path: str, wanted: int, found: int) -> None:
         )
 
 
-def require_mtp(path: str) -> None:
-    """Check that a model's file has an MTP layer that llama.cpp can run. For others it would end the process.
+def require_mtp(path: str) -> int:
+    """Check that a model's file has MTP layers that llama.cpp can run. For others it would end the process.
 
     For some architectures it is known. For all others a child process tries it, once for each file and library.
 
+    Returns:
+        The number of MTP layers; 1 if the file cannot be read, which is reported when it is loaded.
+
     Raises:
-        ValueError: the file has no MTP layer, or one that llama.cpp cannot run.
+        ValueError: the file has no MTP layers, or llama.cpp cannot run them.
     """
     try:
         (values, _), *_ = parts = [read_whole_header(part) for part in parts_of(path)]
     except (ValueError, OSError):
-        return  # loading the file will report what is wrong
+        return 1  # loading the file will report what is wrong
     architecture = architecture_of(values)
     count = values.get(f"{architecture}.nextn_predict_layers", 0)
     if not isinstance(count, int) or count <= 0:
         raise ValueError(f"{path} has no MTP layers: give a draft model's path, or draft_model='lookup'")
-    if not any(name.endswith(_OF_MTP) for _, tensors in parts for name in tensors):
+    found = sum(name.endswith(_OF_MTP) for _, tensors in parts for name in tensors)
+    if not found:
         raise ValueError(
             f"{path} names MTP layers in its metadata, and does not have them: perhaps they are in another file"
         )
     if architecture in (_WITH_SEVERAL if count > 1 else _WITH_MTP) or os.environ.get(WITHIN) == _MTP_TRIAL:
-        return
+        return min(count, found)
     reason = "alone in a file" if any(_is_mtp(tensors) for _, tensors in parts) else _why_no_mtp(path)
     if reason:
         raise ValueError(
             f"{path} has {count} MTP layers of the architecture {architecture}, which llama.cpp cannot run ({reason}): "
             "give a draft model's path, or draft_model='lookup'"
         )
+    return min(count, found)
 
 
 def _why_no_mtp(path: str) -> str:
@@ -262,8 +269,8 @@ def _read_head(path: str, changed: int, size: int) -> HeadFile | MtpFile | None:
             "DSpark are supported"
         )
     if _is_mtp(tensors):
-        require_mtp(path)
-        return MtpFile(path, number_in(path, values, f"{architecture_of(values)}.embedding_length"))
+        num_layers = require_mtp(path)
+        return MtpFile(path, number_in(path, values, f"{architecture}.embedding_length"), num_layers)
     if architecture != "eagle3":
         return None
     require_turns(path, values, architecture)

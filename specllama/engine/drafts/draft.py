@@ -38,6 +38,8 @@ class Draft(abc.ABC):
 
     models: Mapping[str, Model] = MappingProxyType({})
     """The models that it decodes with, by their names: ``"head"`` before ``"draft"``."""
+    is_paced = True
+    """Whether ``num_draft_tokens="auto"`` drafts only as many tokens as pay. If not, it drafts all that there are."""
 
     @property
     def label(self) -> str:

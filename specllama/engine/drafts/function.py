@@ -24,6 +24,8 @@ class FunctionDraft(Draft):
     array [ids, n_vocab], and ``q[i]`` has the probabilities that ``ids[i]`` was drawn with.
     """
 
+    is_paced = False
+
     def __init__(self, target: Model, function: Callable[[npt.NDArray[np.intc]], Any]) -> None:
         super().__init__(function, target.why_no_rollback)
         self._function = function

@@ -59,6 +59,8 @@ class Sizes:
 class LookaheadDraft(Draft):
     """Lookahead decoding for one text: its window and its pool of n-grams."""
 
+    is_paced = False
+
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(LOOKAHEAD, None)
         self.sizes = sizes

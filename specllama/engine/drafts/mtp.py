@@ -1,4 +1,4 @@
-"""The MTP layer (multi-token prediction) in the target's own file (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
+"""MTP layers (multi-token prediction) in the target's own file (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MTP = "mtp"
 
 
 class OwnMtp(DecodingKind):
-    """The kind of draft that is an MTP layer of the target's file.
+    """The kind of draft that is the MTP layers of the target's file.
 
-    The layer runs once for each token that it drafts.
+    One layer runs once for each token that it drafts. Several layers take turns.
     """
 
     takes = OF_A_HEAD
@@ -37,13 +37,14 @@ class OwnMtp(DecodingKind):
         return shown_to_mtp(target)
 
     def open(self, target: Model, loader: Loader) -> HeadDraft:
-        """See the base class. The layer uses the target's weights, with a context of its own."""
+        """See the base class. The layers use the target's weights, with a context of their own."""
         corpus, own = self.corpus(target, loader), target.settings
-        if own.hidden != shown_to_mtp(own.path):
+        shown = shown_to_mtp(own.path)
+        if own.hidden != shown:
             raise ValueError(
                 "the target was opened without its MTP layers: give draft_model='mtp' where you create the Llama"
             )
-        hidden = of_mtp(int(llama_cpp.llama_model_n_embd(target.address)))
+        hidden = of_mtp(int(llama_cpp.llama_model_n_embd(target.address)), shown.num_layers)
         params = own.params_of_another()
         taps = hidden.make_with(params)
         with one_at_a_time(), captured_errors() as errors, quiet(own.verbose):
