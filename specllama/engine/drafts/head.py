@@ -23,7 +23,7 @@ _OWN = frozenset({"n_ctx", "n_batch", "n_threads", "n_gpu_layers", "kernels"})
 
 
 class HeadDraft(DecodingDraft):
-    """A head of one layer, which runs once for each token that it drafts."""
+    """A head whose layer runs once for each token that it drafts. Several MTP layers take turns."""
 
     drafter = "head"
     name = "head"
